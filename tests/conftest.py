@@ -1,0 +1,54 @@
+"""What every test may ask for: the shared data beside the repository, the models, and `--all`."""
+
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--all", action="store_true", help="also run the tests marked 'all': slow, or with a model to fetch")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--all"):
+        return
+    left_out = [item for item in items if item.get_closest_marker("all")]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
+
+
+@pytest.fixture(scope="session")
+def root() -> Path:
+    """The root of the repository."""
+    return ROOT
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The folder of test data that lies beside the repository; skips where there is none."""
+    folder = ROOT.parent / "shared"
+    if not (folder / "data").is_dir():
+        pytest.skip("no folder ../shared with the test data beside the repository")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def story(shared: Path) -> Path:
+    """The Hugging Face folder of the story model (two layers, f32)."""
+    return shared / "data" / "story"
+
+
+@pytest.fixture(scope="session")
+def smollm2(request: pytest.FixtureRequest) -> Path:
+    """SmolLM2-135M-Instruct Q4_1 in the model store; fetched with --all, otherwise skips where it is not there yet."""
+    from sporelm.weights import store
+
+    found = store.find("smollm2")
+    if found is not None:
+        return found
+    if request.config.getoption("--all"):
+        return store.pull("smollm2")
+    pytest.skip("SmolLM2 is not in the model store: run 'spore pull smollm2', or the tests with --all")
