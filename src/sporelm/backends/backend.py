@@ -1,0 +1,122 @@
+"""The verbs of a back-end."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from sporelm.ops import Call, Graph, Op, Spec
+from sporelm.tensor.dtype import ElementType
+from sporelm.tensor.tensor import Tensor
+
+Progress = Callable[[str, int, int], None]  # stage, bytes or items done, total
+
+
+@dataclass(frozen=True)
+class Ready:
+    """The back-end can run here; `details` are for `spore doctor`."""
+
+    details: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Missing:
+    """The back-end cannot run here, and why."""
+
+    reason: str
+
+
+class WeightArray(Protocol):
+    """A weight as a file holds it."""
+
+    @property
+    def format(self) -> Any: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def blocks(self) -> np.ndarray: ...  # uint8
+
+    def dequantize(self) -> np.ndarray: ...  # float32, logical shape
+
+
+@dataclass(frozen=True)
+class PlacedValue:
+    """A value of a graph and where in the arena it lies."""
+
+    offset: int
+    spec: Spec
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where each value of a graph lies, by the value's id, and how large the arena is."""
+
+    offsets: Mapping[int, int]
+    nbytes: int
+
+
+class Program(Protocol):
+    """A graph made runnable for one regime."""
+
+    def run(self, arrays: Mapping[str, np.ndarray], extents: Mapping[str, int]) -> dict[str, np.ndarray]:
+        """Run one step: inputs by name, extents by symbol name. Outputs are views that the next run overwrites."""
+
+
+class Backend(Protocol):
+    """What a device must offer. It is a `Device` too: it runs single ops on its tensors (eager mode)."""
+
+    name: str
+    rules: tuple[str, ...]  # rewriting rules of `sporelm.plan.rules` that pay on this device
+    regimes: Mapping[str, int]  # name -> most tokens of a step, rising; the last is the largest step allowed
+
+    def probe(self) -> Ready | Missing:
+        """Whether it can run here. Never raises."""
+
+    def lacks(self) -> list[str]:
+        """Names of the ops for which it has no kernel of its own."""
+
+    def tensor(self, array: np.ndarray) -> Tensor:
+        """Copy an array in."""
+
+    def pack(self, weight: WeightArray) -> Tensor:
+        """Take a weight matrix (2-D) or vector in the layout that this back-end's kernels read."""
+
+    def packed_bytes(self, format: Any, shape: tuple[int, ...]) -> int:
+        """Bytes that `pack` will take."""
+
+    def pages(self, count: int, kv_heads: int, head_dim: int, dtype: ElementType) -> Tensor:
+        """A cache of `count` pages, zeroed: logical shape [count, 2, kv_heads, 64, head_dim]."""
+
+    def page_bytes(self, kv_heads: int, head_dim: int, dtype: ElementType) -> int:
+        """Bytes of one page of such a cache."""
+
+    def export_pages(self, cache: Tensor, pages: Sequence[int]) -> np.ndarray:
+        """Those pages in canonical form: [len(pages), 2, kv_heads, 64, head_dim]."""
+
+    def import_pages(self, cache: Tensor, pages: Sequence[int], canonical: np.ndarray) -> None:
+        """Write pages given in canonical form."""
+
+    def run(self, op: Op, args: Sequence[Any], options: Mapping[str, Any]) -> Any:
+        """Run one op now."""
+
+    def to_numpy(self, tensor: Tensor) -> np.ndarray:
+        """A tensor's values."""
+
+    def value_bytes(self, spec: Spec) -> int:
+        """Bytes that a value of this spec takes in the arena, symbols at their highest."""
+
+    def kernel(self, call: Call, regime: str) -> Any | None:
+        """The kernel for a call in a regime; None means "not mine"."""
+
+    def program(self, graph: Graph, placement: Placement, regime: str) -> Program:
+        """Make a graph runnable for steps of one regime."""
+
+    def limits(self) -> Mapping[str, float]:
+        """Measured now: stream_bytes_s, int8_dot_ops_s, f32_ops_s."""
+
+    def synchronize(self) -> None:
+        """Wait until everything asked for is done."""
+
+    def close(self) -> None:
+        """Free threads and memory."""

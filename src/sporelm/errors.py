@@ -1,0 +1,65 @@
+"""Every error a caller can meet, as one tree.
+
+SporeError
+├── ModelError            a model, or a part of it, cannot be used
+│   ├── ModelNotFound     no file, folder or name like that
+│   ├── ModelFileError    the file is damaged, truncated or hostile
+│   └── UnsupportedModel  well formed, but of an architecture, type or option we lack
+├── RequestError          the caller asked for something that cannot be done
+│   └── ContextOverflow   more tokens than the context holds
+├── MemoryShortage        more memory is needed than there is
+├── BackendError          a back-end is missing, or failed
+│   └── ContextError      a device resource used outside its context
+├── OpError               an op's arguments do not fit its signature
+└── GraphError            a traced graph breaks the rules
+
+A message is one line: the value, the limit and the remedy.
+"""
+
+
+class SporeError(Exception):
+    """Root of every error that is meant for a user."""
+
+
+class ModelError(SporeError):
+    """A model, or a part of it, cannot be used."""
+
+
+class ModelNotFound(ModelError):
+    """No file, folder or store entry answers to the name."""
+
+
+class ModelFileError(ModelError):
+    """A file is damaged, truncated, or claims what its size does not justify."""
+
+
+class UnsupportedModel(ModelError):
+    """A well-formed model of an architecture, tensor type or option that is not supported."""
+
+
+class RequestError(SporeError):
+    """A request holds a value that cannot be honoured."""
+
+
+class ContextOverflow(RequestError):
+    """A prompt holds more tokens than the context; it is never truncated."""
+
+
+class MemoryShortage(SporeError):
+    """More memory is needed than the machine, or the limit given, has."""
+
+
+class BackendError(SporeError):
+    """A back-end is missing, or failed."""
+
+
+class ContextError(BackendError):
+    """A device resource was used outside the context that owns it."""
+
+
+class OpError(SporeError):
+    """An op's arguments do not fit its signature."""
+
+
+class GraphError(SporeError):
+    """A traced graph breaks the rules of legal graphs."""

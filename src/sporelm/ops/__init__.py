@@ -1,0 +1,38 @@
+"""What can be computed: each op's signature, shape rule and numpy meaning, and the graph that records calls of them."""
+
+from sporelm.ops.attention import attention, store_kv
+from sporelm.ops.elementwise import add, silu_mul
+from sporelm.ops.graph import Call, Graph, Value, trace
+from sporelm.ops.linear import linear, linear_group, linear_silu_mul, quantize_rows
+from sporelm.ops.norm import add_rms_norm, rms_norm
+from sporelm.ops.op import ALL, Op
+from sporelm.ops.rope import rope, rope_store
+from sporelm.ops.rows import argmax, embedding, select_rows, top_k
+from sporelm.ops.spec import Spec, Symbol
+
+__all__ = [
+    "ALL",
+    "Call",
+    "Graph",
+    "Op",
+    "Spec",
+    "Symbol",
+    "Value",
+    "add",
+    "add_rms_norm",
+    "argmax",
+    "attention",
+    "embedding",
+    "linear",
+    "linear_group",
+    "linear_silu_mul",
+    "quantize_rows",
+    "rms_norm",
+    "rope",
+    "rope_store",
+    "select_rows",
+    "silu_mul",
+    "store_kv",
+    "top_k",
+    "trace",
+]

@@ -1,0 +1,28 @@
+"""Ops on elements of equal place."""
+
+from typing import Any
+
+import numpy as np
+
+from sporelm.ops.op import op, require
+from sporelm.ops.spec import Spec, spec_of
+
+
+def like_both(x: Any, y: Any) -> Spec:
+    """The common spec of two arguments that must have one."""
+    left, right = spec_of(x), spec_of(y)
+    require(left == right, f"shapes and types must be equal, got {left} and {right}")
+    return left
+
+
+@op(like_both)
+def add(x, y):  # x, y [tokens, width]
+    """Sum, element by element."""
+    return x + y
+
+
+@op(like_both)
+def silu_mul(gate, up):  # gate, up [tokens, width]
+    """silu(gate) * up with silu(x) = x / (1 + exp(-x)), in float32 (Hendrycks and Gimpel 2016; SwiGLU, Shazeer 2020)."""
+    with np.errstate(over="ignore"):
+        return gate / (1 + np.exp(-gate)) * up

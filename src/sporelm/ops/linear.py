@@ -1,0 +1,110 @@
+"""Products with weight matrices of any number format.
+
+The format states which activation numbers it multiplies: "float", or "int8/32", where each run of 32 values of a row is
+rounded to int8 with one float32 scale, as integer dot products need. The numpy meaning honours them.
+"""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sporelm.ops.elementwise import silu_mul
+from sporelm.ops.op import op, require
+from sporelm.ops.spec import Extent, Spec, spec_of
+from sporelm.quant.activations import quantize_int8_32
+
+
+@dataclass(frozen=True)
+class RowFormat:
+    """Element type of rows that are rounded for integer dot products; where their parts lie is the back-end's matter."""
+
+    name: str
+    values: int
+    nbytes: int
+
+
+INT8_32 = RowFormat("int8/32", 32, 48)
+
+
+class QuantizedRows(NamedTuple):
+    """Rows as int8 with a float32 scale per 32."""
+
+    q: np.ndarray  # int8 [tokens, width rounded up to 32]
+    scales: np.ndarray  # float32 [tokens, width / 32]
+    width: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (self.q.shape[0], self.width)
+
+    def dequantize(self) -> np.ndarray:
+        """float32 [tokens, width], the numbers that an integer dot product multiplies."""
+        blocks = self.q.reshape(len(self.q), -1, 32) * self.scales[:, :, None]
+        return blocks.reshape(len(self.q), -1)[:, : self.width]
+
+
+def _row_count(x: Any, weight: Any) -> Extent:
+    rows, matrix = spec_of(x), spec_of(weight)
+    require(len(matrix.shape) == 2, f"weight {matrix} must have two dimensions [out, in]")
+    require(rows.shape[-1] == matrix.shape[1], f"x {rows} must have as many columns as weight {matrix}")
+    if rows.dtype is INT8_32:
+        activation = getattr(matrix.dtype, "activation", "float")
+        require(activation == INT8_32.name, f"x is {INT8_32.name} but weight {matrix} multiplies {activation} activations")
+    return rows.shape[0]
+
+
+def _product(x: Any, weight: Any, bias: Any = None) -> Spec:
+    from sporelm.tensor.dtype import F32
+
+    out = spec_of(weight).shape[0]
+    if bias is not None:
+        require(spec_of(bias).shape == (out,), f"bias {spec_of(bias)} must have {out} elements")
+    return Spec((_row_count(x, weight), out), F32)
+
+
+def _products(x: Any, weights: tuple[Any, ...], biases: tuple[Any, ...] = ()) -> tuple[Spec, ...]:
+    require(len(biases) in (0, len(weights)), f"{len(biases)} biases for {len(weights)} weights; give none or one each")
+    return tuple(_product(x, weight, bias) for weight, bias in zip(weights, biases or [None] * len(weights), strict=True))
+
+
+def _gated(x: Any, gate: Any, up: Any) -> Spec:
+    left, right = _product(x, gate), _product(x, up)
+    require(left == right, f"gate gives {left} but up gives {right}")
+    return left
+
+
+def _quantized(x: Any) -> Spec:
+    return Spec(spec_of(x).shape, INT8_32)
+
+
+@op(_quantized)
+def quantize_rows(x):  # x [tokens, width]
+    """Round each run of 32 values to int8: scale = max|x| / 127, ties to even."""
+    q, scales = quantize_int8_32(x)
+    return QuantizedRows(q, scales, x.shape[1])
+
+
+@op(_product)
+def linear(x, weight, bias=None):  # x [tokens, in] float or quantized rows, weight [out, in], bias [out]
+    """x @ weight.T + bias, on the activation numbers that the weight's format states."""
+    if not isinstance(x, QuantizedRows) and weight.format.activation == INT8_32.name:
+        x = quantize_rows.meaning(x)
+    if isinstance(x, QuantizedRows):
+        x = x.dequantize()
+    y = x @ weight.dequantize().T
+    return y if bias is None else y + bias
+
+
+@op(_products)
+def linear_group(x, weights, biases=()):
+    """Several products of one x, such as query, key and value."""
+    return tuple(
+        linear.meaning(x, weight, bias) for weight, bias in zip(weights, biases or [None] * len(weights), strict=True)
+    )
+
+
+@op(_gated)
+def linear_silu_mul(x, gate, up):  # x [tokens, in], gate and up [width, in]
+    """silu(x @ gate.T) * (x @ up.T)."""
+    return silu_mul.meaning(linear.meaning(x, gate), linear.meaning(x, up))

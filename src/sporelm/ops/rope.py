@@ -1,0 +1,56 @@
+"""Rotary position embedding (Su et al. 2021), in both conventions in use."""
+
+from typing import Any
+
+import numpy as np
+
+from sporelm.ops.attention import store_kv
+from sporelm.ops.op import op, require
+from sporelm.ops.spec import Spec, spec_of
+
+STYLES = ("half", "adjacent")
+
+
+def rotated(x: Any, positions: Any, table: Any, *, head_dim: int, style: str) -> Spec:
+    """Rule of `rope`."""
+    rows, angles, where = spec_of(x), spec_of(table), spec_of(positions)
+    require(style in STYLES, f"rope style {style!r} must be one of {STYLES}")
+    require(rows.shape[-1] % head_dim == 0, f"x {rows} must be whole heads of {head_dim}")
+    require(angles.shape[-1] <= head_dim and angles.shape[-1] % 2 == 0, f"table {angles} must rotate an even part of a head")
+    require(where.shape == rows.shape[:1], f"positions {where} must have one element a row of x {rows}")
+    return rows
+
+
+def rotated_and_stored(
+    q: Any, k: Any, v: Any, positions: Any, table: Any, cache: Any, slots: Any, *, head_dim: int, style: str
+) -> Spec:
+    """Rule of `rope_store`."""
+    rotated(k, positions, table, head_dim=head_dim, style=style)
+    store_kv.results((k, v, cache, slots), {})
+    return rotated(q, positions, table, head_dim=head_dim, style=style)
+
+
+@op(rotated)
+def rope(x, positions, table, *, head_dim, style):
+    """Rotate pairs of each head by the angles of the row's position.
+
+    x [tokens, heads * head_dim], positions int32 [tokens], table float32 [context, rotary]: cosines then sines, half the
+    rotary width each. "half" pairs i with i + rotary/2 (Hugging Face), "adjacent" 2i with 2i + 1 (the paper, ggml's
+    llama). Dimensions past `rotary` stay as they are.
+    """
+    half = table.shape[1] // 2
+    heads = x.reshape(len(x), -1, head_dim).copy()
+    cosines, sines = table[positions, None, :half], table[positions, None, half:]
+    first, second = (slice(0, half), slice(half, 2 * half)) if style == "half" else (slice(0, 2 * half, 2), slice(1, 2 * half, 2))
+    left, right = heads[..., first].copy(), heads[..., second].copy()
+    heads[..., first] = left * cosines - right * sines
+    heads[..., second] = right * cosines + left * sines
+    return heads.reshape(x.shape)
+
+
+@op(rotated_and_stored, updates=("cache",))
+def rope_store(q, k, v, positions, table, cache, slots, *, head_dim, style):
+    """Rotate q and k, store k and v in the cache, return the rotated q."""
+    rotated_k = rope.meaning(k, positions, table, head_dim=head_dim, style=style)
+    store_kv.meaning(rotated_k, v, cache, slots)
+    return rope.meaning(q, positions, table, head_dim=head_dim, style=style)

@@ -1,0 +1,52 @@
+"""Picking rows, and picking tokens from rows of logits."""
+
+from typing import Any
+
+import numpy as np
+
+from sporelm.ops.op import op, require
+from sporelm.ops.spec import Spec, spec_of
+from sporelm.tensor.dtype import F32, I32
+
+
+def _looked_up(ids: Any, table: Any) -> Spec:
+    return Spec((spec_of(ids).shape[0], spec_of(table).shape[1]), F32)
+
+
+def _selected(x: Any, rows: Any) -> Spec:
+    return Spec((spec_of(rows).shape[0], *spec_of(x).shape[1:]), spec_of(x).dtype)
+
+
+def _one_each(logits: Any) -> Spec:
+    return Spec(spec_of(logits).shape[:1], I32)
+
+
+def _k_each(logits: Any, *, k: int) -> tuple[Spec, Spec]:
+    rows, vocab = spec_of(logits).shape
+    require(isinstance(vocab, int) and 1 <= k <= vocab, f"k {k} must lie between 1 and the {vocab} logits of a row")
+    return Spec((rows, k), F32), Spec((rows, k), I32)
+
+
+@op(_looked_up)
+def embedding(ids, table):  # ids int32 [tokens], table [vocab, width] of any format
+    """The table's row of each id, as float32."""
+    return table.take(ids)
+
+
+@op(_selected)
+def select_rows(x, rows):  # x [tokens, width], rows int32 [outputs]
+    """The rows whose results are wanted."""
+    return x[rows]
+
+
+@op(_one_each)
+def argmax(logits):  # logits [outputs, vocab]
+    """The id of each row's greatest logit, the lowest id among equals; -1 for a row that holds NaN."""
+    return np.where(np.isnan(logits).any(axis=-1), -1, logits.argmax(axis=-1)).astype(np.int32)
+
+
+@op(_k_each)
+def top_k(logits, *, k):  # logits [outputs, vocab]
+    """The k greatest logits of each row in falling order and their ids, lower ids first among equals."""
+    order = np.argsort(-logits, axis=-1, kind="stable")[:, :k]
+    return np.take_along_axis(logits, order, axis=-1), order.astype(np.int32)

@@ -1,0 +1,42 @@
+"""What is known of a value before it exists: its extents, some of them symbols, and its element type."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from sporelm.tensor.dtype import ElementType
+
+
+@dataclass(frozen=True)
+class Symbol:
+    """An extent that changes from step to step, at most `high`: tokens, sequences, output rows."""
+
+    name: str
+    high: int
+
+    def __repr__(self) -> str:
+        return f"{self.name}<={self.high}"
+
+
+Extent = int | Symbol
+
+
+@dataclass(frozen=True)
+class Spec:
+    """Shape and element type of a value."""
+
+    shape: tuple[Extent, ...]
+    dtype: ElementType
+
+    def __repr__(self) -> str:
+        return f"{self.dtype.name}{list(self.shape)}"
+
+    @property
+    def bound(self) -> tuple[int, ...]:
+        """The shape with every symbol at its highest."""
+        return tuple(extent.high if isinstance(extent, Symbol) else extent for extent in self.shape)
+
+
+def spec_of(value: Any) -> Spec:
+    """Spec of a traced value or of a tensor."""
+    spec = getattr(value, "spec", None)
+    return spec if spec is not None else Spec(tuple(value.shape), value.dtype)
