@@ -1,0 +1,98 @@
+"""Models of the Hugging Face hub: `hf:owner/name[:file]`, kept in the store under `hf/owner/name/`.
+
+The `huggingface_hub` package does the fetching; it is an extra (`sporelm[hub]`) and is imported only here.
+"""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from sporelm.errors import ModelNotFound
+
+ADDRESS = re.compile(
+    r"hf:(?P<owner>[\w-][\w.-]{0,95})/(?P<name>[\w-][\w.-]{0,95})(?::(?P<file>[\w.-]+(?:/[\w.-]+)*))?", re.ASCII
+)
+FOLDER_FILES = [
+    "config.json",
+    "generation_config.json",
+    "*.safetensors",
+    "*.safetensors.index.json",
+    "tokenizer*",
+    "*.jinja",
+]
+
+
+@dataclass(frozen=True)
+class Address:
+    """One repository of the hub, and possibly one file in it."""
+
+    owner: str
+    name: str
+    file: str | None
+
+    @property
+    def repository(self) -> str:
+        return f"{self.owner}/{self.name}"
+
+
+def parse(text: str) -> Address:
+    """Take `hf:owner/name[:file]` apart. Raises ModelNotFound for anything else, '..' included."""
+    match = ADDRESS.fullmatch(text)
+    if match is None or ".." in text:
+        raise ModelNotFound(f"{text[:200]!r} is not an address of the form hf:owner/name[:file]")
+    return Address(match["owner"], match["name"], match["file"])
+
+
+def find(text: str, store: Path) -> Path | None:
+    """The stored copy of the address, or None."""
+    address = parse(text)
+    folder = store / "hf" / address.owner / address.name
+    if address.file is not None:
+        path = folder / address.file
+        return path if path.is_file() else None
+    return stored_folder(folder)
+
+
+def stored_folder(folder: Path) -> Path | None:
+    """The folder when a whole model was fetched into it (a marker says so), or its only GGUF file, or None."""
+    if (folder / ".complete").is_file():
+        return folder
+    files = sorted(folder.glob("*.gguf"))
+    return files[0] if len(files) == 1 else None
+
+
+def pull(text: str, store: Path) -> Path:
+    """Fetch the address into the store. Raises ModelNotFound when the package, the network or the file is missing."""
+    address = parse(text)
+    found = find(text, store)
+    if found is not None:
+        return found
+    try:
+        import huggingface_hub as hub
+    except ImportError:
+        raise ModelNotFound(f"{text!r} needs the package huggingface_hub: run pip install 'sporelm[hub]'") from None
+    folder = store / "hf" / address.owner / address.name
+    try:
+        file = address.file or only_gguf(hub.list_repo_files(address.repository), text)
+        if file is not None:
+            return Path(hub.hf_hub_download(address.repository, file, local_dir=folder))
+        hub.snapshot_download(address.repository, local_dir=folder, allow_patterns=FOLDER_FILES)
+    except ModelNotFound:
+        raise
+    except Exception as error:  # the package raises many kinds: network, missing file, missing rights
+        reason = str(error).strip().splitlines()[:1] or [type(error).__name__]
+        raise ModelNotFound(f"{text!r} could not be fetched: {reason[0][:200]}") from error
+    (folder / ".complete").touch()
+    return folder
+
+
+def only_gguf(files: list[str], text: str) -> str | None:
+    """The GGUF file to fetch, or None for a repository of safetensors. Raises ModelNotFound when a choice is needed."""
+    if any(name.endswith(".safetensors") for name in files) and "config.json" in files:
+        return None
+    candidates = [name for name in files if name.endswith(".gguf")]
+    if len(candidates) == 1:
+        return candidates[0]
+    if candidates:
+        raise ModelNotFound(f"{text!r} has {len(candidates)} GGUF files: add one, as in {text}:{candidates[0]}")
+    raise ModelNotFound(f"{text!r} has neither safetensors with config.json nor a GGUF file")
