@@ -1,0 +1,28 @@
+"""How activations become integers before an integer dot product; kernels do exactly this arithmetic."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+GROUP = 32  # values that share one scale in "int8/32"
+
+
+def quantize_int8_32(x: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
+    """Round activations to int8 with one scale per 32 values: float32 [rows, width] -> int8, float32 scales.
+
+    Returns (int8 [rows, padded width], float32 [rows, padded width / 32]); a width that is not a multiple of 32 is
+    padded with zeros up to it. All arithmetic is float32: scale = amax / 127, inverse = 127 / amax, integer =
+    round(value * inverse), ties to even. Where amax is 0, or so small that the inverse overflows, the integers are 0.
+    """
+    rows, width = x.shape
+    groups = -(-width // GROUP)
+    padded = np.zeros((rows, groups * GROUP), np.float32)
+    padded[:, :width] = x
+    grouped = padded.reshape(rows, groups, GROUP)
+    largest = np.abs(grouped).max(axis=2, keepdims=True) if x.size else np.zeros((rows, groups, 1), np.float32)
+    scales: NDArray[np.float32] = largest / np.float32(127)
+    with np.errstate(divide="ignore", over="ignore"):
+        inverse = np.float32(127) / largest
+    inverse = np.where(np.isinf(inverse), np.float32(0), inverse)
+    with np.errstate(invalid="ignore"):  # NaN or infinity in a group: its scale is NaN or infinite and tells so
+        integers = np.rint(grouped * inverse).astype(np.int8)
+    return integers.reshape(rows, groups * GROUP), scales.reshape(rows, groups)

@@ -1,0 +1,147 @@
+"""What a number format is, and the register of those we compute with.
+
+A format says how `values` numbers lie in a block of `nbytes` bytes. Multi-byte numbers inside a block are little-endian,
+as in GGUF and safetensors files; `swapped` gives the blocks of a big-endian file that form.
+"""
+
+from collections.abc import Sequence
+from math import prod
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sporelm.errors import OpError, UnsupportedModel
+from sporelm.quant.ggml_types import ggml_type_name
+
+CHUNK_VALUES = 1 << 18  # values converted at a time: bounds the temporaries to about 1 MiB each
+
+
+class QuantFormat:
+    """One number format; subclass it with its numbers and it is registered.
+
+    name         as ggml spells it, the class's name
+    ggml_id      its tensor type in GGUF files
+    values       numbers per block
+    nbytes       bytes per block
+    activation   the activation numbers `linear` uses with such a weight: "float", or "int8/32" (int8 per 32 values)
+    words        (offset, width) of each number in a block that is wider than a byte
+    """
+
+    name: ClassVar[str]
+    ggml_id: ClassVar[int]
+    values: ClassVar[int]
+    nbytes: ClassVar[int]
+    activation: ClassVar[str]
+    words: ClassVar[tuple[tuple[int, int], ...]]
+
+    def __init_subclass__(
+        cls,
+        *,
+        ggml_id: int,
+        values: int,
+        nbytes: int,
+        activation: str = "int8/32",
+        words: tuple[tuple[int, int], ...] = ((0, 2),),
+    ) -> None:
+        cls.name, cls.ggml_id, cls.values, cls.nbytes = cls.__name__, ggml_id, values, nbytes
+        cls.activation, cls.words = activation, words
+        if cls.name in FORMATS or any(other.ggml_id == ggml_id for other in FORMATS.values()):
+            raise OpError(f"number format {cls.name} ({ggml_id}) is registered already")
+        FORMATS[cls.name] = cls
+
+    @staticmethod
+    def dequantize(blocks: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """The values of blocks: uint8 [n, nbytes] -> float32 [n, values]."""
+        raise NotImplementedError
+
+    @staticmethod
+    def quantize(values: NDArray[np.float32]) -> NDArray[np.uint8]:
+        """The blocks of values, rounded as ggml's reference does: float32 [n, values] -> uint8 [n, nbytes]."""
+        raise NotImplementedError
+
+    @classmethod
+    def swapped(cls, blocks: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """A copy of blocks, uint8 [n, nbytes], with the byte order of every multi-byte number reversed."""
+        result = blocks.copy()
+        for offset, width in cls.words:
+            result[:, offset : offset + width] = blocks[:, offset : offset + width][:, ::-1]
+        return result
+
+    @classmethod
+    def tensor_nbytes(cls, shape: Sequence[int]) -> int:
+        """Bytes of a tensor of this logical shape. Raises OpError if its rows are not whole blocks."""
+        width = shape[-1] if len(shape) else 1
+        if width % cls.values:
+            raise OpError(f"{cls.name} stores {cls.values} values per block: rows of {width} values do not fit")
+        return prod(shape) // cls.values * cls.nbytes
+
+
+FORMATS: dict[str, type[QuantFormat]] = {}
+
+
+def inverse_or_zero(scale: NDArray[np.float32]) -> NDArray[np.float32]:
+    """1 / scale in float32, and 0 where that is not finite: such a scale is stored as 0 and decides alone."""
+    with np.errstate(divide="ignore", over="ignore"):
+        inverse = np.float32(1) / scale
+    return np.where(np.isfinite(inverse), inverse, np.float32(0))
+
+
+def format_of(name_or_ggml_id: str | int) -> type[QuantFormat]:
+    """The format with this name ("Q4_1", any case) or ggml type id. Raises UnsupportedModel for any other."""
+    if isinstance(name_or_ggml_id, str):
+        found = FORMATS.get(name_or_ggml_id.upper())
+        asked = repr(name_or_ggml_id)
+    else:
+        found = next((f for f in FORMATS.values() if f.ggml_id == name_or_ggml_id), None)
+        asked = ggml_type_name(name_or_ggml_id)
+    if found is None:
+        raise UnsupportedModel(f"number format {asked} is not supported yet; supported: {supported_names()}")
+    return found
+
+
+def supported_names() -> str:
+    """The names of all registered formats, in the order of their ids, for messages."""
+    return ", ".join(sorted(FORMATS, key=lambda name: FORMATS[name].ggml_id))
+
+
+def dequantize_tensor(
+    number_format: type[QuantFormat], blocks: NDArray[np.uint8], shape: Sequence[int]
+) -> NDArray[np.float32]:
+    """The values of a whole tensor: contiguous uint8 blocks of any shape -> float32 of the logical `shape`.
+
+    Works in chunks, so that the memory used beyond the result is bounded. Raises OpError if the sizes do not match.
+    """
+    expected = number_format.tensor_nbytes(shape)
+    if blocks.dtype != np.uint8 or blocks.size != expected:
+        raise OpError(
+            f"{number_format.name} {list(shape)} needs {expected} uint8 bytes, got {blocks.size} {blocks.dtype}"
+        )
+    source = blocks.reshape(-1, number_format.nbytes)
+    result = np.empty((len(source), number_format.values), np.float32)
+    step = max(1, CHUNK_VALUES // number_format.values)
+    with np.errstate(
+        invalid="ignore"
+    ):  # a damaged file may hold infinite scales: they become NaN, which loaders look for
+        for start in range(0, len(source), step):
+            result[start : start + step] = number_format.dequantize(source[start : start + step])
+    return result.reshape(tuple(shape))
+
+
+def quantize_tensor(number_format: type[QuantFormat], values: NDArray[np.floating]) -> NDArray[np.uint8]:
+    """The blocks of a whole tensor, row-major: floats of any shape -> uint8 [n, nbytes], in bounded chunks.
+
+    Raises OpError if the rows are not whole blocks, or if NaN or infinity would have to share a scale with others.
+    """
+    total = number_format.tensor_nbytes(values.shape)
+    source = values.reshape(-1, number_format.values)
+    result = np.empty((total // number_format.nbytes, number_format.nbytes), np.uint8)
+    step = max(1, CHUNK_VALUES // number_format.values)
+    for start in range(0, len(source), step):
+        chunk = np.ascontiguousarray(source[start : start + step], np.float32)
+        if number_format.values > 1 and not np.isfinite(chunk).all():
+            raise OpError(
+                f"{number_format.name} cannot hold NaN or infinity; values {start * number_format.values} and on have one"
+            )
+        result[start : start + step] = number_format.quantize(chunk)
+    return result
