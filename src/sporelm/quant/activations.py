@@ -19,7 +19,7 @@ def quantize_int8_32(x: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[
     padded[:, :width] = x
     grouped = padded.reshape(rows, groups, GROUP)
     largest = np.abs(grouped).max(axis=2, keepdims=True) if x.size else np.zeros((rows, groups, 1), np.float32)
-    scales: NDArray[np.float32] = largest / np.float32(127)
+    scales = (largest / np.float32(127)).astype(np.float32, copy=False)
     with np.errstate(divide="ignore", over="ignore"):
         inverse = np.float32(127) / largest
     inverse = np.where(np.isinf(inverse), np.float32(0), inverse)

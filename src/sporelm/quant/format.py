@@ -1,7 +1,7 @@
 """What a number format is, and the register of those we compute with.
 
-A format says how `values` numbers lie in a block of `nbytes` bytes. Multi-byte numbers inside a block are little-endian,
-as in GGUF and safetensors files; `swapped` gives the blocks of a big-endian file that form.
+A format says how `values` numbers lie in a block of `nbytes` bytes. Multi-byte numbers inside a block are
+little-endian, as in GGUF and safetensors files; `swapped` gives the blocks of a big-endian file that form.
 """
 
 from collections.abc import Sequence
@@ -140,8 +140,6 @@ def quantize_tensor(number_format: type[QuantFormat], values: NDArray[np.floatin
     for start in range(0, len(source), step):
         chunk = np.ascontiguousarray(source[start : start + step], np.float32)
         if number_format.values > 1 and not np.isfinite(chunk).all():
-            raise OpError(
-                f"{number_format.name} cannot hold NaN or infinity; values {start * number_format.values} and on have one"
-            )
+            raise OpError(f"{number_format.name} cannot hold NaN or infinity; blocks {start} and on have one")
         result[start : start + step] = number_format.quantize(chunk)
     return result

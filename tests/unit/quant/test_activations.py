@@ -11,11 +11,17 @@ def test_scale_integers_and_padding() -> None:
     x[0, :4] = [127, -127, 0.5, 1.5]
     x[0, 32] = 2
     integers, scales = quantize_int8_32(x)
-    assert integers.dtype == np.int8 and scales.dtype == np.float32
-    assert integers.shape == (2, 64) and scales.shape == (2, 2)
+    assert integers.dtype == np.int8
+    assert scales.dtype == np.float32
+    assert integers.shape == (2, 64)
+    assert scales.shape == (2, 2)
     assert integers[0, :4].tolist() == [127, -127, 0, 2]  # ties to even
-    assert integers[0, 32] == 127 and scales[0, 0] == 1 and scales[0, 1] == np.float32(2) / np.float32(127)
-    assert not integers[0, 33:].any() and not integers[1].any() and not scales[1].any()
+    assert integers[0, 32] == 127
+    assert scales[0, 0] == 1
+    assert scales[0, 1] == np.float32(2) / np.float32(127)
+    assert not integers[0, 33:].any()
+    assert not integers[1].any()
+    assert not scales[1].any()
 
 
 def test_it_is_exactly_float32_arithmetic() -> None:
@@ -33,7 +39,8 @@ def test_it_is_exactly_float32_arithmetic() -> None:
 def test_a_row_depends_on_nothing_but_itself() -> None:
     x = np.random.default_rng(1).standard_normal((7, 64)).astype(np.float32)
     whole, alone = quantize_int8_32(x), quantize_int8_32(x[3:4])
-    assert np.array_equal(whole[0][3:4], alone[0]) and np.array_equal(whole[1][3:4], alone[1])
+    assert np.array_equal(whole[0][3:4], alone[0])
+    assert np.array_equal(whole[1][3:4], alone[1])
 
 
 @pytest.mark.parametrize("value", [1e-40, 0.0, -0.0])
@@ -47,9 +54,11 @@ def test_bad_values_show_in_the_scale(value: float) -> None:
     x = np.ones((1, 64), np.float32)
     x[0, 40] = value
     _, scales = quantize_int8_32(x)
-    assert np.isfinite(scales[0, 0]) and not np.isfinite(scales[0, 1])
+    assert np.isfinite(scales[0, 0])
+    assert not np.isfinite(scales[0, 1])
 
 
 def test_no_rows() -> None:
     integers, scales = quantize_int8_32(np.zeros((0, 64), np.float32))
-    assert integers.shape == (0, 64) and scales.shape == (0, 2)
+    assert integers.shape == (0, 64)
+    assert scales.shape == (0, 2)
