@@ -1,0 +1,115 @@
+"""The entry of `spore`: finds the command's file, runs it, and turns every failure into one line and an exit code.
+
+Exit codes: 0 done, 1 failed with a one-line reason (`--debug` for the traceback), 2 wrong usage, 130 stopped by Ctrl-C.
+Nothing heavy is imported here, so that `spore --help` is instant.
+"""
+
+import os
+import sys
+from importlib import import_module
+from typing import Protocol, cast
+
+from sporelm import __version__
+from sporelm.cli.parser import Parser
+from sporelm.errors import SporeError
+
+COMMANDS = {
+    "run": "complete a prompt",
+    "chat": "talk with a model",
+    "bench": "measure the speed, beside the machine's limits and a peer",
+    "eval": "measure the quality: perplexity, divergence from unquantized weights",
+    "tokenize": "show the tokens of a text",
+    "pull": "fetch a model into the store",
+    "doctor": "show hardware, back-ends and what is missing",
+}
+
+
+class Command(Protocol):
+    """What the file of a command offers."""
+
+    def parser(self) -> Parser:
+        """The command's arguments and help."""
+
+    def run(self, args: object) -> int | None:
+        """Do it; the exit code, or None for 0."""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command; returns the exit code."""
+    words = sys.argv[1:] if argv is None else argv
+    try:
+        code = dispatch(words)
+        sys.stdout.flush()
+        return code
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        return leave_closed_pipe()
+    except SporeError as error:
+        return fail(str(error), words)
+    except MemoryError:
+        return fail("out of memory: try a smaller --max-context or a smaller model", words)
+    except OSError as error:
+        where = f" {error.filename!r}:" if error.filename else ""
+        return fail(f"{where} {error.strerror or error}".strip(), words)
+    except Exception as error:
+        reason = (str(error).splitlines() or [""])[0]
+        return fail(f"unexpected {type(error).__name__}: {reason} (--debug shows the traceback)", words)
+
+
+def dispatch(words: list[str]) -> int:
+    """Find the command and run it; wrong usage leaves with SystemExit(2), as argparse does."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            # A terminal that lacks a character must not end the answer.
+            stream.reconfigure(errors="backslashreplace")
+    if not words:
+        sys.stderr.write(overview())
+        return 2
+    name, rest = words[0], words[1:]
+    if name in ("-h", "--help", "help"):
+        sys.stdout.write(overview())
+        return 0
+    if name in ("-V", "--version"):
+        print(f"spore {__version__}")
+        return 0
+    if name not in COMMANDS:
+        sys.stderr.write(f"spore: no command {name!r}: there are {', '.join(COMMANDS)} (see 'spore --help')\n")
+        return 2
+    command = load(name)
+    try:
+        return command.run(command.parser().parse_args(rest)) or 0
+    except SystemExit as leaving:
+        return leaving.code if isinstance(leaving.code, int) else 0
+
+
+def load(name: str) -> Command:
+    """The module of a command."""
+    return cast(Command, import_module(f"sporelm.cli.{name}"))
+
+
+def overview() -> str:
+    """What `spore --help` prints."""
+    lines = ["usage: spore COMMAND ...", "", "Runs language models on whatever hardware is there.", "", "commands:"]
+    lines += [f"  {name:<12}{summary}" for name, summary in COMMANDS.items()]
+    lines += ["", "options:", "  -h, --help  show this text and exit", "  --version   show the version and exit"]
+    lines += ["", "'spore COMMAND --help' says more about each.", "", "example:", "  spore chat"]
+    return "\n".join(lines) + "\n"
+
+
+def fail(message: str, words: list[str]) -> int:
+    """Print the reason as one line on stderr, with the traceback before it if --debug was given."""
+    if "--debug" in words:
+        import traceback
+
+        traceback.print_exc()
+    sys.stderr.write(f"spore: {' '.join(message.split())}\n")
+    return 1
+
+
+def leave_closed_pipe() -> int:
+    """The reader of our output has gone, which is its right: leave without a word."""
+    # The interpreter flushes stdout once more at exit; it must not find the closed pipe again.
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    return 0

@@ -1,0 +1,109 @@
+"""The options that several commands share, and what they become: a model that is open, and sampling parameters."""
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from sporelm import settings
+from sporelm.errors import RequestError
+
+if TYPE_CHECKING:
+    from sporelm.api import LLM, SamplingParams
+
+MODEL_HELP = "a .gguf file, a Hugging Face folder, hf:owner/name[:file] or a stored name; default: smollm2"
+
+
+def add_help(parser: argparse.ArgumentParser) -> None:
+    """The options of every command."""
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    parser.add_argument("-h", "--help", action="help", help="show this text and exit")
+
+
+def add_model(parser: argparse.ArgumentParser) -> None:
+    """MODEL, which may be left out."""
+    parser.add_argument("model", nargs="?", metavar="MODEL", help=MODEL_HELP)
+
+
+def add_engine(parser: argparse.ArgumentParser) -> None:
+    """Where and how the model runs."""
+    parser.add_argument(
+        "--backend", metavar="NAME", help="cpu, torch, opencl or reference; default: cpu (SPORE_BACKEND)"
+    )
+    parser.add_argument("--device", metavar="D", default="cpu", help="device of the back-end; default: cpu")
+    parser.add_argument("--threads", type=int, metavar="N", help="default: the cores that affinity and cgroup leave")
+    parser.add_argument("--eager", action="store_true", help="run op by op, without a plan")
+    parser.add_argument("--max-context", type=int, metavar="N", help="positions kept at most; default: the model's own")
+    parser.add_argument(
+        "--kv",
+        choices=("f16", "f32"),
+        metavar="TYPE",
+        help="numbers of the KV cache, f16 or f32; default: f32 for f32 weights, else f16",
+    )
+
+
+def add_sampling(parser: argparse.ArgumentParser) -> None:
+    """How the next token is chosen, and when to stop."""
+    parser.add_argument("-n", "--max-tokens", type=int, default=256, metavar="N", help="tokens at most; default: 256")
+    parser.add_argument("--temp", type=float, default=0.8, metavar="T", help="temperature, 0 is greedy; default: 0.8")
+    parser.add_argument(
+        "--top-k", type=int, default=40, metavar="K", help="keep the K likeliest, 0 keeps all; default: 40"
+    )
+    parser.add_argument(
+        "--top-p", type=float, default=0.95, metavar="P", help="keep this share of probability; default: 0.95"
+    )
+    parser.add_argument(
+        "--min-p", type=float, default=0.0, metavar="P", help="keep what has P times the best's; default: 0"
+    )
+    parser.add_argument(
+        "--repetition-penalty",
+        type=float,
+        default=1.0,
+        metavar="R",
+        help="divides the score of tokens seen; default: 1",
+    )
+    parser.add_argument("--seed", type=int, metavar="S", help="same seed, same text; default: random, and printed")
+    parser.add_argument(
+        "--stop", action="append", default=[], metavar="S", help="end before this text; may be repeated"
+    )
+    parser.add_argument("--ignore-eos", action="store_true", help="go on after the model's end-of-text token")
+
+
+def sampling_params(args: argparse.Namespace) -> "SamplingParams":
+    """The sampling options as parameters. Raises RequestError for a value out of range."""
+    from sporelm.api import SamplingParams
+
+    return SamplingParams(
+        max_tokens=args.max_tokens,
+        temperature=args.temp,
+        top_k=args.top_k,
+        top_p=args.top_p,
+        min_p=args.min_p,
+        repetition_penalty=args.repetition_penalty,
+        seed=args.seed,
+        stop=tuple(args.stop),
+        ignore_eos=args.ignore_eos,
+    )
+
+
+def open_model(args: argparse.Namespace, *, max_batch: int = 1, **options: Any) -> "LLM":
+    """Find, fetch if needed, and load the model, with a progress bar on stderr. Raises SporeError."""
+    for name in ("threads", "max_context"):
+        value = getattr(args, name)
+        if value is not None and value < 1:
+            raise RequestError(f"--{name.replace('_', '-')} is {value}: it must be at least 1")
+    from sporelm.api import LLM
+    from sporelm.cli.progress import ProgressLine
+    from sporelm.weights import store
+
+    with ProgressLine() as progress:
+        return LLM(
+            store.resolve(args.model, progress),
+            backend=args.backend or settings.BACKEND.value,
+            device=args.device,
+            threads=args.threads,
+            max_context=args.max_context,
+            kv=args.kv,
+            eager=args.eager,
+            progress=progress,
+            max_batch=max_batch,
+            **options,
+        )

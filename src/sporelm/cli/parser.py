@@ -1,0 +1,64 @@
+"""An argument parser whose help is laid out here, so that it reads the same under every Python version.
+
+`docs/commands.md` holds this help and a test compares the two; argparse's own layout changes between releases and
+with the width of the terminal.
+"""
+
+import argparse
+import sys
+import textwrap
+from collections.abc import Callable
+from typing import NoReturn
+
+WIDTH = 100
+COLUMN = 30
+
+
+class Parser(argparse.ArgumentParser):
+    """The parser of one command. A wrong call ends with one line and exit code 2."""
+
+    def __init__(self, name: str, summary: str, usage: str, examples: list[str]) -> None:
+        super().__init__(prog=f"spore {name}", description=summary, allow_abbrev=False, add_help=False)
+        self.usage_line = f"spore {name} {usage}".rstrip()
+        self.examples = examples
+
+    def format_help(self) -> str:
+        """Usage, summary, arguments, options and examples, at a fixed width."""
+        actions = [action for action in self._actions if action.help is not argparse.SUPPRESS]
+        lines = [f"usage: {self.usage_line}", "", *textwrap.wrap(self.description or "", WIDTH)]
+        for title, wanted in (("arguments", False), ("options", True)):
+            rows = [row(action) for action in actions if bool(action.option_strings) == wanted]
+            if rows:
+                lines += ["", f"{title}:", *(line for part in rows for line in part)]
+        lines += ["", "example:" if len(self.examples) == 1 else "examples:", *(f"  {line}" for line in self.examples)]
+        return "\n".join(lines) + "\n"
+
+    def format_usage(self) -> str:
+        return f"usage: {self.usage_line}\n"
+
+    def error(self, message: str) -> NoReturn:
+        sys.stderr.write(f"{self.prog}: {message} (see '{self.prog} --help')\n")
+        raise SystemExit(2)
+
+
+def row(action: argparse.Action) -> list[str]:
+    """The lines of help for one argument: its names, then what it does."""
+    if action.option_strings:
+        value = "" if action.nargs == 0 else f" {action.metavar or action.dest.upper()}"
+        head = f"  {', '.join(action.option_strings)}{value}"
+    else:
+        head = f"  {action.metavar or action.dest.upper()}"
+    words = textwrap.wrap(action.help or "", WIDTH - COLUMN)
+    if len(head) >= COLUMN - 1:
+        return [head, *(" " * COLUMN + line for line in words)]
+    return [f"{head:<{COLUMN}}{words[0] if words else ''}".rstrip(), *(" " * COLUMN + line for line in words[1:])]
+
+
+def listed(convert: Callable[[str], int]) -> Callable[[str], list[int]]:
+    """An argument type for values with commas between them, as in `1,8,16`."""
+
+    def parse(text: str) -> list[int]:
+        return [convert(word) for word in text.split(",")]
+
+    parse.__name__ = "list of numbers"
+    return parse

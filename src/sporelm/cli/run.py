@@ -1,0 +1,92 @@
+"""`spore run`: complete a prompt. The text goes to stdout as it comes, the figures to stderr."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sporelm.cli import options
+from sporelm.cli.parser import Parser
+from sporelm.errors import RequestError
+
+if TYPE_CHECKING:
+    from sporelm.api import Completion
+
+
+def parser() -> Parser:
+    made = Parser(
+        "run",
+        "Complete a prompt. The prompt is raw text: no chat template is applied, BOS is added as the model says.",
+        "[MODEL] (-p TEXT | -f FILE) [options]",
+        ['spore run -p "Once upon a time" -n 60 --temp 0', "spore run model.gguf -f - --json < prompt.txt"],
+    )
+    options.add_model(made)
+    prompt = made.add_mutually_exclusive_group(required=True)
+    prompt.add_argument("-p", "--prompt", metavar="TEXT", help="the prompt")
+    prompt.add_argument("-f", "--file", metavar="FILE", help="read the prompt from a UTF-8 file; - is stdin")
+    options.add_sampling(made)
+    made.add_argument("--json", action="store_true", help="print one JSON object instead of the text")
+    options.add_engine(made)
+    options.add_help(made)
+    return made
+
+
+def run(args: argparse.Namespace) -> int:
+    params = options.sampling_params(args)
+    prompt = args.prompt if args.prompt is not None else read_text(args.file)
+    llm = options.open_model(args)
+    try:
+        if args.json:
+            completion = llm.generate(prompt, params)[0]
+            print(json.dumps(as_json(completion), ensure_ascii=False))
+        else:
+            for piece in llm.stream(prompt, params):
+                sys.stdout.write(piece.text)
+                sys.stdout.flush()
+                if piece.completion is not None:
+                    completion = piece.completion
+            print()
+            print(figures(completion), file=sys.stderr)
+    finally:
+        llm.close()
+    return 1 if completion.finish_reason == "error" else 0
+
+
+def read_text(name: str) -> str:
+    """The text of a file, or of stdin for '-'. Raises RequestError if it is not UTF-8."""
+    content = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise RequestError(f"{name!r} is not UTF-8 text: byte {error.start} is {content[error.start]:#04x}") from error
+
+
+def as_json(completion: "Completion") -> dict[str, object]:
+    """The object of the contract: text, ids, why it ended, and timings in seconds and tokens per second."""
+    timings = completion.timings
+    return {
+        "text": completion.text,
+        "token_ids": list(completion.token_ids),
+        "prompt_token_ids": list(completion.prompt_token_ids),
+        "finish_reason": completion.finish_reason,
+        "seed": completion.seed,
+        "timings": {name: getattr(timings, name) for name in TIMINGS},
+    }
+
+
+TIMINGS = ("load_s", "compile_s", "ttft_s", "prefill_tok_s", "decode_tok_s")
+
+
+def figures(completion: "Completion") -> str:
+    """One line: how many tokens, how fast, why it ended, with which seed."""
+    timings = completion.timings
+    parts = [
+        f"{len(completion.token_ids)} tokens, {timings.decode_tok_s:.1f} tok/s",
+        f"prompt {len(completion.prompt_token_ids)} tokens, {timings.prefill_tok_s:.1f} tok/s",
+        f"first token {timings.ttft_s * 1000:.0f} ms",
+        f"load {timings.load_s:.2f} s, compile {timings.compile_s:.2f} s",
+        completion.finish_reason,
+        f"seed {completion.seed}",
+    ]
+    return " | ".join(parts)
