@@ -1,0 +1,115 @@
+"""`spore chat`: talk with a model, in a terminal or through a pipe."""
+
+import argparse
+import contextlib
+import signal
+import sys
+from collections.abc import Iterator
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from sporelm.cli import options
+from sporelm.cli.parser import Parser
+from sporelm.errors import SporeError
+
+if TYPE_CHECKING:
+    from sporelm.api import Completion
+    from sporelm.cli.sessions import Sessions
+
+
+def parser() -> Parser:
+    made = Parser(
+        "chat",
+        "Talk with a model. What was said stays in the KV cache, so a turn costs only its own tokens. "
+        "Slash commands: /list /create /fork /switch /drop /args /help /exit. Lines may also come through a pipe.",
+        "[MODEL] [options]",
+        ['spore chat --system "You answer in one sentence."', "echo What is a spore? | spore chat --temp 0"],
+    )
+    options.add_model(made)
+    made.add_argument("--system", metavar="TEXT", help="the system message")
+    options.add_sampling(made)
+    options.add_engine(made)
+    options.add_help(made)
+    return made
+
+
+def run(args: argparse.Namespace) -> int:
+    from sporelm.cli.chat_input import messages
+    from sporelm.cli.sessions import Leave, Sessions
+
+    params = options.sampling_params(args)
+    llm = options.open_model(args)
+    try:
+        sessions = Sessions(llm, params, args.system)
+        failures = 0
+        if sys.stdin.isatty():
+            print(f"{llm.config.name}: /help lists the commands, Ctrl-D leaves", file=sys.stderr)
+        for text in messages(lambda: f"{sessions.current_id}> "):
+            try:
+                if text.startswith("/"):
+                    print(sessions.command(text), flush=True)
+                else:
+                    answer(sessions, text)
+            except Leave:
+                break
+            except SporeError as error:
+                failures += 1
+                print(f"spore: {error}", file=sys.stderr, flush=True)
+    finally:
+        llm.close()
+    return 1 if failures and not sys.stdin.isatty() else 0
+
+
+def answer(sessions: "Sessions", text: str) -> None:
+    """Print the answer as it comes, then the figures. Ctrl-C ends the answer; what was said so far stays."""
+    stream = sessions.current.ask(text, sessions.params)
+    completion: Completion | None = None
+    with interrupt_flag() as interrupted:
+        for piece in stream:
+            sys.stdout.write(piece.text)
+            sys.stdout.flush()
+            completion = piece.completion or completion
+            if interrupted:
+                break
+    if hasattr(stream, "close"):
+        stream.close()
+    print(flush=True)
+    print(dim(figures(completion)), file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def interrupt_flag() -> Iterator[list[bool]]:
+    """A list that Ctrl-C fills, so that a step is never cut in the middle; a second Ctrl-C interrupts at once."""
+    flag: list[bool] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        if flag:
+            raise KeyboardInterrupt
+        flag.append(True)
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield flag
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def figures(completion: "Completion | None") -> str:
+    """What stands under an answer: tokens, speed, new tokens of the prompt, an unusual end, the seed."""
+    if completion is None:
+        return "stopped"
+    fresh = len(completion.prompt_token_ids) - completion.cached_tokens
+    parts = [
+        f"{len(completion.token_ids)} tokens, {completion.timings.decode_tok_s:.1f} tok/s",
+        f"{fresh} new in the prompt",
+    ]
+    if completion.finish_reason != "stop":
+        parts.append(completion.finish_reason)
+    return " | ".join([*parts, f"seed {completion.seed}"])
+
+
+def dim(text: str) -> str:
+    """The text in a fainter colour, where stderr is a terminal that knows how."""
+    if not sys.stderr.isatty() or sys.platform == "win32":
+        return text
+    return f"\x1b[2m{text}\x1b[0m"

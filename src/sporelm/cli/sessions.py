@@ -1,0 +1,149 @@
+"""The conversations of one chat, and the slash commands that make, fork, switch and drop them."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from sporelm.errors import RequestError
+
+if TYPE_CHECKING:
+    from sporelm.api import LLM, Conversation, SamplingParams
+
+HELP = """\
+/list                the conversations; * marks the current one
+/create              begin a new conversation
+/fork [ID]           copy a conversation (the current one) and go on in the copy
+/switch ID           go on in another conversation
+/drop [ID]           forget a conversation (the current one)
+/args [KEY VALUE]    show the sampling values, or set one
+/help                this text
+/exit                leave (so does Ctrl-D)
+Alt-Enter, or a backslash at the end of a line, starts a new line. Ctrl-C stops an answer."""
+
+# What /args calls a value -> its field in SamplingParams and how to read it. "none" takes a seed back.
+ARGUMENTS: dict[str, tuple[str, Callable[[str], float | int | None]]] = {
+    "temperature": ("temperature", float),
+    "top-k": ("top_k", int),
+    "top-p": ("top_p", float),
+    "min-p": ("min_p", float),
+    "repetition-penalty": ("repetition_penalty", float),
+    "max-tokens": ("max_tokens", int),
+    "seed": ("seed", lambda text: None if text == "none" else int(text)),
+}
+
+
+class Leave(Exception):
+    """/exit was typed."""
+
+
+class Sessions:
+    """Numbered conversations over one model; there is always a current one."""
+
+    def __init__(self, llm: "LLM", params: "SamplingParams", system: str | None = None) -> None:
+        self.llm = llm
+        self.params = params
+        self.system = system
+        self.conversations: dict[int, Conversation] = {}
+        self.current_id = 0
+        self.last_id = 0
+        self.create([])
+
+    @property
+    def current(self) -> "Conversation":
+        return self.conversations[self.current_id]
+
+    def command(self, line: str) -> str:
+        """Carry out one slash command; returns what to print. Raises Leave for /exit, RequestError for a wrong one."""
+        name, *words = line[1:].split()
+        commands = {
+            "list": self.list,
+            "create": self.create,
+            "fork": self.fork,
+            "switch": self.switch,
+            "drop": self.drop,
+            "args": self.args,
+            "help": self.help,
+            "exit": self.exit,
+        }
+        if name not in commands:
+            raise RequestError(f"Unknown command: /{name} (see /help)")
+        return commands[name](words)
+
+    def list(self, words: list[str]) -> str:
+        expect(words, "/list", 0)
+        lines = []
+        for number, conversation in self.conversations.items():
+            said = [message for message in conversation.messages if message["role"] == "user"]
+            first = " ".join(str(said[0]["content"]).split())[:60] if said else "(empty)"
+            mark = "*" if number == self.current_id else " "
+            lines.append(f"{mark} {number}  {len(said)} turns  {first}")
+        return "\n".join(lines)
+
+    def create(self, words: list[str]) -> str:
+        expect(words, "/create", 0)
+        return self.keep(self.llm.conversation(self.system), "new")
+
+    def fork(self, words: list[str]) -> str:
+        expect(words, "/fork [ID]", 0, 1)
+        source = self.chosen(words)
+        return self.keep(self.conversations[source].fork(), f"copy of {source}")
+
+    def switch(self, words: list[str]) -> str:
+        expect(words, "/switch ID", 1)
+        self.current_id = self.chosen(words)
+        return f"conversation {self.current_id}"
+
+    def drop(self, words: list[str]) -> str:
+        expect(words, "/drop [ID]", 0, 1)
+        dropped = self.chosen(words)
+        self.conversations.pop(dropped).close()
+        if dropped != self.current_id:
+            return f"dropped {dropped}"
+        if self.conversations:
+            self.current_id = next(reversed(self.conversations))
+            return f"dropped {dropped}; conversation {self.current_id}"
+        return f"dropped {dropped}; {self.create([])}"
+
+    def args(self, words: list[str]) -> str:
+        expect(words, "/args [KEY VALUE]", 0, 2)
+        if words:
+            key, text = words
+            if key not in ARGUMENTS:
+                raise RequestError(f"/args knows {', '.join(ARGUMENTS)}, not {key!r}")
+            field, read = ARGUMENTS[key]
+            try:
+                value = read(text)
+            except ValueError:
+                raise RequestError(f"{key} cannot be {text!r}: a number is expected") from None
+            self.params = replace(self.params, **{field: value})
+        return "\n".join(f"{key:<20}{getattr(self.params, field)}" for key, (field, _) in ARGUMENTS.items())
+
+    def help(self, words: list[str]) -> str:
+        expect(words, "/help", 0)
+        return HELP
+
+    def exit(self, words: list[str]) -> str:
+        expect(words, "/exit", 0)
+        raise Leave
+
+    def keep(self, conversation: "Conversation", what: str) -> str:
+        """Number a conversation and make it the current one."""
+        self.last_id += 1
+        self.conversations[self.last_id] = conversation
+        self.current_id = self.last_id
+        return f"conversation {self.last_id} ({what})"
+
+    def chosen(self, words: list[str]) -> int:
+        """The conversation that a command names; the current one if it names none."""
+        if not words:
+            return self.current_id
+        if not words[0].isdecimal() or int(words[0]) not in self.conversations:
+            there = ", ".join(map(str, self.conversations))
+            raise RequestError(f"no conversation {words[0]!r}: there are {there}")
+        return int(words[0])
+
+
+def expect(words: list[str], usage: str, *counts: int) -> None:
+    """Refuse a command with a wrong number of words. Raises RequestError."""
+    if len(words) not in counts:
+        raise RequestError(f"usage: {usage}")
