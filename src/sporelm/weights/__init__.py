@@ -1,0 +1,1 @@
+"""Models on disk: file formats, names and the model store; from names on disk to tensors."""

@@ -1,0 +1,33 @@
+"""A file's bytes, mapped into memory and read-only."""
+
+import mmap
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sporelm.errors import ModelFileError, ModelNotFound
+
+
+def map_file(path: Path) -> memoryview:
+    """All bytes of a file without reading them: pages come from the disk when they are touched.
+
+    The mapping lives as long as anything looks at it. Raises ModelNotFound if there is no such file, ModelFileError
+    if it is no regular file, is empty, or cannot be read.
+    """
+    try:
+        if not path.exists():
+            raise ModelNotFound(f"{path} does not exist")
+        if not path.is_file():
+            raise ModelFileError(f"{path} is not a file")
+        if path.stat().st_size == 0:
+            raise ModelFileError(f"{path} is empty")
+        with path.open("rb") as file:
+            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    except (OSError, ValueError) as reason:
+        raise ModelFileError(f"{path} cannot be read: {reason}") from None
+
+
+def byte_array(data: memoryview, start: int, nbytes: int) -> NDArray[np.uint8]:
+    """nbytes of mapped bytes from `start`, as a view."""
+    return np.frombuffer(data, np.uint8)[start : start + nbytes]
