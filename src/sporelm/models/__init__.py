@@ -1,0 +1,19 @@
+"""Architectures: shared blocks, the decoder they make up, and one short file per family."""
+
+from sporelm.models.decoder import Decoder
+from sporelm.models.inputs import StepInputs, input_specs, trace_model
+from sporelm.models.registry import architecture, build, known_architectures
+from sporelm.weights.names import Columns, Param, Rows
+
+__all__ = [
+    "Columns",
+    "Decoder",
+    "Param",
+    "Rows",
+    "StepInputs",
+    "architecture",
+    "build",
+    "input_specs",
+    "known_architectures",
+    "trace_model",
+]

@@ -1,0 +1,10 @@
+"""The parts that models are composed of, one file each; a block lists its weights and says what memory it keeps."""
+
+from sporelm.models.blocks.attention import Attention, Paged
+from sporelm.models.blocks.embedding import Embedding
+from sporelm.models.blocks.gated_mlp import GatedMLP
+from sporelm.models.blocks.layer import Layer
+from sporelm.models.blocks.linear import Linear
+from sporelm.models.blocks.rms_norm import RMSNorm
+
+__all__ = ["Attention", "Embedding", "GatedMLP", "Layer", "Linear", "Paged", "RMSNorm"]

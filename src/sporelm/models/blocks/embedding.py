@@ -1,0 +1,20 @@
+"""The table that turns token ids into rows."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from sporelm import ops
+from sporelm.weights.names import Param
+
+
+class Embedding:
+    """The row of each token."""
+
+    def __init__(self, name: str, vocab: int, width: int) -> None:
+        self.name, self.vocab, self.width = name, vocab, width
+
+    def params(self) -> list[Param]:
+        return [Param(f"{self.name}.weight", (self.vocab, self.width))]
+
+    def __call__(self, tokens: Any, weights: Mapping[str, Any]) -> Any:  # tokens int32 [tokens] -> [tokens, width]
+        return ops.embedding(tokens, weights[f"{self.name}.weight"])

@@ -1,0 +1,25 @@
+"""The gated feed-forward block (SwiGLU, Shazeer 2020)."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from sporelm import ops
+from sporelm.models.blocks.linear import Linear
+from sporelm.weights.config import ModelConfig
+from sporelm.weights.names import Columns, Param, Rows
+
+
+class GatedMLP:
+    """down(silu(gate(x)) * up(x))."""
+
+    def __init__(self, name: str, config: ModelConfig) -> None:
+        width, ffn, bias = config.width, config.ffn, config.mlp_bias
+        self.gate = Linear(f"{name}.ffn_gate", ffn, width, bias=bias, split=Rows())
+        self.up = Linear(f"{name}.ffn_up", ffn, width, bias=bias, split=Rows())
+        self.down = Linear(f"{name}.ffn_down", width, ffn, bias=bias, split=Columns())
+
+    def params(self) -> list[Param]:
+        return [*self.gate.params(), *self.up.params(), *self.down.params()]
+
+    def __call__(self, x: Any, weights: Mapping[str, Any]) -> Any:  # x [tokens, width]
+        return self.down(ops.silu_mul(self.gate(x, weights), self.up(x, weights)), weights)

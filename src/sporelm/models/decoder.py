@@ -1,0 +1,51 @@
+"""A decoder: embedding, layers, norm, and the scores of the next token."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from sporelm import ops
+from sporelm.models.blocks import Embedding, Layer, Linear, Paged, RMSNorm
+from sporelm.models.inputs import ROPE, StepInputs
+from sporelm.models.rotary import rope_table
+from sporelm.weights.config import ModelConfig
+from sporelm.weights.names import Param
+
+
+class Decoder:
+    """What decoders have in common; an architecture gives `layer`."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        self.config = config
+        self.embedding = Embedding("embedding", config.vocab, config.width)
+        self.layers = [self.layer(config, index) for index in range(config.layers)]
+        self.norm = RMSNorm("output_norm", config.width, config.eps)
+        self.output = Linear("embedding" if config.tie_embeddings else "output", config.vocab, config.width)
+
+    def layer(self, config: ModelConfig, index: int) -> Layer:
+        """The layer of this number."""
+        raise NotImplementedError
+
+    def params(self) -> list[Param]:
+        """Every weight, each once; a tied output has none of its own."""
+        output = [] if self.config.tie_embeddings else self.output.params()
+        layers = [param for layer in self.layers for param in layer.params()]
+        return [*self.embedding.params(), *layers, *self.norm.params(), *output]
+
+    def memory(self) -> list[Paged]:
+        """What each layer keeps; `forward` takes one cache for each."""
+        return [layer.memory() for layer in self.layers]
+
+    def tables(self, context: int) -> dict[str, np.ndarray]:
+        """Constants that follow from the configuration, for `context` positions; they join the weights."""
+        return {ROPE: rope_table(context, self.config.head_dim, self.config.rope_theta)}
+
+    def forward(self, step: StepInputs, weights: Mapping[str, Any], caches: Sequence[Any]) -> dict[str, Any]:
+        """logits float32 [rows, vocab] of the wanted rows, and tokens int32 [rows], the greatest of each."""
+        x = self.embedding(step.tokens, weights)
+        for layer, cache in zip(self.layers, caches, strict=True):
+            x = layer(x, step, weights, cache)
+        # The last norm and the output see only the rows that are wanted.
+        logits = self.output(self.norm(ops.select_rows(x, step.rows), weights), weights)
+        return {"logits": logits, "tokens": ops.argmax(logits)}

@@ -1,0 +1,53 @@
+"""What one step gives a model: token ids and where each one stands. Plain int32 arrays, traced values or tensors."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from sporelm.ops import Graph, Spec, Symbol, trace
+from sporelm.tensor.dtype import I32
+
+ROPE = "rope"  # name under which the rotary table is found among the weights
+
+
+class StepInputs(NamedTuple):
+    """One step of several sequences, their rows one after the other; every array is int32.
+
+    A sequence may bring one token or many; a row's slot is page * 64 + offset in the caches.
+    """
+
+    tokens: Any  # [tokens] ids
+    positions: Any  # [tokens] each row's position in its sequence
+    slots: Any  # [tokens] where its keys and values are kept
+    starts: Any  # [sequences + 1] rows starts[s] : starts[s + 1] belong to sequence s
+    lengths: Any  # [sequences] positions that the sequence has after this step
+    pages: Any  # [sequences, max_pages] the sequence's pages in order, the rest is not read
+    rows: Any  # [rows] the rows whose logits are wanted
+
+
+def input_specs(tokens: int, sequences: int, rows: int, max_pages: int) -> dict[str, Spec]:
+    """Specs of a step's inputs: at most so many tokens, sequences and wanted rows, and pages a sequence.
+
+    The symbols are "tokens", "sequences", "starts" (always sequences + 1) and "rows".
+    """
+    token, sequence, row = Symbol("tokens", tokens), Symbol("sequences", sequences), Symbol("rows", rows)
+    shapes = {
+        "tokens": (token,),
+        "positions": (token,),
+        "slots": (token,),
+        "starts": (Symbol("starts", sequences + 1),),
+        "lengths": (sequence,),
+        "pages": (sequence, max_pages),
+        "rows": (row,),
+    }
+    return {name: Spec(shape, I32) for name, shape in shapes.items()}
+
+
+class Forward(Protocol):
+    """What `trace_model` needs of a model."""
+
+    def forward(self, step: StepInputs, weights: Mapping[str, Any], caches: Sequence[Any]) -> dict[str, Any]: ...
+
+
+def trace_model(model: Forward, weights: Mapping[str, Any], caches: Sequence[Any], specs: Mapping[str, Spec]) -> Graph:
+    """The graph of one step, recorded once; weights and caches become its constants."""
+    return trace(lambda **values: model.forward(StepInputs(**values), weights, caches), specs)

@@ -1,0 +1,157 @@
+"""The rewriting rules. Each merges calls into one that a back-end can run with fewer passes over memory.
+
+A rewritten call defines the very values that the old calls defined, so their users stay as they are.
+"""
+
+from typing import Any
+
+from sporelm import ops
+from sporelm.ops import Call, Graph, Value
+from sporelm.ops.linear import INT8_32
+from sporelm.ops.spec import spec_of
+from sporelm.plan.rules import Uses, replaced, rule
+from sporelm.tensor.dtype import F32
+
+
+@rule("add_rms_norm")
+def fuse_add_rms_norm(graph: Graph) -> Graph:
+    """add whose sum feeds rms_norm -> add_rms_norm; the sum stays available."""
+    uses, changes = Uses(graph), dict[int, Call | None]()
+    for position, call in enumerate(graph.calls):
+        if call.op is not ops.rms_norm:
+            continue
+        total, weight = call.args
+        source = uses.by(total, "add")
+        if source is None or source in changes:
+            continue
+        if uses.defined(weight) >= source or not uses.undisturbed(position, source):
+            continue
+        left, right = graph.calls[source].args
+        results = (*call.results, total)
+        changes |= {source: Call(ops.add_rms_norm, (left, right, weight), call.options, results), position: None}
+    return replaced(graph, changes)
+
+
+@rule("linear_silu_mul")
+def fuse_linear_silu_mul(graph: Graph) -> Graph:
+    """silu_mul of two products of one x, used nowhere else, without biases, weights of one type -> linear_silu_mul."""
+    uses, changes = Uses(graph), dict[int, Call | None]()
+    for position, call in enumerate(graph.calls):
+        if call.op is not ops.silu_mul:
+            continue
+        sources = [uses.by(value, "linear") for value in call.args]
+        if None in sources or sources[0] == sources[1]:
+            continue
+        gate, up = (graph.calls[source] for source in sources if source is not None)
+        alike = gate.args[0] is up.args[0] and _weight_type(gate) == _weight_type(up)
+        alone = all(uses.only_used_by(value, position) for value in call.args)
+        still = all(uses.movable(source, position) for source in sources if source is not None)
+        if alike and alone and still and not _bias(gate) and not _bias(up):
+            args = (gate.args[0], gate.args[1], up.args[1])
+            changes |= {source: None for source in sources if source is not None}
+            changes[position] = Call(ops.linear_silu_mul, args, {}, call.results)
+    return replaced(graph, changes)
+
+
+@rule("linear_group")
+def fuse_linear_group(graph: Graph) -> Graph:
+    """Two or more products of one x with weights of one type (query, key, value) -> linear_group, biases kept."""
+    uses, changes = Uses(graph), dict[int, Call | None]()
+    groups: dict[tuple[int, Any], list[int]] = {}
+    for position, call in enumerate(graph.calls):
+        if call.op is not ops.linear:
+            continue
+        group = groups.setdefault((id(call.args[0]), _weight_type(call)), [])
+        if not group or uses.movable(position, group[0]):
+            group.append(position)
+    for group in groups.values():
+        if len(group) < 2:
+            continue
+        calls = [graph.calls[position] for position in group]
+        weights, biases = tuple(call.args[1] for call in calls), tuple(_bias(call) for call in calls)
+        args: tuple[Any, ...] = (calls[0].args[0], weights)
+        if any(bias is not None for bias in biases):
+            args = (*args, biases)
+        results = tuple(call.results[0] for call in calls)
+        changes |= {position: None for position in group}
+        changes[group[0]] = Call(ops.linear_group, args, {}, results)
+    return replaced(graph, changes)
+
+
+@rule("rope_store")
+def fuse_rope_store(graph: Graph) -> Graph:
+    """Rotated queries, rotated keys and the store of those keys -> rope_store, if the store alone uses the keys."""
+    uses, changes = Uses(graph), dict[int, Call | None]()
+    for position, call in enumerate(graph.calls):
+        if call.op is not ops.store_kv:
+            continue
+        keys, values, cache, slots = call.args
+        key_position = uses.by(keys, "rope")
+        if key_position is None or not uses.only_used_by(keys, position) or not uses.movable(key_position, position):
+            continue
+        key_call = graph.calls[key_position]
+        query_position = _query_rope(graph, uses, changes, key_position, position)
+        if query_position is None:
+            continue
+        query_call = graph.calls[query_position]
+        args = (query_call.args[0], key_call.args[0], values, *key_call.args[1:], cache, slots)
+        changes |= {key_position: None, query_position: None}
+        changes[position] = Call(ops.rope_store, args, key_call.options, query_call.results)
+    return replaced(graph, changes)
+
+
+@rule("quantize_rows")
+def share_quantized_rows(graph: Graph) -> Graph:
+    """Where weights multiply int8/32 activations: one quantize_rows per distinct x, right after x, shared by its users."""
+    wanted = {id(call.args[0]) for call in graph.calls if _multiplies_int8(call)}
+    rounded: dict[int, Value] = {}
+    calls: list[Call] = []
+
+    def define(values: Any) -> None:
+        for value in values:
+            if id(value) in wanted:
+                (spec,) = ops.quantize_rows.results((value,), {})
+                rounded[id(value)] = Value(value.graph, spec, f"{value.name}.int8")
+                calls.append(Call(ops.quantize_rows, (value,), {}, (rounded[id(value)],)))
+
+    define(graph.inputs.values())
+    for call in graph.calls:
+        if _multiplies_int8(call):
+            call = Call(call.op, (rounded[id(call.args[0])], *call.args[1:]), call.options, call.results)
+        calls.append(call)
+        define(call.results)
+    return graph.with_calls(calls)
+
+
+def _weight_type(call: Call) -> Any:
+    return spec_of(call.args[1]).dtype
+
+
+def _bias(call: Call) -> Any:
+    return call.args[2] if len(call.args) > 2 else None
+
+
+def _multiplies_int8(call: Call) -> bool:
+    """Whether a product has float32 rows that its weights want as int8."""
+    if call.op not in (ops.linear, ops.linear_group, ops.linear_silu_mul) or not isinstance(call.args[0], Value):
+        return False
+    if call.op is ops.linear:
+        weights: tuple[Any, ...] = (call.args[1],)
+    else:
+        weights = call.args[1] if call.op is ops.linear_group else call.args[1:]
+    activations = {getattr(spec_of(weight).dtype, "activation", "float") for weight in weights}
+    return call.args[0].dtype is F32 and activations == {INT8_32.name}
+
+
+def _query_rope(graph: Graph, uses: Uses, taken: Any, key_position: int, store: int) -> int | None:
+    """The last rope before the store with the keys' positions, table and options, whose result is not used before it."""
+    key_call = graph.calls[key_position]
+    for position in range(store - 1, -1, -1):
+        call = graph.calls[position]
+        if call.op is not ops.rope or position == key_position or position in taken:
+            continue
+        alike = call.options == key_call.options and all(a is b for a, b in zip(call.args[1:], key_call.args[1:], strict=True))
+        later = all(user > store for user in uses.users.get(id(call.results[0]), ()))
+        if alike and later and uses.movable(position, store):
+            return position
+    return None

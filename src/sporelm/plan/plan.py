@@ -1,0 +1,192 @@
+"""Plan: one traced graph made runnable, with one program per regime (one token, few, many)."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from threading import Lock
+from typing import Any
+
+import numpy as np
+
+from sporelm.backends.backend import Backend, Placement, Program, Progress
+from sporelm.errors import OpError
+from sporelm.ops import Graph, Spec, Symbol, Value
+from sporelm.plan.memory import Lifetime, place
+from sporelm.plan.rules import rewrite
+from sporelm.tensor.dtype import DType
+
+TOKENS = "tokens"
+BOUNDED = (TOKENS, "rows")  # extents that no step of a regime takes beyond the regime's tokens: an output row is a token's
+
+
+@dataclass(frozen=True)
+class Regime:
+    """A graph whose symbols are bounded by a regime's limit, with its memory placed and its program made."""
+
+    name: str
+    graph: Graph
+    placement: Placement
+    program: Program
+
+
+class Plan:
+    """Replays a graph on a back-end. The graph is rewritten once; each regime's program is made when first needed.
+
+    Not for use from several threads at once, except `prepare`.
+    """
+
+    def __init__(self, graph: Graph, backend: Backend) -> None:
+        """Rewrite `graph` by the back-end's rules. Raises GraphError if it is not legal."""
+        self.backend = backend
+        self.graph = rewrite(graph.check(), backend.rules)
+        self.symbols = symbols(self.graph)
+        self.built: dict[str, Regime] = {}
+        self._building = Lock()
+
+    def run(self, arrays: Mapping[str, np.ndarray], extents: Mapping[str, int]) -> dict[str, np.ndarray]:
+        """Run one step: every input of the graph by name, every symbol's extent by its name.
+
+        Outputs are views that the next run overwrites. Raises OpError if arrays or extents do not fit the graph.
+        """
+        name = self.regime_of(extents)
+        self.check_arrays(arrays, extents)
+        return self.regime(name).program.run(arrays, extents)
+
+    def regime_of(self, extents: Mapping[str, int]) -> str:
+        """The first regime that holds a step of these extents."""
+        if extents.keys() != self.symbols.keys():
+            raise OpError(f"extents must be given for {sorted(self.symbols)}, got {sorted(extents)}")
+        for symbol in self.symbols.values():
+            if not 0 < extents[symbol.name] <= symbol.high:
+                raise OpError(f"{symbol.name} is {extents[symbol.name]}; the plan takes 1 to {symbol.high}")
+        needed = max((extents[name] for name in BOUNDED if name in extents), default=1)
+        for name, limit in self.backend.regimes.items():
+            if needed <= limit:
+                return name
+        highest = max(self.backend.regimes.values())
+        raise OpError(f"a step of {needed} tokens is more than the {highest} that {self.backend.name} takes; split the step")
+
+    def check_arrays(self, arrays: Mapping[str, np.ndarray], extents: Mapping[str, int]) -> None:
+        """Raise OpError unless there is an array of the right type and shape for each input."""
+        inputs = self.graph.inputs
+        if arrays.keys() != inputs.keys():
+            raise OpError(f"arrays must be given for {sorted(inputs)}, got {sorted(arrays)}")
+        for name, value in inputs.items():
+            shape = tuple(extents[e.name] if isinstance(e, Symbol) else e for e in value.shape)
+            array, dtype = arrays[name], value.dtype
+            if array.shape != shape or (isinstance(dtype, DType) and array.dtype != dtype.numpy):
+                raise OpError(f"input {name} must be {dtype.name}{list(shape)}, got {array.dtype}{list(array.shape)}")
+
+    def regime(self, name: str) -> Regime:
+        """The regime of this name, made if this is its first use. Raises OpError for a name the back-end does not have."""
+        if name not in self.backend.regimes:
+            raise OpError(f"{self.backend.name} has no regime {name!r}; it has {', '.join(self.backend.regimes)}")
+        with self._building:
+            if name not in self.built:
+                graph = bounded(self.graph, dict.fromkeys(BOUNDED, self.backend.regimes[name]))
+                placement = placement_of(graph, self.backend)
+                self.built[name] = Regime(name, graph, placement, self.backend.program(graph, placement, name))
+            return self.built[name]
+
+    def prepare(self, regimes: Iterable[str] | None = None, progress: Progress | None = None) -> None:
+        """Make the programs of these regimes (default: all) ahead of their first use."""
+        wanted = list(self.backend.regimes if regimes is None else regimes)
+        for done, name in enumerate(wanted):
+            if progress:
+                progress("compile", done, len(wanted))
+            self.regime(name)
+        if progress:
+            progress("compile", len(wanted), len(wanted))
+
+    @property
+    def num_calls(self) -> int:
+        """Calls of one step, after rewriting."""
+        return len(self.graph.calls)
+
+    @property
+    def num_programs(self) -> int:
+        """Programs made so far: never more than the back-end has regimes."""
+        return len(self.built)
+
+    @property
+    def arena_bytes(self) -> dict[str, int]:
+        """Bytes for the values of a step, for each regime made so far."""
+        return {name: regime.placement.nbytes for name, regime in self.built.items()}
+
+    def describe(self) -> str:
+        """The plan in a few lines for people: its calls by op, its symbols, its programs and their memory."""
+        counts: dict[str, int] = {}
+        for call in self.graph.calls:
+            counts[call.op.name] = counts.get(call.op.name, 0) + 1
+        by_op = ", ".join(f"{count} {name}" for name, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+        lines = [
+            f"{self.num_calls} calls on {self.backend.name}: {by_op}",
+            f"symbols: {', '.join(map(str, self.symbols.values())) or 'none'}",
+            f"rules: {', '.join(self.backend.rules) or 'none'}",
+        ]
+        for name, limit in self.backend.regimes.items():
+            made = f"arena {self.arena_bytes[name]} bytes" if name in self.built else "not made yet"
+            lines.append(f"regime {name} (up to {limit} tokens): {made}")
+        return "\n".join(lines)
+
+
+def symbols(graph: Graph) -> dict[str, Symbol]:
+    """The symbols of a graph's inputs by name. Raises OpError if one name has two bounds."""
+    found: dict[str, Symbol] = {}
+    for value in graph.inputs.values():
+        for extent in value.shape:
+            if isinstance(extent, Symbol) and found.setdefault(extent.name, extent) != extent:
+                raise OpError(f"symbol {extent.name} is bounded by {extent.high} and {found[extent.name].high}; give one bound")
+    return found
+
+
+def bounded(graph: Graph, limits: Mapping[str, int]) -> Graph:
+    """A copy of the graph in which symbols of these names are at most their limit."""
+
+    def bound(extent: Any) -> Any:
+        if isinstance(extent, Symbol) and extent.name in limits:
+            return Symbol(extent.name, min(extent.high, limits[extent.name]))
+        return extent
+
+    copy = Graph()
+    values: dict[int, Value] = {}
+    for name, value in graph.inputs.items():
+        values[id(value)] = copy.input(name, Spec(tuple(map(bound, value.shape)), value.dtype))
+    for call in graph.calls:
+        results = copy.record(call.op, _substituted(call.args, values), call.options)
+        results = () if results is None else results if isinstance(results, tuple) else (results,)
+        values |= {id(old): new for old, new in zip(call.results, results, strict=True)}
+    copy.outputs = {name: values[id(value)] for name, value in graph.outputs.items()}
+    return copy.check()
+
+
+def lifetimes(graph: Graph) -> dict[int, tuple[Value, int, int]]:
+    """For each value, by id: the value, the call that defines it (-1: an input), and the last that needs its memory.
+
+    A life ends one call after the last use, because a CPU program may start a call while threads still finish the one
+    before; outputs live to the end. So no call's results share memory with its own arguments or the last call's.
+    """
+    end = len(graph.calls)
+    lives = {id(value): [value, -1, 0] for value in graph.inputs.values()}
+    for position, call in enumerate(graph.calls):
+        for value in call.values():
+            lives[id(value)][2] = position + 1
+        for value in call.results:
+            lives[id(value)] = [value, position, position + 1]
+    for value in graph.outputs.values():
+        lives[id(value)][2] = end
+    return {key: (value, first, last) for key, (value, first, last) in lives.items()}
+
+
+def placement_of(graph: Graph, backend: Backend) -> Placement:
+    """Where each value of a graph lies in one arena, with the sizes that the back-end gives values."""
+    lives = lifetimes(graph)
+    placed = place([Lifetime(backend.value_bytes(value.spec), first, last) for value, first, last in lives.values()])
+    return Placement(dict(zip(lives, placed.offsets, strict=True)), placed.nbytes)
+
+
+def _substituted(args: tuple[Any, ...], values: Mapping[int, Value]) -> tuple[Any, ...]:
+    """The arguments with each traced value replaced by its copy."""
+    return tuple(
+        _substituted(arg, values) if isinstance(arg, tuple) else values[id(arg)] if isinstance(arg, Value) else arg
+        for arg in args
+    )

@@ -1,0 +1,243 @@
+"""What a model file says about its architecture, every value checked: model files are hostile."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any, cast
+
+from sporelm.errors import ModelFileError, UnsupportedModel
+
+# Far above any model, and small enough that no product of two of them is a surprise.
+MOST_LAYERS, MOST_HEADS, MOST_HEAD_DIM, MOST_WIDTH, MOST_VOCAB, MOST_CONTEXT = 4096, 4096, 4096, 1 << 20, 1 << 24, 1 << 26
+LONGEST_NAME = 200
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The shape of a model. `dtype` names the number format of most of its weights."""
+
+    name: str
+    architecture: str
+    layers: int
+    width: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    ffn: int
+    vocab: int
+    eps: float
+    rope_theta: float
+    context_length: int
+    window: int | None = None  # positions that a windowed layer sees, the row's own included
+    full_layers: frozenset[int] = frozenset()  # layers without the window
+    tie_embeddings: bool = False
+    attention_bias: bool = False  # of query, key and value
+    attention_out_bias: bool = False
+    mlp_bias: bool = False
+    dtype: str = "F32"
+
+    def window_of(self, layer: int) -> int | None:
+        """How many positions a layer's attention sees; None for all."""
+        return None if layer in self.full_layers else self.window
+
+
+class Fields:
+    """Values of a mapping by key, each checked for its type and range when it is read."""
+
+    def __init__(self, values: Mapping[str, Any], where: str) -> None:
+        self.values, self.where = values, where
+
+    def integer(self, key: str, low: int, high: int, default: int | None = None) -> int:
+        """A whole number between low and high. Raises ModelFileError otherwise, or where it is absent without a default."""
+        value = self._get(key, default)
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+            raise ModelFileError(f"{self.where}: {key} is {_shown(value)}; it must be a whole number from {low} to {high}")
+        return value
+
+    def number(self, key: str, low: float, high: float, default: float | None = None) -> float:
+        """A finite number between low and high, both allowed."""
+        value = self._get(key, default)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value) or not low <= value <= high:
+            raise ModelFileError(f"{self.where}: {key} is {_shown(value)}; it must be a number from {low} to {high}")
+        return float(value)
+
+    def flag(self, key: str, default: bool) -> bool:
+        """True or false."""
+        value = self._get(key, default)
+        if not isinstance(value, bool):
+            raise ModelFileError(f"{self.where}: {key} is {_shown(value)}; it must be true or false")
+        return value
+
+    def text(self, key: str, default: str | None = None) -> str:
+        """A string of bounded length."""
+        value = self._get(key, default)
+        if not isinstance(value, str) or len(value) > LONGEST_NAME:
+            raise ModelFileError(f"{self.where}: {key} is {_shown(value)}; it must be text of at most {LONGEST_NAME} letters")
+        return value
+
+    def has(self, key: str) -> bool:
+        return self.values.get(key) is not None
+
+    def _get(self, key: str, default: Any) -> Any:
+        value = self.values.get(key)
+        if value is None:
+            if default is None:
+                raise ModelFileError(f"{self.where}: {key} is missing; the file does not describe its model")
+            return default
+        return value
+
+
+def config_from_gguf(
+    metadata: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]], where: str, dtype: str = "F32"
+) -> ModelConfig:
+    """The configuration in a GGUF file's metadata; `shapes` are its tensors' shapes by their names.
+
+    Keys as the GGUF specification has them. Raises ModelFileError for a missing or impossible value, UnsupportedModel
+    for an option that would change the result and that we lack.
+    """
+    top = Fields(metadata, where)
+    architecture = top.text("general.architecture")
+    prefix = f"{architecture}."
+    fields = Fields({key.removeprefix(prefix): metadata[key] for key in metadata if key.startswith(prefix)}, where)
+    width, heads = fields.integer("embedding_length", 1, MOST_WIDTH), _per_layer(fields, "attention.head_count")
+    kv_heads = _per_layer(fields, "attention.head_count_kv", heads)
+    head_dim = _head_dim(fields, "attention.key_length", width, heads)
+    if fields.integer("attention.value_length", 1, MOST_HEAD_DIM, head_dim) != head_dim:
+        raise UnsupportedModel(f"{where}: values of {fields.values['attention.value_length']} and keys of {head_dim}: not supported")
+    if fields.integer("rope.dimension_count", 1, MOST_HEAD_DIM, head_dim) != head_dim:
+        raise UnsupportedModel(f"{where}: {prefix}rope.dimension_count is below the head's {head_dim}: not supported")
+    scaling = fields.text("rope.scaling.type", "none")
+    if scaling != "none" or fields.number("rope.scale_linear", 0, 1e9, 1.0) != 1.0:
+        raise UnsupportedModel(f"{where}: rope scaling {scaling!r} is not supported")
+    embedded = shapes.get("token_embd.weight", ())
+    vocab = embedded[0] if len(embedded) == 2 else fields.integer("vocab_size", 1, MOST_VOCAB)
+    return _checked(
+        ModelConfig(
+            name=top.text("general.name", architecture),
+            architecture=architecture,
+            layers=fields.integer("block_count", 1, MOST_LAYERS),
+            width=width,
+            heads=heads,
+            kv_heads=kv_heads,
+            head_dim=head_dim,
+            ffn=_per_layer(fields, "feed_forward_length", highest=MOST_WIDTH),
+            vocab=vocab,
+            eps=fields.number("attention.layer_norm_rms_epsilon", 1e-12, 1.0),
+            rope_theta=fields.number("rope.freq_base", 1.0, 1e12, 10000.0),
+            context_length=fields.integer("context_length", 1, MOST_CONTEXT),
+            window=_window(fields, "attention.sliding_window", None),
+            tie_embeddings="output.weight" not in shapes,
+            attention_bias="blk.0.attn_q.bias" in shapes,
+            attention_out_bias="blk.0.attn_output.bias" in shapes,
+            mlp_bias="blk.0.ffn_down.bias" in shapes,
+            dtype=dtype,
+        ),
+        where,
+    )
+
+
+def config_from_hf(values: Mapping[str, Any], where: str, dtype: str = "F32") -> ModelConfig:
+    """The configuration in a Hugging Face folder's config.json; absent values have the defaults of transformers.
+
+    Raises ModelFileError for a missing or impossible value, UnsupportedModel for an option that we lack.
+    """
+    fields = Fields(values, where)
+    named = values.get("architectures")
+    if not isinstance(named, list) or not named or not isinstance(named[0], str):
+        raise ModelFileError(f"{where}: architectures must name the model's class; it is {_shown(named)}")
+    mistral = named[0] == "MistralForCausalLM"
+    if (act := fields.text("hidden_act", "silu")) != "silu":
+        raise UnsupportedModel(f"{where}: hidden_act {act!r} is not supported; silu is")
+    if isinstance(values.get("quantization_config"), Mapping):
+        raise UnsupportedModel(f"{where}: quantized Hugging Face folders are not supported; take the original or a GGUF file")
+    width, heads = fields.integer("hidden_size", 1, MOST_WIDTH), fields.integer("num_attention_heads", 1, MOST_HEADS)
+    layers = fields.integer("num_hidden_layers", 1, MOST_LAYERS)
+    attention_bias = fields.flag("attention_bias", False)
+    return _checked(
+        ModelConfig(
+            name=fields.text("_name_or_path", "") or named[0],
+            architecture=named[0],
+            layers=layers,
+            width=width,
+            heads=heads,
+            kv_heads=fields.integer("num_key_value_heads", 1, MOST_HEADS, 8 if mistral else heads),
+            head_dim=_head_dim(fields, "head_dim", width, heads),
+            ffn=fields.integer("intermediate_size", 1, MOST_WIDTH),
+            vocab=fields.integer("vocab_size", 1, MOST_VOCAB),
+            eps=fields.number("rms_norm_eps", 1e-12, 1.0, 1e-6),
+            rope_theta=_hf_theta(fields),
+            context_length=fields.integer("max_position_embeddings", 1, MOST_CONTEXT, 131072 if mistral else 2048),
+            window=_window(fields, "sliding_window", 4096) if mistral else None,
+            full_layers=_hf_full_layers(values.get("layer_types"), layers, where),
+            tie_embeddings=fields.flag("tie_word_embeddings", False),
+            attention_bias=attention_bias,
+            attention_out_bias=attention_bias,
+            mlp_bias=fields.flag("mlp_bias", False),
+            dtype=dtype,
+        ),
+        where,
+    )
+
+
+def _checked(config: ModelConfig, where: str) -> ModelConfig:
+    """The relations between values that each alone may have."""
+    if config.heads % config.kv_heads:
+        raise ModelFileError(f"{where}: {config.heads} query heads are no whole groups of {config.kv_heads} key heads")
+    if config.head_dim % 2:
+        raise UnsupportedModel(f"{where}: head dimension {config.head_dim} is odd; rotary positions need an even one")
+    if config.heads * config.head_dim > MOST_WIDTH or not 1 <= config.vocab <= MOST_VOCAB:
+        raise ModelFileError(f"{where}: {config.heads} heads of {config.head_dim}, vocabulary {config.vocab}: out of range")
+    return config
+
+
+def _per_layer(fields: Fields, key: str, default: int | None = None, highest: int = MOST_HEADS) -> int:
+    """A number that GGUF files may give once or for each layer; all layers must agree."""
+    value = fields.values.get(key)
+    if value is not None and not isinstance(value, int | float | str | bool):
+        items = list(cast(Collection[Any], value))[: MOST_LAYERS + 1]
+        if not items or any(item != items[0] for item in items):
+            raise UnsupportedModel(f"{fields.where}: {key} differs from layer to layer: {_shown(items)} is not supported")
+        return Fields({key: items[0]}, fields.where).integer(key, 1, highest)
+    return fields.integer(key, 1, highest, default)
+
+
+def _head_dim(fields: Fields, key: str, width: int, heads: int) -> int:
+    if not fields.has(key) and width % heads:
+        raise ModelFileError(f"{fields.where}: width {width} is no multiple of {heads} heads and {key} is not given")
+    return fields.integer(key, 2, MOST_HEAD_DIM, width // heads or None)
+
+
+def _window(fields: Fields, key: str, default: int | None) -> int | None:
+    """Positions seen; null and 0 mean all of them, absence the default."""
+    if key not in fields.values:
+        return default
+    return fields.integer(key, 0, MOST_CONTEXT, 0) or None
+
+
+def _hf_theta(fields: Fields) -> float:
+    """The rotary base. transformers 5 keeps it in rope_parameters, older ones beside rope_scaling."""
+    parameters = fields.values.get("rope_parameters") or fields.values.get("rope_scaling") or {}
+    if not isinstance(parameters, Mapping):
+        raise ModelFileError(f"{fields.where}: rope parameters must be an object, they are {_shown(parameters)}")
+    kind = parameters.get("rope_type", parameters.get("type", "default"))
+    partial = parameters.get("partial_rotary_factor", fields.values.get("partial_rotary_factor"))
+    if kind != "default" or partial not in (None, 1):
+        raise UnsupportedModel(f"{fields.where}: rope type {_shown(kind)} with partial factor {_shown(partial)} is not supported")
+    if "rope_theta" in parameters:
+        return Fields(parameters, fields.where).number("rope_theta", 1.0, 1e12)
+    return fields.number("rope_theta", 1.0, 1e12, 10000.0)
+
+
+def _hf_full_layers(kinds: Any, layers: int, where: str) -> frozenset[int]:
+    if kinds is None:
+        return frozenset()
+    known = ("full_attention", "sliding_attention")
+    if not isinstance(kinds, list) or len(kinds) != layers or any(kind not in known for kind in kinds):
+        raise UnsupportedModel(f"{where}: layer_types must give one of {known} for each of the {layers} layers")
+    return frozenset(index for index, kind in enumerate(kinds) if kind == "full_attention")
+
+
+def _shown(value: Any) -> str:
+    """A value for a message, cut short."""
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."

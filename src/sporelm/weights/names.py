@@ -1,0 +1,97 @@
+"""What a model's weights are called: our names, those in GGUF files and those in Hugging Face folders; and `Param`.
+
+`{}` stands for the layer's number. A model file lists only its differences from the table.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+GGUF, HF = "gguf", "hf"
+Kind = Literal["gguf", "hf"]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A weight that is cut by output rows, `unit` at a time, for tensor parallelism."""
+
+    unit: int = 1
+
+
+@dataclass(frozen=True)
+class Columns:
+    """A weight that is cut by input columns, `unit` at a time; the partial products are summed."""
+
+    unit: int = 1
+
+
+@dataclass(frozen=True)
+class Param:
+    """One weight of a model: its name, its shape ([out, in] for matrices), and how it may be cut (None: copied)."""
+
+    name: str
+    shape: tuple[int, ...]
+    split: Rows | Columns | None = None
+
+
+class Names(NamedTuple):
+    """One weight's name here, in GGUF files and in Hugging Face folders."""
+
+    ours: str
+    gguf: str
+    hf: str
+
+
+# GGUF names: the GGUF specification, "Standardized tensor names". Hugging Face names: the state dict of LlamaForCausalLM.
+COMMON: tuple[Names, ...] = (
+    Names("embedding.weight", "token_embd.weight", "model.embed_tokens.weight"),
+    Names("output_norm.weight", "output_norm.weight", "model.norm.weight"),
+    Names("output.weight", "output.weight", "lm_head.weight"),
+    Names("layers.{}.attn_norm.weight", "blk.{}.attn_norm.weight", "model.layers.{}.input_layernorm.weight"),
+    *(
+        Names(f"layers.{{}}.attn_{ours}.{part}", f"blk.{{}}.attn_{gguf}.{part}", f"model.layers.{{}}.self_attn.{ours}_proj.{part}")
+        for ours, gguf in (("q", "q"), ("k", "k"), ("v", "v"), ("o", "output"))
+        for part in ("weight", "bias")
+    ),
+    Names("layers.{}.ffn_norm.weight", "blk.{}.ffn_norm.weight", "model.layers.{}.post_attention_layernorm.weight"),
+    *(
+        Names(f"layers.{{}}.ffn_{name}.{part}", f"blk.{{}}.ffn_{name}.{part}", f"model.layers.{{}}.mlp.{name}_proj.{part}")
+        for name in ("gate", "up", "down")
+        for part in ("weight", "bias")
+    ),
+)
+
+# Tensors that hold nothing a model needs: the angles of the rotary embedding, which follow from the configuration.
+IGNORED: Mapping[Kind, tuple[str, ...]] = {
+    "gguf": ("blk.{}.attn_rot_embd.weight",),
+    "hf": ("model.layers.{}.self_attn.rotary_emb.inv_freq", "model.rotary_emb.inv_freq"),
+}
+
+
+def stored_name(name: str, kind: Kind, table: Iterable[Names] = COMMON) -> str:
+    """What the file calls our weight `name`; the name itself where the table has none."""
+    template, layer = templated(name)
+    for names in table:
+        if names.ours == template:
+            return (names.gguf if kind == GGUF else names.hf).replace("{}", layer)
+    return name
+
+
+def templated(name: str) -> tuple[str, str]:
+    """A name with its first run of digits between dots replaced by `{}`, and those digits: "blk.3.x" -> "blk.{}.x", "3"."""
+    parts = name.split(".")
+    for index, part in enumerate(parts):
+        if part.isascii() and part.isdigit():
+            return ".".join([*parts[:index], "{}", *parts[index + 1 :]]), part
+    return name, ""
+
+
+def ignorable(names: Iterable[str], kind: Kind) -> set[str]:
+    """Those stored names that may be left unread."""
+    return {name for name in names if templated(name)[0] in IGNORED[kind]}
+
+
+def listed(names: Sequence[str], most: int = 4) -> str:
+    """A few of the names and the count of the others, for one-line messages."""
+    shown = ", ".join(names[:most])
+    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
