@@ -18,7 +18,8 @@ def architecture(*names: str) -> Callable[[type[Decoder]], type[Decoder]]:
     def register(model: type[Decoder]) -> type[Decoder]:
         for name in names:
             if name in _FOUND:
-                raise UnsupportedModel(f"architecture {name} is claimed by {_FOUND[name].__name__} and {model.__name__}")
+                first, second = _FOUND[name].__name__, model.__name__
+                raise UnsupportedModel(f"architecture {name} is claimed by {first} and {second}; give it to one")
             _FOUND[name] = model
         return model
 

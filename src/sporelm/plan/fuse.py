@@ -73,7 +73,7 @@ def fuse_linear_group(graph: Graph) -> Graph:
         if any(bias is not None for bias in biases):
             args = (*args, biases)
         results = tuple(call.results[0] for call in calls)
-        changes |= {position: None for position in group}
+        changes |= dict.fromkeys(group)
         changes[group[0]] = Call(ops.linear_group, args, {}, results)
     return replaced(graph, changes)
 
@@ -102,7 +102,7 @@ def fuse_rope_store(graph: Graph) -> Graph:
 
 @rule("quantize_rows")
 def share_quantized_rows(graph: Graph) -> Graph:
-    """Where weights multiply int8/32 activations: one quantize_rows per distinct x, right after x, shared by its users."""
+    """Where weights multiply int8/32 activations: one quantize_rows per distinct x, right after it, for all users."""
     wanted = {id(call.args[0]) for call in graph.calls if _multiplies_int8(call)}
     rounded: dict[int, Value] = {}
     calls: list[Call] = []
@@ -144,14 +144,14 @@ def _multiplies_int8(call: Call) -> bool:
 
 
 def _query_rope(graph: Graph, uses: Uses, taken: Any, key_position: int, store: int) -> int | None:
-    """The last rope before the store with the keys' positions, table and options, whose result is not used before it."""
+    """The last rope before the store like the keys' (positions, table, options), its result not used until then."""
     key_call = graph.calls[key_position]
     for position in range(store - 1, -1, -1):
         call = graph.calls[position]
         if call.op is not ops.rope or position == key_position or position in taken:
             continue
-        alike = call.options == key_call.options and all(a is b for a, b in zip(call.args[1:], key_call.args[1:], strict=True))
+        same = all(a is b for a, b in zip(call.args[1:], key_call.args[1:], strict=True))
         later = all(user > store for user in uses.users.get(id(call.results[0]), ()))
-        if alike and later and uses.movable(position, store):
+        if same and call.options == key_call.options and later and uses.movable(position, store):
             return position
     return None

@@ -29,7 +29,8 @@ def place(lifetimes: Sequence[Lifetime]) -> Placed:
     """Give each lifetime a byte offset so that those alive together never overlap.
 
     Largest first, each at the lowest aligned offset where it fits among its contemporaries: not optimal (that is
-    NP-hard), close to the greatest sum of bytes alive at once in practice. Raises GraphError for a negative size or life.
+    NP-hard), close to the greatest sum of bytes alive at once in practice. Raises GraphError for a negative size or
+    a life that ends before it starts.
     """
     offsets = [0] * len(lifetimes)
     alive: dict[int, list[int]] = {}  # call number -> indices of the lifetimes placed so far that include it

@@ -15,7 +15,8 @@ from sporelm.plan.rules import rewrite
 from sporelm.tensor.dtype import DType
 
 TOKENS = "tokens"
-BOUNDED = (TOKENS, "rows")  # extents that no step of a regime takes beyond the regime's tokens: an output row is a token's
+# Extents that no step of a regime takes beyond the regime's tokens: an output row is a token's row.
+BOUNDED = (TOKENS, "rows")
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,9 @@ class Plan:
             if needed <= limit:
                 return name
         highest = max(self.backend.regimes.values())
-        raise OpError(f"a step of {needed} tokens is more than the {highest} that {self.backend.name} takes; split the step")
+        raise OpError(
+            f"a step of {needed} tokens is more than the {highest} that {self.backend.name} takes; split the step"
+        )
 
     def check_arrays(self, arrays: Mapping[str, np.ndarray], extents: Mapping[str, int]) -> None:
         """Raise OpError unless there is an array of the right type and shape for each input."""
@@ -77,7 +80,7 @@ class Plan:
                 raise OpError(f"input {name} must be {dtype.name}{list(shape)}, got {array.dtype}{list(array.shape)}")
 
     def regime(self, name: str) -> Regime:
-        """The regime of this name, made if this is its first use. Raises OpError for a name the back-end does not have."""
+        """The regime of this name, made at its first use. Raises OpError for a name the back-end does not have."""
         if name not in self.backend.regimes:
             raise OpError(f"{self.backend.name} has no regime {name!r}; it has {', '.join(self.backend.regimes)}")
         with self._building:
@@ -117,7 +120,7 @@ class Plan:
         counts: dict[str, int] = {}
         for call in self.graph.calls:
             counts[call.op.name] = counts.get(call.op.name, 0) + 1
-        by_op = ", ".join(f"{count} {name}" for name, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+        by_op = ", ".join(f"{count} {name}" for name, count in sorted(counts.items(), key=lambda item: -item[1]))
         lines = [
             f"{self.num_calls} calls on {self.backend.name}: {by_op}",
             f"symbols: {', '.join(map(str, self.symbols.values())) or 'none'}",
@@ -135,7 +138,8 @@ def symbols(graph: Graph) -> dict[str, Symbol]:
     for value in graph.inputs.values():
         for extent in value.shape:
             if isinstance(extent, Symbol) and found.setdefault(extent.name, extent) != extent:
-                raise OpError(f"symbol {extent.name} is bounded by {extent.high} and {found[extent.name].high}; give one bound")
+                bounds = f"{extent.high} and {found[extent.name].high}"
+                raise OpError(f"symbol {extent.name} is bounded by {bounds}; give one bound")
     return found
 
 
@@ -166,15 +170,15 @@ def lifetimes(graph: Graph) -> dict[int, tuple[Value, int, int]]:
     before; outputs live to the end. So no call's results share memory with its own arguments or the last call's.
     """
     end = len(graph.calls)
-    lives = {id(value): [value, -1, 0] for value in graph.inputs.values()}
+    lives = {id(value): (value, -1, 0) for value in graph.inputs.values()}
     for position, call in enumerate(graph.calls):
         for value in call.values():
-            lives[id(value)][2] = position + 1
+            lives[id(value)] = (*lives[id(value)][:2], position + 1)
         for value in call.results:
-            lives[id(value)] = [value, position, position + 1]
+            lives[id(value)] = (value, position, position + 1)
     for value in graph.outputs.values():
-        lives[id(value)][2] = end
-    return {key: (value, first, last) for key, (value, first, last) in lives.items()}
+        lives[id(value)] = (*lives[id(value)][:2], end)
+    return lives
 
 
 def placement_of(graph: Graph, backend: Backend) -> Placement:

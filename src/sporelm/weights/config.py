@@ -8,7 +8,8 @@ from typing import Any, cast
 from sporelm.errors import ModelFileError, UnsupportedModel
 
 # Far above any model, and small enough that no product of two of them is a surprise.
-MOST_LAYERS, MOST_HEADS, MOST_HEAD_DIM, MOST_WIDTH, MOST_VOCAB, MOST_CONTEXT = 4096, 4096, 4096, 1 << 20, 1 << 24, 1 << 26
+MOST_LAYERS, MOST_HEADS, MOST_HEAD_DIM = 4096, 4096, 4096
+MOST_WIDTH, MOST_VOCAB, MOST_CONTEXT = 1 << 20, 1 << 24, 1 << 26
 LONGEST_NAME = 200
 
 
@@ -48,16 +49,17 @@ class Fields:
         self.values, self.where = values, where
 
     def integer(self, key: str, low: int, high: int, default: int | None = None) -> int:
-        """A whole number between low and high. Raises ModelFileError otherwise, or where it is absent without a default."""
+        """A whole number from low to high. Raises ModelFileError otherwise, or if it is absent without a default."""
         value = self._get(key, default)
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            raise ModelFileError(f"{self.where}: {key} is {_shown(value)}; it must be a whole number from {low} to {high}")
+            raise ModelFileError(f"{self.where}: {key} is {_shown(value)}; it must be whole, from {low} to {high}")
         return value
 
     def number(self, key: str, low: float, high: float, default: float | None = None) -> float:
         """A finite number between low and high, both allowed."""
         value = self._get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value) or not low <= value <= high:
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not number or not isfinite(value) or not low <= value <= high:
             raise ModelFileError(f"{self.where}: {key} is {_shown(value)}; it must be a number from {low} to {high}")
         return float(value)
 
@@ -72,7 +74,9 @@ class Fields:
         """A string of bounded length."""
         value = self._get(key, default)
         if not isinstance(value, str) or len(value) > LONGEST_NAME:
-            raise ModelFileError(f"{self.where}: {key} is {_shown(value)}; it must be text of at most {LONGEST_NAME} letters")
+            raise ModelFileError(
+                f"{self.where}: {key} is {_shown(value)}; it must be text, at most {LONGEST_NAME} long"
+            )
         return value
 
     def has(self, key: str) -> bool:
@@ -103,7 +107,9 @@ def config_from_gguf(
     kv_heads = _per_layer(fields, "attention.head_count_kv", heads)
     head_dim = _head_dim(fields, "attention.key_length", width, heads)
     if fields.integer("attention.value_length", 1, MOST_HEAD_DIM, head_dim) != head_dim:
-        raise UnsupportedModel(f"{where}: values of {fields.values['attention.value_length']} and keys of {head_dim}: not supported")
+        raise UnsupportedModel(
+            f"{where}: {prefix}attention.value_length differs from the keys' {head_dim}: not supported"
+        )
     if fields.integer("rope.dimension_count", 1, MOST_HEAD_DIM, head_dim) != head_dim:
         raise UnsupportedModel(f"{where}: {prefix}rope.dimension_count is below the head's {head_dim}: not supported")
     scaling = fields.text("rope.scaling.type", "none")
@@ -149,7 +155,7 @@ def config_from_hf(values: Mapping[str, Any], where: str, dtype: str = "F32") ->
     if (act := fields.text("hidden_act", "silu")) != "silu":
         raise UnsupportedModel(f"{where}: hidden_act {act!r} is not supported; silu is")
     if isinstance(values.get("quantization_config"), Mapping):
-        raise UnsupportedModel(f"{where}: quantized Hugging Face folders are not supported; take the original or a GGUF file")
+        raise UnsupportedModel(f"{where}: quantized Hugging Face folders are not supported; take a GGUF file")
     width, heads = fields.integer("hidden_size", 1, MOST_WIDTH), fields.integer("num_attention_heads", 1, MOST_HEADS)
     layers = fields.integer("num_hidden_layers", 1, MOST_LAYERS)
     attention_bias = fields.flag("attention_bias", False)
@@ -186,7 +192,9 @@ def _checked(config: ModelConfig, where: str) -> ModelConfig:
     if config.head_dim % 2:
         raise UnsupportedModel(f"{where}: head dimension {config.head_dim} is odd; rotary positions need an even one")
     if config.heads * config.head_dim > MOST_WIDTH or not 1 <= config.vocab <= MOST_VOCAB:
-        raise ModelFileError(f"{where}: {config.heads} heads of {config.head_dim}, vocabulary {config.vocab}: out of range")
+        raise ModelFileError(
+            f"{where}: {config.heads} heads of {config.head_dim}, vocabulary {config.vocab}: too large"
+        )
     return config
 
 
@@ -196,7 +204,7 @@ def _per_layer(fields: Fields, key: str, default: int | None = None, highest: in
     if value is not None and not isinstance(value, int | float | str | bool):
         items = list(cast(Collection[Any], value))[: MOST_LAYERS + 1]
         if not items or any(item != items[0] for item in items):
-            raise UnsupportedModel(f"{fields.where}: {key} differs from layer to layer: {_shown(items)} is not supported")
+            raise UnsupportedModel(f"{fields.where}: {key} differs between layers, not supported: {_shown(items)}")
         return Fields({key: items[0]}, fields.where).integer(key, 1, highest)
     return fields.integer(key, 1, highest, default)
 
@@ -222,7 +230,8 @@ def _hf_theta(fields: Fields) -> float:
     kind = parameters.get("rope_type", parameters.get("type", "default"))
     partial = parameters.get("partial_rotary_factor", fields.values.get("partial_rotary_factor"))
     if kind != "default" or partial not in (None, 1):
-        raise UnsupportedModel(f"{fields.where}: rope type {_shown(kind)} with partial factor {_shown(partial)} is not supported")
+        what = f"rope type {_shown(kind)} with partial factor {_shown(partial)}"
+        raise UnsupportedModel(f"{fields.where}: {what} is not supported")
     if "rope_theta" in parameters:
         return Fields(parameters, fields.where).number("rope_theta", 1.0, 1e12)
     return fields.number("rope_theta", 1.0, 1e12, 10000.0)

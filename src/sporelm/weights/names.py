@@ -42,20 +42,26 @@ class Names(NamedTuple):
     hf: str
 
 
-# GGUF names: the GGUF specification, "Standardized tensor names". Hugging Face names: the state dict of LlamaForCausalLM.
+# GGUF: the specification's "Standardized tensor names". Hugging Face: the state dict of LlamaForCausalLM.
 COMMON: tuple[Names, ...] = (
     Names("embedding.weight", "token_embd.weight", "model.embed_tokens.weight"),
     Names("output_norm.weight", "output_norm.weight", "model.norm.weight"),
     Names("output.weight", "output.weight", "lm_head.weight"),
     Names("layers.{}.attn_norm.weight", "blk.{}.attn_norm.weight", "model.layers.{}.input_layernorm.weight"),
     *(
-        Names(f"layers.{{}}.attn_{ours}.{part}", f"blk.{{}}.attn_{gguf}.{part}", f"model.layers.{{}}.self_attn.{ours}_proj.{part}")
+        Names(
+            f"layers.{{}}.attn_{ours}.{part}",
+            f"blk.{{}}.attn_{gguf}.{part}",
+            f"model.layers.{{}}.self_attn.{ours}_proj.{part}",
+        )
         for ours, gguf in (("q", "q"), ("k", "k"), ("v", "v"), ("o", "output"))
         for part in ("weight", "bias")
     ),
     Names("layers.{}.ffn_norm.weight", "blk.{}.ffn_norm.weight", "model.layers.{}.post_attention_layernorm.weight"),
     *(
-        Names(f"layers.{{}}.ffn_{name}.{part}", f"blk.{{}}.ffn_{name}.{part}", f"model.layers.{{}}.mlp.{name}_proj.{part}")
+        Names(
+            f"layers.{{}}.ffn_{name}.{part}", f"blk.{{}}.ffn_{name}.{part}", f"model.layers.{{}}.mlp.{name}_proj.{part}"
+        )
         for name in ("gate", "up", "down")
         for part in ("weight", "bias")
     ),
@@ -78,7 +84,7 @@ def stored_name(name: str, kind: Kind, table: Iterable[Names] = COMMON) -> str:
 
 
 def templated(name: str) -> tuple[str, str]:
-    """A name with its first run of digits between dots replaced by `{}`, and those digits: "blk.3.x" -> "blk.{}.x", "3"."""
+    """A name with its first number between dots as `{}`, and that number: "blk.3.x" -> "blk.{}.x", "3"."""
     parts = name.split(".")
     for index, part in enumerate(parts):
         if part.isascii() and part.isdigit():

@@ -10,7 +10,9 @@ from sporelm.weights.names import Columns, Param, Rows
 class Linear:
     """x @ weight.T (+ bias)."""
 
-    def __init__(self, name: str, out: int, width: int, *, bias: bool = False, split: Rows | Columns | None = None) -> None:
+    def __init__(
+        self, name: str, out: int, width: int, *, bias: bool = False, split: Rows | Columns | None = None
+    ) -> None:
         self.name, self.out, self.width, self.bias, self.split = name, out, width, bias, split
 
     def params(self) -> list[Param]:

@@ -1,0 +1,237 @@
+"""From a model's files to the tensors that a back-end computes with: all of them, no other, each checked."""
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+
+import numpy as np
+
+from sporelm.backends.backend import Backend, Progress
+from sporelm.errors import MemoryShortage, ModelFileError, ModelNotFound, UnsupportedModel
+from sporelm.quant import F32, format_of
+from sporelm.tensor.tensor import Tensor
+from sporelm.weights.config import ModelConfig, config_from_gguf, config_from_hf
+from sporelm.weights.gguf import GgufFile, open_gguf
+from sporelm.weights.names import GGUF, HF, Kind, Param, ignorable, listed, stored_name
+from sporelm.weights.resident import available_bytes, drop_pages
+from sporelm.weights.safetensors import SafetensorsFiles, open_safetensors
+from sporelm.weights.stored import StoredTensor
+
+# Architectures whose GGUF files hold the rows of query and key in the order of adjacent pairs (llama.cpp's converter).
+PAIRED_ROWS = ("llama",)
+ROPE_FACTORS = "rope_freqs.weight"
+LONGEST_CONFIG = 1 << 24  # bytes of a config.json
+MOST_THREADS = 8  # packing is bound by memory; more threads only hold more of the file at once
+CHECKED_BLOCKS = 1 << 16  # blocks looked at together, which bounds the temporaries
+
+
+@dataclass(frozen=True)
+class ModelSource:
+    """An opened model: its configuration is read, its tensors are mapped and not read."""
+
+    kind: Kind
+    path: Path
+    files: GgufFile | SafetensorsFiles
+    config: ModelConfig
+
+    def close(self) -> None:
+        """Let go of the files. Tensors already loaded stay valid."""
+        self.files.close()
+
+
+def open_model(path: str | Path) -> ModelSource:
+    """Open a .gguf file (or the first of a split model) or a Hugging Face folder.
+
+    Raises ModelNotFound, ModelFileError for damaged files, UnsupportedModel for options that would change the result.
+    """
+    place = Path(path)
+    if place.is_dir():
+        values = _read_json(place / "config.json")
+        files = open_safetensors(place)
+        return ModelSource("hf", place, files, config_from_hf(values, str(place / "config.json"), _main_format(files)))
+    gguf = open_gguf(place)
+    shapes = {name: info.shape for name, info in gguf.tensors.items()}
+    config = config_from_gguf(gguf.metadata, shapes, str(place), _main_format(gguf))
+    if ROPE_FACTORS in shapes and not np.all(gguf.tensor(ROPE_FACTORS).dequantize() == 1):
+        raise UnsupportedModel(f"{place}: rope scaling by {ROPE_FACTORS} is not supported")
+    return ModelSource("gguf", place, gguf, config)
+
+
+def load_parameters(
+    source: ModelSource,
+    params: Sequence[Param],
+    backend: Backend,
+    progress: Progress | None = None,
+    *,
+    dequantize: bool = False,
+    threads: int | None = None,
+) -> dict[str, Tensor]:
+    """The weights by our names, packed for the back-end by several threads at once.
+
+    progress(stage="load", done bytes, total bytes of the file's tensors) is called from those threads, one at a time.
+    With `dequantize`, every tensor is loaded as its values in float32: the reference that quantization is judged by.
+    Raises ModelFileError for a missing, surplus, misshapen or not finite tensor, MemoryShortage before anything loads.
+    """
+    names = match_names(source, params)
+    for param in params:
+        _check_shape(source, param, names[param.name])
+    _check_memory(source, params, names, backend, dequantize)
+    total = sum(source.files.tensors[name].nbytes for name in names.values())
+    report = _counter(progress, total)
+    workers = max(1, min(threads or os.cpu_count() or 1, MOST_THREADS))
+
+    def load(param: Param) -> Tensor:
+        stored = source.files.tensor(names[param.name])
+        check_finite(source, stored)
+        wanted = _unpaired(source, param, stored)
+        packed = backend.pack(_as_f32(wanted) if dequantize else wanted)
+        drop_pages(stored.blocks)
+        report(stored.nbytes)
+        return packed
+
+    with ThreadPoolExecutor(workers, thread_name_prefix="load") as pool, _cancelled_on_error(pool):
+        # Largest first: the last thread to finish then has little left to do.
+        order = sorted(params, key=lambda param: -source.files.tensors[names[param.name]].nbytes)
+        tensors = dict(zip((param.name for param in order), pool.map(load, order), strict=True))
+    return {param.name: tensors[param.name] for param in params}
+
+
+def match_names(source: ModelSource, params: Sequence[Param]) -> dict[str, str]:
+    """What the file calls each parameter. Raises ModelFileError unless it has them all and no unknown ones."""
+    held = set(source.files.tensors)
+    names = {param.name: stored_name(param.name, source.kind) for param in params}
+    spare = ignorable(held, source.kind) | {ROPE_FACTORS}
+    if source.kind == HF and source.config.tie_embeddings:
+        embedding, output = (stored_name(name, HF) for name in ("embedding.weight", "output.weight"))
+        if embedding not in held and output in held:
+            names["embedding.weight"] = output
+        elif output in held:
+            _check_twins(source, embedding, output)
+            spare = spare | {output}
+    if missing := sorted(set(names.values()) - held):
+        raise ModelFileError(f"{source.path} lacks {len(missing)} tensors of its architecture: {listed(missing)}")
+    if surplus := sorted(held - set(names.values()) - spare):
+        what = f"{len(surplus)} tensors that {source.config.architecture} does not have"
+        raise ModelFileError(f"{source.path} holds {what}: {listed(surplus)}; they would be left out of the result")
+    return names
+
+
+def _check_memory(
+    source: ModelSource, params: Sequence[Param], names: Mapping[str, str], backend: Backend, dequantize: bool
+) -> None:
+    """Raise MemoryShortage if the packed weights are larger than the memory that is available."""
+    needed = 0
+    for param in params:
+        stored = F32 if dequantize else format_of(source.files.tensors[names[param.name]].type_name)
+        needed += backend.packed_bytes(stored, param.shape)
+    available = available_bytes()
+    if available is not None and needed > available:
+        raise MemoryShortage(
+            f"{source.path.name} needs {in_units(needed)} of memory for its weights, {in_units(available)} is available:"
+            " close other programs, raise the container's limit, or take a smaller or more strongly quantized model"
+        )
+
+
+def check_finite(source: ModelSource, stored: StoredTensor) -> None:
+    """Raise ModelFileError if a float of the tensor, its values or its blocks' scales, is NaN or infinite."""
+    blocks = stored.blocks.reshape(-1, stored.format.nbytes)
+    for offset, width in stored.format.words:
+        half = np.uint16(0x7F80 if stored.format.name == "BF16" else 0x7C00)
+        exponent, word = (np.uint32(0x7F80_0000), "<u4") if width == 4 else (half, "<u2")
+        for start in range(0, len(blocks), CHECKED_BLOCKS):
+            part = blocks[start : start + CHECKED_BLOCKS, offset : offset + width].view(word)
+            if (part & exponent == exponent).any():
+                raise ModelFileError(f"{source.path}: tensor {stored.name} holds NaN or infinity; the file is damaged")
+
+
+def in_units(nbytes: int) -> str:
+    """Bytes for people: "3.2 GB", "45.0 MB"."""
+    return f"{nbytes / 1e9:.1f} GB" if nbytes >= 1e9 else f"{nbytes / 1e6:.1f} MB"
+
+
+def unpairing(rows: int, head_dim: int) -> np.ndarray:
+    """Row numbers that bring each head's rows from adjacent pairs (0, h/2, 1, h/2 + 1, ...) back to halves."""
+    head = np.concatenate([np.arange(0, head_dim, 2), np.arange(1, head_dim, 2)])
+    return (np.arange(0, rows, head_dim)[:, None] + head).reshape(-1)
+
+
+def _unpaired(source: ModelSource, param: Param, stored: StoredTensor) -> StoredTensor:
+    paired = source.kind == GGUF and source.config.architecture in PAIRED_ROWS
+    if paired and any(part in param.name for part in (".attn_q.", ".attn_k.")):
+        return stored.take_rows(unpairing(param.shape[0], source.config.head_dim))
+    return stored
+
+
+def _as_f32(stored: StoredTensor) -> StoredTensor:
+    if stored.format is F32:
+        return stored
+    return StoredTensor(stored.name, F32, stored.shape, stored.dequantize().reshape(-1).view(np.uint8))
+
+
+def _check_shape(source: ModelSource, param: Param, name: str) -> None:
+    shape = source.files.tensors[name].shape
+    if shape != param.shape:
+        raise ModelFileError(f"{source.path}: {name} is {list(shape)}, its architecture has {list(param.shape)}")
+
+
+def _check_twins(source: ModelSource, embedding: str, output: str) -> None:
+    """A tied output may be stored as well, if it is the same."""
+    first, second = source.files.tensor(embedding), source.files.tensor(output)
+    alike = first.shape == second.shape and first.format is second.format
+    if not alike or not np.array_equal(first.blocks, second.blocks):
+        raise ModelFileError(
+            f"{source.path}: {output} differs from {embedding}, yet tie_word_embeddings is true; set it to false"
+        )
+
+
+def _main_format(files: GgufFile | SafetensorsFiles) -> str:
+    """The number format of most values in matrices."""
+    counts: dict[str, int] = {}
+    for info in files.tensors.values():
+        if len(info.shape) == 2:
+            counts[info.type_name] = counts.get(info.type_name, 0) + info.shape[0] * info.shape[1]
+    return max(counts, key=lambda name: counts[name], default="F32")
+
+
+def _read_json(path: Path) -> dict[str, object]:
+    """The object in a JSON file. Raises ModelNotFound without the file, ModelFileError for anything but an object."""
+    if not path.is_file():
+        raise ModelNotFound(f"{path} does not exist; a Hugging Face folder has one")
+    try:
+        if path.stat().st_size > LONGEST_CONFIG:
+            raise ModelFileError(f"{path} has {path.stat().st_size} bytes; the limit is {LONGEST_CONFIG}")
+        values = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError, RecursionError) as reason:
+        raise ModelFileError(f"{path} is not readable JSON: {reason}") from None
+    if not isinstance(values, dict):
+        raise ModelFileError(f"{path} must hold a JSON object, it holds a {type(values).__name__}")
+    return values
+
+
+def _counter(progress: Progress | None, total: int) -> Callable[[int], None]:
+    """A function that adds up bytes from several threads and reports the sum."""
+    lock, done = Lock(), 0
+
+    def add(nbytes: int) -> None:
+        nonlocal done
+        with lock:
+            done += nbytes
+            if progress:
+                progress("load", done, total)
+
+    return add
+
+
+@contextmanager
+def _cancelled_on_error(pool: ThreadPoolExecutor) -> Iterator[None]:
+    """What was not begun is not begun any more once one tensor has failed or the user has interrupted."""
+    try:
+        yield
+    except BaseException:
+        pool.shutdown(wait=True, cancel_futures=True)
+        raise
