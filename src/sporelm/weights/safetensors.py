@@ -7,17 +7,17 @@ The header is a claim and is checked as one, like everything the index of a shar
 
 import json
 from collections.abc import Mapping
-from difflib import get_close_matches
 from itertools import pairwise
 from math import prod
 from os import PathLike
 from pathlib import Path
 from types import MappingProxyType, TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeGuard
 
 from sporelm.errors import ModelFileError, ModelNotFound, UnsupportedModel
 from sporelm.quant import FORMATS, format_of
 from sporelm.weights.mapped import byte_array, map_file
+from sporelm.weights.messages import no_such_tensor, shown
 from sporelm.weights.stored import StoredTensor
 
 SINGLE_NAME = "model.safetensors"
@@ -93,16 +93,14 @@ class SafetensorsFiles:
         Raises ModelFileError if there is none of that name, UnsupportedModel for a dtype we do not compute with.
         """
         if self._data is None:
-            raise ModelFileError(f"{self.path} was closed; open it again to read {_shown(name)}")
+            raise ModelFileError(f"{self.path} was closed; open it again to read {shown(name)}")
         info = self.tensors.get(name)
         if info is None:
-            near = get_close_matches(name[:200], list(self.tensors)[:10_000], 1)
-            nearest = f"; the nearest name is {_shown(near[0])}" if near else ""
-            raise ModelFileError(f"{self.path} has no tensor {_shown(name)}{nearest}")
+            raise no_such_tensor(self.path, name, self.tensors)
         if info.type_name not in FORMATS:
             usable = ", ".join(name for name in FORMATS if name in DTYPE_BITS)
             raise UnsupportedModel(
-                f"{self.path}: tensor {_shown(name)} has dtype {info.type_name}, not supported; supported: {usable}"
+                f"{self.path}: tensor {shown(name)} has dtype {info.type_name}, not supported; supported: {usable}"
             )
         blocks = byte_array(self._data[info.part], info.offset, info.nbytes)
         return StoredTensor(name, format_of(info.type_name), info.shape, blocks)
@@ -149,7 +147,7 @@ def open_safetensors(path: str | PathLike[str]) -> SafetensorsFiles:
         metadata = metadata or own
         for name, info in found.items():
             if name in tensors:
-                raise ModelFileError(f"tensor {_shown(name)} is both in {paths[tensors[name].part]} and in {file}")
+                raise ModelFileError(f"tensor {shown(name)} is both in {paths[tensors[name].part]} and in {file}")
             tensors[name] = info
     if index is not None:
         _check_index(given / INDEX_NAME, index, paths, tensors)
@@ -175,20 +173,20 @@ def _read_header(path: Path, data: memoryview, part: int) -> tuple[dict[str, Saf
     for before, after in pairwise(placed):
         if before.offset + before.nbytes > after.offset:
             raise ModelFileError(
-                f"{path}: tensors {_shown(before.name)} and {_shown(after.name)} overlap; the header is damaged"
+                f"{path}: tensors {shown(before.name)} and {shown(after.name)} overlap; the header is damaged"
             )
     return tensors, metadata
 
 
 def _tensor_info(path: Path, name: str, entry: object, start: int, size: int, part: int) -> SafetensorInfo:
     """Check one entry of a header whose data begins at `start` in a file of `size` bytes."""
-    what = f"{path}: tensor {_shown(name)}"
+    what = f"{path}: tensor {shown(name)}"
     if not isinstance(entry, dict):
         raise ModelFileError(f"{what} is not described by an object; the header is damaged")
     dtype, shape, offsets = entry.get("dtype"), entry.get("shape"), entry.get("data_offsets")
     bits = DTYPE_BITS.get(dtype) if isinstance(dtype, str) else None
     if not isinstance(dtype, str) or bits is None:
-        raise ModelFileError(f"{what} has dtype {_shown(str(dtype))}, which the format does not know; it is damaged")
+        raise ModelFileError(f"{what} has dtype {shown(str(dtype))}, which the format does not know; it is damaged")
     if not _is_counts(shape) or len(shape) > MAX_RANK:
         raise ModelFileError(f"{what}: shape must be a list of at most {MAX_RANK} whole numbers; the header is damaged")
     if not _is_counts(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
@@ -204,7 +202,7 @@ def _tensor_info(path: Path, name: str, entry: object, start: int, size: int, pa
     return SafetensorInfo(name, dtype, tuple(shape), start + begin, end - begin, part)
 
 
-def _is_counts(value: Any) -> bool:
+def _is_counts(value: Any) -> TypeGuard[list[int]]:
     """Whether a JSON value is a list of whole numbers from 0 to 2^63 - 1 (a bool is none, though Python says so)."""
     return isinstance(value, list) and all(type(item) is int and 0 <= item < 1 << 63 for item in value)
 
@@ -220,7 +218,7 @@ def _read_index(path: Path) -> dict[str, str]:
     for name, shard in weight_map.items():
         if not _is_plain_name(shard):
             raise ModelFileError(
-                f"{path}: tensor {_shown(name)} is said to be in {_shown(str(shard))};"
+                f"{path}: tensor {shown(name)} is said to be in {shown(str(shard))};"
                 " a shard must be the plain name of a .safetensors file in the same folder"
             )
     return weight_map
@@ -243,10 +241,10 @@ def _check_index(path: Path, index: dict[str, str], paths: list[Path], tensors: 
     for name, shard in index.items():
         info = tensors.get(name)
         if info is None or paths[info.part].name != shard:
-            raise ModelFileError(f"{path} says that {shard} holds tensor {_shown(name)}, it does not")
+            raise ModelFileError(f"{path} says that {shard} holds tensor {shown(name)}, it does not")
     for name, info in tensors.items():
         if name not in index:
-            raise ModelFileError(f"{paths[info.part]} holds tensor {_shown(name)}, which {path} does not list")
+            raise ModelFileError(f"{paths[info.part]} holds tensor {shown(name)}, which {path} does not list")
 
 
 def _parse_json(path: Path, text: bytes) -> dict[str, Any]:
@@ -257,7 +255,7 @@ def _parse_json(path: Path, text: bytes) -> dict[str, Any]:
         if len(result) != len(pairs):
             seen: set[str] = set()
             twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-            raise ModelFileError(f"{path}: key {_shown(twice)} appears twice; the header is damaged")
+            raise ModelFileError(f"{path}: key {shown(twice)} appears twice; the header is damaged")
         return result
 
     try:
@@ -269,8 +267,3 @@ def _parse_json(path: Path, text: bytes) -> dict[str, Any]:
     if not isinstance(parsed, dict):
         raise ModelFileError(f"{path}: the header must be a JSON object")
     return parsed
-
-
-def _shown(name: str) -> str:
-    """A name out of a file, fit for a one-line message: quoted, escaped and clipped."""
-    return repr(name if len(name) <= 80 else name[:77] + "...")

@@ -6,11 +6,6 @@ from struct import Struct
 from sporelm.errors import ModelFileError
 
 
-def shown(name: str) -> str:
-    """A name out of a file, fit for a one-line message: quoted, escaped and clipped."""
-    return repr(name if len(name) <= 80 else name[:77] + "...")
-
-
 class Cursor:
     """Reads numbers and strings of a given byte order ("<" or ">") one after the other, each checked first.
 

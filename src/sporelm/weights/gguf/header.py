@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from sporelm.errors import UnsupportedModel
 from sporelm.quant.ggml_types import GGML_TYPES, ggml_type_name
-from sporelm.weights.gguf.cursor import Cursor, shown
+from sporelm.weights.gguf.cursor import Cursor
 from sporelm.weights.gguf.limits import (
     ALIGNMENT_KEY,
     DEFAULT_ALIGNMENT,
@@ -26,6 +26,7 @@ from sporelm.weights.gguf.limits import (
     VERSIONS,
 )
 from sporelm.weights.gguf.values import ValueReader
+from sporelm.weights.messages import shown
 
 
 class GgufTensorInfo(NamedTuple):

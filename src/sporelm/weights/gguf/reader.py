@@ -10,10 +10,10 @@ from sporelm.errors import ModelFileError, UnsupportedModel
 from sporelm.quant import FORMATS, format_of
 from sporelm.quant.format import supported_names
 from sporelm.quant.ggml_types import ggml_type_name
-from sporelm.weights.gguf.cursor import shown
 from sporelm.weights.gguf.header import GgufTensorInfo, Header, read_header
 from sporelm.weights.gguf.splits import check_split, check_tensor_total, other_splits
 from sporelm.weights.mapped import byte_array, map_file
+from sporelm.weights.messages import no_such_tensor, shown
 from sporelm.weights.stored import StoredTensor
 
 __all__ = ["GgufFile", "GgufTensorInfo", "open_gguf"]
@@ -65,7 +65,7 @@ class GgufFile:
             raise ModelFileError(f"{self.path} was closed; open it again to read {shown(name)}")
         info = self.tensors.get(name)
         if info is None:
-            raise ModelFileError(f"{self.path} has no tensor {shown(name)}{self._nearest(name)}")
+            raise no_such_tensor(self.path, name, self.tensors)
         if info.type_name not in FORMATS:
             raise UnsupportedModel(
                 f"{self.path}: tensor {shown(name)} has type {ggml_type_name(info.type_id)}, not supported yet;"
@@ -91,12 +91,6 @@ class GgufFile:
 
     def __repr__(self) -> str:
         return f"GgufFile({str(self.path)!r}, {len(self.metadata)} keys, {len(self.tensors)} tensors)"
-
-    def _nearest(self, name: str) -> str:
-        from difflib import get_close_matches
-
-        near = get_close_matches(name[:200], list(self.tensors)[:10_000], 1)
-        return f"; the nearest name is {shown(near[0])}" if near else ""
 
 
 def open_gguf(path: str | PathLike[str]) -> GgufFile:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sporelm.errors import ModelFileError
-from sporelm.weights.gguf.cursor import Cursor, shown
+from sporelm.weights.gguf.cursor import Cursor
 from sporelm.weights.gguf.limits import (
     MAX_ARRAY_BYTES,
     MAX_ARRAY_DEPTH,
@@ -17,6 +17,7 @@ from sporelm.weights.gguf.limits import (
     MAX_INNER_ARRAYS,
     MAX_STRING_BYTES,
 )
+from sporelm.weights.messages import shown
 
 STRING, ARRAY, BOOL = 8, 9, 7
 # Type id in the file -> our name for it, and the letter that `struct` and numpy share.
