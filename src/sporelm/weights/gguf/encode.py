@@ -124,19 +124,30 @@ def _array(order: str, key: str, kind: str, value: Any, depth: int) -> Iterator[
 def _numbers(order: str, key: str, kind: str, value: Any) -> bytes:
     """The numbers of one array, each checked to keep its value."""
     name, letter = NUMBERS[KIND_IDS[kind[1:-1]]]
-    given = np.asarray(value)
     wanted = np.dtype(order + letter)
-    fits = given.ndim == 1 and (given.dtype.kind in "biuf" or not given.size)
-    if fits and given.size:
-        if name == "bool":
-            fits = bool(np.isin(given, (0, 1)).all())
-        elif wanted.kind in "iu":
-            bounds = np.iinfo(wanted)
-            fits = given.dtype.kind in "biu" and int(given.min()) >= bounds.min and int(given.max()) <= bounds.max
+    if not len(value):
+        return b""
+    if isinstance(value, np.ndarray):
+        given = value
+    else:  # whole numbers stay as they are: numpy would make floats of [1, 2^64 - 1]
+        is_whole = all(isinstance(item, (int, np.integer)) for item in value)
+        given = np.asarray(value, object if is_whole else None)
+    if given.ndim != 1 or given.dtype.kind not in "biufO":
+        raise _misfit(key, kind, value)
+    if name == "bool":
+        fits = all(item in (0, 1) for item in given.tolist())
+    elif wanted.kind in "iu":
+        bounds = np.iinfo(wanted)
+        fits = given.dtype.kind in "biuO" and int(given.min()) >= bounds.min and int(given.max()) <= bounds.max
+    else:
+        fits = True
     if not fits:
         raise _misfit(key, kind, value)
-    with np.errstate(over="ignore"):
-        return given.astype(wanted).tobytes()
+    try:
+        with np.errstate(over="ignore"):
+            return given.astype(wanted).tobytes()
+    except OverflowError:
+        raise _misfit(key, kind, value) from None
 
 
 def _misfit(key: str, kind: str, value: Any) -> RequestError:
