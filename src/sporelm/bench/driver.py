@@ -1,0 +1,111 @@
+"""Takes the samples: in every repeat ours and the peer's alternate, so that a slow minute hits both."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Protocol
+
+from sporelm.bench.peer import NAME, VARIANTS, LlamaPeer
+from sporelm.bench.rows import Limit, PeerFigure, Row
+from sporelm.errors import RequestError
+
+# As `llama-batched-bench -npp 128 -ntg 64` has it.
+BATCH_PROMPT = 128
+BATCH_TOKENS = 64
+
+Announce = Callable[[str, int, int], None]  # stage, done, total
+
+
+class Engine(Protocol):
+    """What is measured; `LLM` offers it."""
+
+    def bench_prefill(self, n: int) -> float:
+        """Seconds from submitting a random prompt of n tokens to its first token."""
+
+    def bench_decode(self, n: int, batch: int = 1, depth: int = 0) -> float:
+        """Seconds to decode n tokens in each of `batch` sequences that hold `depth` tokens already."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One row to measure. `decode` tells tg from pp."""
+
+    tokens: int
+    decode: bool
+    batch: int = 1
+    depth: int = 0
+
+    @property
+    def test(self) -> str:
+        return f"{'tg' if self.decode else 'pp'}{self.tokens}"
+
+    @property
+    def context(self) -> int:
+        """Positions that each sequence holds at the end."""
+        return self.tokens + self.depth
+
+    def sample(self, engine: Engine) -> float:
+        """Tokens per second of our engine, once."""
+        if self.decode:
+            return self.batch * self.tokens / engine.bench_decode(self.tokens, batch=self.batch, depth=self.depth)
+        return self.tokens / engine.bench_prefill(self.tokens)
+
+    def sample_peer(self, peer: LlamaPeer, flash: str) -> float:
+        """Tokens per second of the peer, once."""
+        if not self.decode:
+            return peer.prefill(self.tokens, flash)
+        if self.batch > 1:
+            return peer.decode_batch(self.tokens, self.batch, self.depth, flash)
+        return peer.decode(self.tokens, self.depth, flash)
+
+
+def cases(prompts: Sequence[int], new: Sequence[int], batches: Sequence[int], depths: Sequence[int]) -> list[Case]:
+    """The rows that the options ask for; 0 leaves a test out. Raises RequestError for what cannot be measured."""
+    for name, values, least in (("-p", prompts, 0), ("-n", new, 0), ("-b", batches, 1), ("-d", depths, 0)):
+        if wrong := [value for value in values if value < least]:
+            raise RequestError(f"{name} {wrong[0]} cannot be measured: at least {least} is needed")
+    found = [Case(count, decode=False) for count in prompts if count]
+    if 1 in batches:
+        found += [Case(count, decode=True, depth=depth) for depth in depths for count in new if count]
+    if any(new):
+        found += [Case(BATCH_TOKENS, decode=True, batch=size, depth=BATCH_PROMPT) for size in batches if size > 1]
+    if not found:
+        raise RequestError("nothing to measure: give -p or -n with a number above 0")
+    return found
+
+
+def measure(
+    engine: Engine,
+    wanted: Sequence[Case],
+    repeat: int,
+    limit: Callable[[Case], Limit | None],
+    peer: LlamaPeer | None = None,
+    announce: Announce = lambda stage, done, total: None,
+) -> list[Row]:
+    """Take `repeat` samples of every case, after one unmeasured run each; the peer's best variant counts."""
+    if repeat < 1:
+        raise RequestError(f"--repeat is {repeat}: it must be at least 1")
+    ours: dict[Case, list[float]] = {case: [] for case in wanted}
+    theirs: dict[Case, dict[str, list[float]]] = {case: {flash: [] for flash in VARIANTS} for case in wanted}
+    rounds = 1 + repeat
+    for turn in range(rounds):
+        for index, case in enumerate(wanted):
+            announce("measuring", turn * len(wanted) + index, rounds * len(wanted))
+            sample = case.sample(engine)
+            if turn == 0:
+                continue
+            ours[case].append(sample)
+            if peer is not None:
+                for flash in VARIANTS:
+                    theirs[case][flash].append(case.sample_peer(peer, flash))
+    announce("measuring", 1, 1)
+    return [
+        Row(case.test, case.batch, case.depth, tuple(ours[case]), limit(case), best(theirs[case]) if peer else None)
+        for case in wanted
+    ]
+
+
+def best(variants: Mapping[str, Sequence[float]]) -> PeerFigure:
+    """The variant with the highest median."""
+    flash = max(variants, key=lambda name: median(variants[name]))
+    return PeerFigure(f"{NAME} fa={flash}", tuple(variants[flash]))

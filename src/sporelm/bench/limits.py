@@ -1,0 +1,54 @@
+"""What a machine allows at most, from its measured read bandwidth and its measured peak of multiplications."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sporelm.bench.driver import Case
+from sporelm.bench.rows import Limit
+from sporelm.quant import F32, FORMATS
+
+if TYPE_CHECKING:
+    from sporelm.weights.config import ModelConfig
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a model asks of a machine. `weight_bytes` are those that every step reads, the output matrix included."""
+
+    weight_bytes: int
+    kv_bytes: int  # keys and values of one position, all layers
+    matrix_values: int  # numbers in the matrices of the layers, without embedding and output
+    output_values: int  # numbers in the output matrix: multiplied for the last row of a prompt only
+    integer: bool  # whether the products are integer dot products
+
+    def limit(self, case: Case, machine: Mapping[str, float]) -> Limit:
+        """The fastest that a case can be.
+
+        `machine` holds stream_bytes_s (bytes per second) and int8_dot_ops_s, f32_ops_s (a multiplication and an
+        addition count as two). A decode step reads every weight once and each sequence's keys and values; a prompt must
+        multiply each of its tokens with every matrix. Attention's own products are left out: the limit is a little high.
+        """
+        if case.decode:
+            held = case.depth + case.tokens / 2  # on average over the tokens decoded
+            step_bytes = self.weight_bytes + case.batch * held * self.kv_bytes
+            return Limit("stream", case.batch * machine["stream_bytes_s"] / step_bytes)
+        operations = 2 * (case.tokens * self.matrix_values + self.output_values)
+        peak = machine["int8_dot_ops_s" if self.integer else "f32_ops_s"]
+        return Limit("compute", case.tokens * peak / operations)
+
+
+def work_of(config: "ModelConfig", weight_bytes: int, kv_value_bytes: int) -> Work:
+    """The work of a decoder with a gated MLP; `weight_bytes` is the size of all packed weights."""
+    attention = config.width * config.head_dim * (2 * config.heads + 2 * config.kv_heads)
+    embedding = config.vocab * config.width
+    main = next((form for form in FORMATS.values() if form.name == config.dtype), F32)
+    # Of an embedding that is not the output matrix too, a step reads one row a token.
+    unread = 0 if config.tie_embeddings else embedding * main.nbytes // main.values
+    return Work(
+        weight_bytes=weight_bytes - unread,
+        kv_bytes=config.layers * 2 * config.kv_heads * config.head_dim * kv_value_bytes,
+        matrix_values=config.layers * (attention + 3 * config.width * config.ffn),
+        output_values=embedding,
+        integer=main.activation != "float",
+    )

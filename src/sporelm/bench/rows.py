@@ -1,0 +1,119 @@
+"""A row of the benchmark table, and the forms in which rows are shown and kept."""
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from sporelm.errors import RequestError
+
+
+@dataclass(frozen=True)
+class Limit:
+    """What the machine allows: "stream" (reading memory) or "compute" (multiplying), in tokens per second."""
+
+    kind: str
+    value: float
+
+
+@dataclass(frozen=True)
+class PeerFigure:
+    """What a peer reached in the same run, in tokens per second; the name says which of its variants was best."""
+
+    name: str
+    samples: tuple[float, ...]
+
+    @property
+    def tok_s(self) -> float:
+        return median(self.samples)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One test: all speeds in tokens per second, samples in the order they were taken."""
+
+    test: str
+    batch: int
+    depth: int
+    samples: tuple[float, ...]
+    limit: Limit | None = None
+    peer: PeerFigure | None = None
+
+    @property
+    def tok_s(self) -> float:
+        return median(self.samples)
+
+    def as_json(self) -> dict[str, Any]:
+        """The row as the contract of `bench --json` has it."""
+        row: dict[str, Any] = {
+            "test": self.test,
+            "batch": self.batch,
+            "depth": self.depth,
+            "tok_s": round(self.tok_s, 3),
+            "samples": [round(sample, 3) for sample in self.samples],
+            "limit": None,
+            "peer": None,
+        }
+        if self.limit:
+            share = round(self.tok_s / self.limit.value, 4)
+            row["limit"] = {"kind": self.limit.kind, "value": round(self.limit.value, 3), "share": share}
+        if self.peer:
+            ratio = round(self.tok_s / self.peer.tok_s, 4)
+            row["peer"] = {"name": self.peer.name, "tok_s": round(self.peer.tok_s, 3), "ratio": ratio}
+        return row
+
+    def cells(self) -> list[str]:
+        """The row as text, in the order of `HEADS`."""
+        cells = [self.test, str(self.batch), str(self.depth), f"{self.tok_s:.1f}"]
+        cells.append(f"{min(self.samples):.1f} - {max(self.samples):.1f}")
+        cells.append(f"{self.limit.kind} {self.limit.value:.1f}" if self.limit else "")
+        cells.append(f"{self.tok_s / self.limit.value:.0%}" if self.limit else "")
+        cells.append(f"{self.peer.name} {self.peer.tok_s:.1f}" if self.peer else "")
+        cells.append(f"{self.tok_s / self.peer.tok_s:.2f}" if self.peer else "")
+        return cells
+
+
+HEADS = ["test", "batch", "depth", "tok/s", "range", "limit tok/s", "share", "peer tok/s", "ratio"]
+CSV_HEADS = [
+    *["test", "batch", "depth", "tok_s", "samples", "limit_kind", "limit_tok_s", "limit_share"],
+    *["peer_name", "peer_tok_s", "peer_ratio"],
+]
+
+
+def as_markdown(rows: Sequence[Row]) -> str:
+    lines = ["| " + " | ".join(HEADS) + " |", "|---" * len(HEADS) + "|"]
+    lines += ["| " + " | ".join(row.cells()) + " |" for row in rows]
+    return "\n".join(lines) + "\n"
+
+
+def csv_cells(row: Row) -> list[str]:
+    """The row's values in the order of `CSV_HEADS`."""
+    values = row.as_json()
+    limit, peer = values["limit"] or {}, values["peer"] or {}
+    cells = [row.test, row.batch, row.depth, values["tok_s"], " ".join(map(str, values["samples"]))]
+    cells += [limit.get("kind", ""), limit.get("value", ""), limit.get("share", "")]
+    return [str(cell) for cell in [*cells, peer.get("name", ""), peer.get("tok_s", ""), peer.get("ratio", "")]]
+
+
+def as_csv(rows: Sequence[Row]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(CSV_HEADS)
+    writer.writerows(csv_cells(row) for row in rows)
+    return text.getvalue()
+
+
+def append(path: Path, rows: Sequence[Row], context: dict[str, str]) -> None:
+    """Add rows to a file of results, each with the columns of `context` before it. Raises RequestError."""
+    heads = [*context, *CSV_HEADS]
+    existing = path.read_text(encoding="utf-8").splitlines()[:1] if path.is_file() else []
+    if existing and existing[0].split(",") != heads:
+        raise RequestError(f"{path.name!r} has other columns than {','.join(heads)}: choose another file for --save")
+    with path.open("a", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        if not existing:
+            writer.writerow(heads)
+        writer.writerows([*context.values(), *csv_cells(row)] for row in rows)

@@ -1,0 +1,140 @@
+"""`spore bench`: the speed of the whole engine, beside the machine's limits and a peer's figures."""
+
+import argparse
+import json
+import platform
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sporelm import __version__
+from sporelm.cli import options
+from sporelm.cli.parser import Parser, listed
+
+if TYPE_CHECKING:
+    from sporelm.api import LLM
+    from sporelm.bench import Case, Row
+    from sporelm.bench.rows import Limit
+
+
+def parser() -> Parser:
+    made = Parser(
+        "bench",
+        "Measure the speed of the whole engine, as llama-bench does: pp is a prompt, tg is decoding. Each row has the "
+        "limit of this machine, measured in the same run (reading memory for tg, integer products for pp), and with --peer "
+        "the figure of llama.cpp on the same file, sample by sample in turn.",
+        "[MODEL] [options]",
+        ["spore bench -p 512 -n 128 -b 1,8", "spore bench --peer ~/peer/build/bin --threads 2 --json"],
+    )
+    options.add_model(made)
+    numbers = listed(int)
+    made.add_argument(
+        "-p", type=numbers, default=[512], metavar="N,..", help="lengths of prompts, 0 for none; default: 512"
+    )
+    made.add_argument(
+        "-n", type=numbers, default=[128], metavar="N,..", help="tokens to decode, 0 for none; default: 128"
+    )
+    made.add_argument(
+        "-b",
+        type=numbers,
+        default=[1],
+        metavar="N,..",
+        help="sequences decoded together; above 1: 128 + 64 tokens each; default: 1",
+    )
+    made.add_argument(
+        "-d", type=numbers, default=[0], metavar="N,..", help="tokens in the context before decoding; default: 0"
+    )
+    made.add_argument(
+        "--repeat", type=int, default=5, metavar="N", help="samples per row, of which the median counts; default: 5"
+    )
+    made.add_argument("--peer", type=Path, metavar="DIR", help="folder of llama.cpp's tools (see bench/peer.sh)")
+    made.add_argument(
+        "--save", type=Path, metavar="FILE", help="append the rows to a CSV file, with machine, commit, command"
+    )
+    form = made.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print a JSON list of rows")
+    form.add_argument("--md", action="store_true", help="print a Markdown table")
+    form.add_argument("--csv", action="store_true", help="print CSV")
+    options.add_engine(made)
+    options.add_help(made)
+    return made
+
+
+def run(args: argparse.Namespace) -> None:
+    from sporelm.bench import LlamaPeer, cases, measure, rows
+    from sporelm.cli.progress import ProgressLine
+    from sporelm.weights import store
+
+    wanted = cases(args.p, args.n, args.b, args.d)
+    needed = max(case.context for case in wanted)
+    if args.max_context is None:
+        args.max_context = needed + 1
+    with ProgressLine() as progress:
+        path = store.resolve(args.model, progress)
+    args.model = str(path)
+    llm = options.open_model(args, max_batch=max(case.batch for case in wanted))
+    try:
+        peer = LlamaPeer(args.peer, path, llm.threads) if args.peer else None
+        machine = llm.backend.limits()
+        with ProgressLine() as progress:
+            found = measure(llm, wanted, args.repeat, lambda case: limit_of(llm, case, machine), peer, progress)
+    finally:
+        llm.close()
+    if args.save:
+        rows.append(args.save, found, context(sys.argv[1:]))
+    print(render(found, args))
+
+
+def limit_of(llm: "LLM", case: "Case", machine: dict[str, float]) -> "Limit":
+    from sporelm.bench.limits import work_of
+
+    return work_of(llm.config, llm.model_bytes, 2 if llm.kv == "f16" else 4).limit(case, machine)
+
+
+def render(found: Sequence["Row"], args: argparse.Namespace) -> str:
+    """The rows in the form that was asked for; a table for a person otherwise."""
+    from sporelm.bench import rows
+
+    if args.json:
+        return json.dumps([row.as_json() for row in found], indent=2)
+    if args.md:
+        return rows.as_markdown(found).rstrip()
+    if args.csv:
+        return rows.as_csv(found).rstrip()
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(*rows.HEADS)
+    for row in found:
+        table.add_row(*row.cells())
+    console = Console()
+    with console.capture() as capture:
+        console.print(table)
+    return capture.get().rstrip()
+
+
+def context(words: Sequence[str]) -> dict[str, str]:
+    """What makes a row traceable: when, on which machine, of which commit, by which command (paths without folders)."""
+    from sporelm.cli.doctor import cpu_model, usable_cores
+
+    command = [Path(word).name if Path(word).exists() else word for word in words]
+    return {
+        "time": datetime.now(UTC).strftime("%Y-%m-%d %H:%M"),
+        "machine": f"{cpu_model()}; {usable_cores()} cores; {platform.system()}",
+        "commit": commit(),
+        "command": shlex.join(["spore", *command]),
+    }
+
+
+def commit() -> str:
+    """The commit of the source tree, '+' if it has changes; the version where it is no git repository."""
+    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty=+", "--match", ""]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return __version__
+    return done.stdout.strip() if done.returncode == 0 else __version__

@@ -1,0 +1,72 @@
+"""`spore eval`: perplexity of a text, and the divergence of quantized weights from their dequantized selves."""
+
+import argparse
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from sporelm.cli import options
+from sporelm.cli.parser import Parser
+from sporelm.cli.run import read_text
+from sporelm.errors import RequestError
+
+if TYPE_CHECKING:
+    from sporelm.cli.progress import ProgressLine
+
+
+def parser() -> Parser:
+    made = Parser(
+        "eval",
+        "Measure quality on a text: windows of 512 tokens, the second half of each scored, comparable with "
+        "llama-perplexity. ppl is the perplexity; kl compares the model with its own weights dequantized to f32: mean "
+        "KL divergence in nat per token, agreement of the likeliest token, ratio of the perplexities.",
+        "ppl|kl MODEL FILE [options]",
+        ["spore eval ppl smollm2 text.txt --json", "spore eval kl smollm2 text.txt --max-tokens 8192"],
+    )
+    made.add_argument("metric", metavar="ppl|kl", choices=("ppl", "kl"), help="what to measure")
+    made.add_argument("model", metavar="MODEL", help=options.MODEL_HELP.replace("; default: smollm2", ""))
+    made.add_argument("file", metavar="FILE", help="a UTF-8 text; - is stdin")
+    made.add_argument("--max-tokens", type=int, metavar="N", help="use the first N tokens of the text only")
+    made.add_argument("--json", action="store_true", help="print one JSON object")
+    options.add_engine(made)
+    options.add_help(made)
+    return made
+
+
+def run(args: argparse.Namespace) -> None:
+    from sporelm.cli.progress import ProgressLine
+
+    if args.max_tokens is not None and args.max_tokens < 1:
+        raise RequestError(f"--max-tokens is {args.max_tokens}: it must be at least 1")
+    text = read_text(args.file)
+    with ProgressLine() as progress:
+        report = (measure_perplexity if args.metric == "ppl" else measure_divergence)(args, text, progress)
+    if args.json:
+        print(json.dumps(report))
+    else:
+        print("\n".join(f"{name:<22}{value:.6g}" for name, value in report.items()))
+
+
+def measure_perplexity(args: argparse.Namespace, text: str, progress: "ProgressLine") -> dict[str, Any]:
+    from sporelm.evals import perplexity
+
+    llm = options.open_model(args)
+    try:
+        return asdict(perplexity(llm, text, args.max_tokens, progress))
+    finally:
+        llm.close()
+
+
+def measure_divergence(args: argparse.Namespace, text: str, progress: "ProgressLine") -> dict[str, Any]:
+    from sporelm.evals import kl
+
+    llm = options.open_model(args)
+    try:
+        reference = options.open_model(args, dequantize=True)
+        try:
+            found = kl(llm, reference, text, args.max_tokens, progress)
+        finally:
+            reference.close()
+    finally:
+        llm.close()
+    return asdict(found) | {"perplexity_ratio": found.perplexity_ratio}

@@ -1,0 +1,126 @@
+"""What others rely on: the public names, the errors, the options, and that importing costs little."""
+
+import ast
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import sporelm
+from architecture.sources import PACKAGE, ROOT, python_files, relative, tree_of
+from sporelm import errors
+from sporelm.cli import main
+
+PUBLIC = ["Completion", "Conversation", "LLM", "Piece", "SamplingParams", "SporeError", "__version__", "pipeline"]
+
+ENGINE = {"--backend", "--device", "--threads", "--eager", "--max-context", "--kv"}
+SAMPLING = {
+    *{"-n", "--max-tokens", "--temp", "--top-k", "--top-p", "--min-p", "--repetition-penalty"},
+    *{"--seed", "--stop", "--ignore-eos"},
+}
+EVERY = {"--debug", "-h", "--help"}
+
+# A new option must edit this list, which a reviewer sees.
+OPTIONS = {
+    "run": {"-p", "--prompt", "-f", "--file", "--json"} | SAMPLING | ENGINE | EVERY,
+    "chat": {"--system"} | SAMPLING | ENGINE | EVERY,
+    "bench": {"-p", "-n", "-b", "-d", "--repeat", "--peer", "--save", "--json", "--md", "--csv"} | ENGINE | EVERY,
+    "eval": {"--json", "--max-tokens"} | ENGINE | EVERY,
+    "tokenize": {"--json"} | EVERY,
+    "pull": EVERY,
+    "doctor": {"--json", "--conformance"} | EVERY,
+}
+
+# Python modules that exist on POSIX systems only.
+POSIX_ONLY = ["fcntl", "grp", "pty", "pwd", "resource", "termios", "tty"]
+HEAVY = ["numpy", "llvmlite", "tokenizers", "jinja2", "rich", "prompt_toolkit", "torch"]
+
+
+def python(code: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, cwd=PACKAGE.parent, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_public_names() -> None:
+    assert sorted(sporelm.__all__) == sorted(PUBLIC)
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_public_name_resolves(name: str) -> None:
+    assert getattr(sporelm, name) is not None
+
+
+def test_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no_such_name"):
+        sporelm.no_such_name  # noqa: B018
+
+
+def test_version_is_that_of_the_project() -> None:
+    assert f'version = "{sporelm.__version__}"' in (ROOT / "pyproject.toml").read_text()
+
+
+def test_errors_are_one_tree() -> None:
+    found = [item for item in vars(errors).values() if isinstance(item, type)]
+    for error in found:
+        assert issubclass(error, errors.SporeError), f"{error.__name__} is not a SporeError"
+        assert error.__name__ in (errors.__doc__ or ""), (
+            f"{error.__name__} is missing in the tree at the top of errors.py"
+        )
+
+
+@pytest.mark.parametrize("name", main.COMMANDS)
+def test_options_are_frozen(name: str) -> None:
+    parser = main.load(name).parser()
+    assert {option for action in parser._actions for option in action.option_strings} == OPTIONS[name]
+
+
+@pytest.mark.parametrize("name", main.COMMANDS)
+def test_help_shows_an_example(name: str) -> None:
+    assert f"spore {name}" in main.load(name).parser().format_help().partition("example")[2]
+
+
+@pytest.mark.parametrize("words", [["--help"], ["run", "--help"], ["bench", "--help"]], ids=" ".join)
+def test_help_imports_nothing_heavy(words: list[str]) -> None:
+    call = f"code = main({words}); print(code, *sys.modules, file=sys.stderr)"
+    done = python(f"import sys; from sporelm.cli.main import main; {call}")
+    code_word, *modules = done.stderr.split()
+    assert code_word == "0"
+    assert not [name for name in modules if name.split(".")[0] in HEAVY]
+
+
+def test_libraries_import_without_llvmlite() -> None:
+    code = (
+        "import sys; sys.modules['llvmlite'] = None\n"
+        "import sporelm.tensor, sporelm.quant, sporelm.weights, sporelm.text, sporelm.weights.gguf"
+    )
+    done = python(code)
+    assert done.returncode == 0, done.stderr
+
+
+def test_default_path_imports_without_posix() -> None:
+    code = (
+        f"import sys\nfor name in {POSIX_ONLY}: sys.modules[name] = None\n"
+        "import sporelm\nfor name in sporelm.__all__: getattr(sporelm, name)\n"
+        "from sporelm.cli import main\nfor name in main.COMMANDS: main.load(name).parser()\n"
+        "import sporelm.cli.sessions, sporelm.weights.store, sporelm.backends.cpu, sporelm.backends.reference"
+    )
+    done = python(code)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("path", python_files(PACKAGE), ids=relative)
+def test_only_settings_reads_the_environment(path: Path) -> None:
+    if path.name == "settings.py":
+        return
+    for node in ast.walk(tree_of(path)):
+        name = getattr(node, "attr", getattr(node, "name", ""))
+        assert name not in ("environ", "getenv", "putenv", "environb"), (
+            f"{relative(path)}:{node.lineno}: use sporelm.settings"
+        )
+
+
+def test_every_command_has_a_file() -> None:
+    for name in main.COMMANDS:
+        assert callable(import_module(f"sporelm.cli.{name}").run)
