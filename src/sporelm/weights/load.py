@@ -132,7 +132,7 @@ def _check_memory(
     available = available_bytes()
     if available is not None and needed > available:
         raise MemoryShortage(
-            f"{source.path.name} needs {in_units(needed)} of memory for its weights, {in_units(available)} is available:"
+            f"the weights of {source.path.name} need {in_units(needed)} of memory, {in_units(available)} are available:"
             " close other programs, raise the container's limit, or take a smaller or more strongly quantized model"
         )
 

@@ -1,0 +1,18 @@
+"""The back-ends that can be tested here."""
+
+from typing import Any
+
+import pytest
+
+from sporelm.backends.registry import OWN, open_backend
+from sporelm.errors import BackendError
+
+BACKENDS = sorted(OWN, reverse=True)  # reference first
+
+
+def opened(name: str, **options: Any) -> Any:
+    """The back-end of this name; skips, with the reason, where it cannot run."""
+    try:
+        return open_backend(name, **options)
+    except BackendError as reason:
+        pytest.skip(str(reason))

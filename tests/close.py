@@ -1,0 +1,33 @@
+"""How close is close enough: the one table of tolerances."""
+
+from typing import Any
+
+import numpy as np
+
+# kind -> (absolute, relative): |actual - expected| <= absolute + relative * (|actual| + |expected|) / 2
+TOLERANCES: dict[str, tuple[float, float]] = {
+    "exact": (0.0, 0.0),  # bit for bit
+    "f32": (1e-5, 1e-5),  # a kernel against the op's meaning
+    "f16": (1e-3, 1e-3),  # results stored as float16
+    "logits": (1e-4, 0.0),  # a float32 model against transformers
+    "course": (0.0, 1e-3),  # the course project's operator tests
+    "stored": (0.0, 1e-6),  # values as a model file holds them, written out as decimals
+}
+
+
+def assert_close(actual: Any, expected: Any, dtype: str) -> None:
+    """Compare element by element within the table's tolerance for `dtype`; shapes, NaNs and infinities must be equal."""
+    absolute, relative = TOLERANCES[dtype]
+    left, right = np.asarray(actual, np.float64), np.asarray(expected, np.float64)
+    assert left.shape == right.shape, f"shape {left.shape} instead of {right.shape}"
+    with np.errstate(invalid="ignore"):
+        allowed = absolute + relative * (np.abs(left) + np.abs(right)) / 2
+        same = (left == right) | (np.isnan(left) & np.isnan(right)) | (np.abs(left - right) <= allowed)
+        if not same.all():
+            worst = np.unravel_index(
+                np.where(same, -1, np.nan_to_num(np.abs(left - right), nan=np.inf)).argmax(), left.shape
+            )
+            raise AssertionError(
+                f"{(~same).sum()} of {same.size} differ beyond {dtype} (absolute {absolute}, relative {relative});"
+                f" worst at {tuple(map(int, worst))}: {left[worst]} instead of {right[worst]}"
+            )

@@ -1,0 +1,54 @@
+"""Models for the tests of this folder: opened back-ends, and tiny models on disk and loaded."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from available import BACKENDS, opened
+from safetensors.numpy import save_file
+from stepping import Stepper
+from tiny_models import Tiny
+
+from sporelm.models import build
+from sporelm.weights.load import load_parameters, open_model
+
+
+@pytest.fixture(scope="module", params=BACKENDS)
+def backend(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """Each back-end that runs here."""
+    backend = opened(request.param)
+    yield backend
+    backend.close()
+
+
+@pytest.fixture(scope="session")
+def folder_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Tiny], Path]:
+    """Writes a tiny model as a Hugging Face folder, once, and gives its path."""
+    written: dict[str, Path] = {}
+
+    def write(tiny: Tiny) -> Path:
+        if tiny.name not in written:
+            folder = tmp_path_factory.mktemp(tiny.name)
+            (folder / "config.json").write_text(json.dumps(tiny.config))
+            save_file(tiny.weights(), folder / "model.safetensors", metadata={"format": "pt"})
+            written[tiny.name] = folder
+        return written[tiny.name]
+
+    return write
+
+
+def stepper(path: Path, backend: Any, *, context: int, eager: bool, sequences: int = 1, **options: Any) -> Stepper:
+    """A model on disk, loaded and ready to run; `options` go to load_parameters."""
+    source = open_model(path)
+    model = build(source.config)
+    weights = load_parameters(source, model.params(), backend, **options)
+    source.close()
+    return Stepper(model, weights, backend, context=context, sequences=sequences, eager=eager)
+
+
+@pytest.fixture(scope="session")
+def load() -> Callable[..., Stepper]:
+    """`stepper`, as a fixture."""
+    return stepper
