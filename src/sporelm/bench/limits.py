@@ -27,7 +27,7 @@ class Work:
 
         `machine` holds stream_bytes_s (bytes per second) and int8_dot_ops_s, f32_ops_s (a multiplication and an
         addition count as two). A decode step reads every weight once and each sequence's keys and values; a prompt must
-        multiply each of its tokens with every matrix. Attention's own products are left out: the limit is a little high.
+        multiply each of its tokens with every matrix. Attention's own products are not counted.
         """
         if case.decode:
             held = case.depth + case.tokens / 2  # on average over the tokens decoded

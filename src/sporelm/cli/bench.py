@@ -25,7 +25,7 @@ def parser() -> Parser:
     made = Parser(
         "bench",
         "Measure the speed of the whole engine, as llama-bench does: pp is a prompt, tg is decoding. Each row has the "
-        "limit of this machine, measured in the same run (reading memory for tg, integer products for pp), and with --peer "
+        "limit of this machine, measured in the same run (reading memory for tg, products for pp), and with --peer "
         "the figure of llama.cpp on the same file, sample by sample in turn.",
         "[MODEL] [options]",
         ["spore bench -p 512 -n 128 -b 1,8", "spore bench --peer ~/peer/build/bin --threads 2 --json"],

@@ -54,7 +54,7 @@ class Sessions:
 
     def command(self, line: str) -> str:
         """Carry out one slash command; returns what to print. Raises Leave for /exit, RequestError for a wrong one."""
-        name, *words = line[1:].split()
+        name, *words = line[1:].split() or [""]
         commands = {
             "list": self.list,
             "create": self.create,

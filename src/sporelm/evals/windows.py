@@ -1,7 +1,7 @@
 """Cuts a text into the windows that are scored, as llama.cpp's llama-perplexity does, so that figures compare.
 
-The text is encoded whole; each run of 512 tokens is a window of its own. Where the tokenizer begins a text with BOS, BOS
-takes the place of each window's first token. Positions 256 to 510 of a window are scored on the token that follows each.
+The text is encoded whole; each run of 512 tokens is a window of its own. Where the tokenizer begins a text with BOS,
+that takes the place of each window's first token. Positions 256 to 510 are scored on the token that follows each.
 """
 
 from collections.abc import Iterator

