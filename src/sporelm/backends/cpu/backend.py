@@ -1,0 +1,208 @@
+"""The CPU as a back-end: kernels traced from Python, compiled for this very CPU, run by a team of threads."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import llvmlite
+import numpy as np
+
+from sporelm import settings
+from sporelm.backends.backend import Placement, Ready, WeightArray
+from sporelm.backends.cpu import target as targets
+from sporelm.backends.cpu.formats import FORMATS, F32Panels, Panels
+from sporelm.backends.cpu.jit import Compiler, Kernel
+from sporelm.backends.cpu.kernels.pack import pack
+from sporelm.backends.cpu.kernels.pages import Pages
+from sporelm.backends.cpu.limits import measure
+from sporelm.backends.cpu.lowering import RULES
+from sporelm.backends.cpu.memory import Heap
+from sporelm.backends.cpu.program import CpuProgram
+from sporelm.backends.cpu.run_native import run_kernel
+from sporelm.backends.cpu.storage import Packed, Stored, as_array, value_bytes
+from sporelm.backends.cpu.team import Team
+from sporelm.errors import BackendError
+from sporelm.ops import ALL, Call, Graph, Op, Spec, Value, quantize_rows
+from sporelm.ops.attention import PAGE
+from sporelm.ops.linear import INT8_32
+from sporelm.ops.op import leaves
+from sporelm.ops.spec import spec_of
+from sporelm.tensor.dtype import DType, ElementType, dtype_of
+from sporelm.tensor.layout import Layout
+from sporelm.tensor.tensor import Tensor
+
+FEW = 16  # tokens up to which streaming the weights past all tokens is faster than blocking
+
+
+class CpuBackend:
+    """Numbers in this process's memory; `threads` threads, the caller's among them."""
+
+    name = "cpu"
+    rules = ("add_rms_norm", "linear_group", "linear_silu_mul", "rope_store", "quantize_rows")
+    regimes: Mapping[str, int] = {"one": 1, "few": FEW, "many": 512}
+
+    def __init__(self, threads: int | None = None, target: str | None = None) -> None:
+        self.target = targets.choose(target)
+        self.compiler = Compiler(self.target)
+        self.team = Team(self.compiler, threads or int(settings.THREADS.value or 1))
+        self._heap = Heap()
+        self._kinds: dict[str, Panels] = {name: kind(self.target.lanes) for name, kind in FORMATS.items()}
+
+    def probe(self) -> Ready:
+        cache = self.compiler.cache
+        return Ready(
+            {
+                "target": self.target.name,
+                "targets": ", ".join(targets.available()),
+                "cpu": self.target.cpu,
+                "threads": str(self.team.threads),
+                "llvmlite": llvmlite.__version__,
+                "kernel cache": cache.refusal or str(cache.folder),
+            }
+        )
+
+    def lacks(self) -> list[str]:
+        return sorted(ALL.keys() - RULES.keys())
+
+    # ---- tensors
+
+    def tensor(self, array: np.ndarray) -> Tensor:
+        dtype = dtype_of(array)
+        tensor = self._empty(Spec(array.shape, dtype))
+        self._view(tensor)[...] = array
+        return tensor
+
+    def _empty(self, spec: Spec) -> Tensor:
+        storage = Stored(self._heap.take(value_bytes(spec)))
+        return Tensor(spec.dtype, Layout.contiguous(spec.bound), storage, self)
+
+    def _view(self, tensor: Tensor) -> np.ndarray:
+        assert isinstance(tensor.dtype, DType)
+        return as_array(tensor.storage.array, tensor.shape, tensor.dtype)
+
+    def to_numpy(self, tensor: Tensor) -> np.ndarray:
+        if not isinstance(tensor.dtype, DType) or len(tensor.shape) > 2:
+            raise BackendError(f"{tensor} has a layout of its own; export it instead of reading it")
+        return self._view(tensor).copy()
+
+    def kind_of(self, format: Any) -> Panels:
+        """How weights of a format lie; one without panels of its own is widened to F32."""
+        return self._kinds.get(format.name, self._kinds[F32Panels.name])
+
+    def pack(self, weight: WeightArray) -> Tensor:
+        if len(weight.shape) == 1:
+            return self.tensor(np.ascontiguousarray(weight.dequantize(), np.float32))
+        kind = self.kind_of(weight.format)
+        rows, width = weight.shape
+        blocks = weight.blocks if kind.name == weight.format.name else weight.dequantize()
+        source = np.ascontiguousarray(blocks).view(np.uint8).reshape(rows, -1)
+        out = self._heap.take(kind.packed_bytes(rows, width))
+        fields = {"source": source.ctypes.data, "row_bytes": source.shape[1], "rows": rows, "width": width}
+        fields |= {"groups": kind.groups(width), "out": out.ctypes.data, "panel_bytes": kind.panel_bytes(width)}
+        run_kernel(self.compiler, pack(self.target, kind), fields, kind.panels(rows))
+        storage = Packed(out, kind, rows, width)
+        return Tensor(weight.format, Layout.contiguous(tuple(weight.shape)), storage, self)
+
+    def packed_bytes(self, format: Any, shape: tuple[int, ...]) -> int:
+        if len(shape) == 1:
+            return shape[0] * 4
+        return self.kind_of(format).packed_bytes(*shape)
+
+    # ---- pages
+
+    def pages(self, count: int, kv_heads: int, head_dim: int, dtype: ElementType) -> Tensor:
+        layout = Pages(head_dim, dtype.name)
+        storage = Stored(self._heap.take(count * layout.page_bytes(kv_heads)))
+        return Tensor(dtype, Layout.contiguous((count, 2, kv_heads, PAGE, head_dim)), storage, self)
+
+    def page_bytes(self, kv_heads: int, head_dim: int, dtype: ElementType) -> int:
+        return Pages(head_dim, dtype.name).page_bytes(kv_heads)
+
+    def _page_arrays(self, cache: Tensor) -> tuple[np.ndarray, np.ndarray]:
+        """Views [pages, kv_heads, ...] of the keys [.., head_dim, 64] and the values [.., 64, head_dim]."""
+        count, _, kv_heads, _, head_dim = cache.shape
+        layout = Pages(head_dim, cache.dtype.name)
+        assert isinstance(cache.dtype, DType)
+        whole = cache.storage.array.view(cache.dtype.numpy).reshape(count, kv_heads, 2, layout.padded * PAGE)
+        keys = whole[:, :, 0].reshape(count, kv_heads, layout.padded, PAGE)
+        values = whole[:, :, 1].reshape(count, kv_heads, PAGE, layout.padded)
+        return keys[:, :, :head_dim], values[..., :head_dim]
+
+    def export_pages(self, cache: Tensor, pages: Sequence[int]) -> np.ndarray:
+        keys, values = self._page_arrays(cache)
+        chosen = list(pages)
+        return np.stack([keys[chosen].swapaxes(2, 3), values[chosen]], axis=1)
+
+    def import_pages(self, cache: Tensor, pages: Sequence[int], canonical: np.ndarray) -> None:
+        keys, values = self._page_arrays(cache)
+        chosen = list(pages)
+        keys[chosen], values[chosen] = canonical[:, 0].swapaxes(2, 3), canonical[:, 1]
+
+    # ---- running
+
+    def run(self, op: Op, args: Sequence[Any], options: Mapping[str, Any]) -> Any:
+        """One op as a program of its own: the same kernels, at fixed extents."""
+        args = self._rounded(op, args)
+        specs = op.results(args, options)
+        graph = Graph()
+        results = tuple(Value(graph, spec, str(number)) for number, spec in enumerate(specs))
+        tensors = [self._fresh(spec) for spec in specs]
+        graph.calls.append(Call(op, tuple(args), dict(options), results))
+        by_value = {id(value): tensor for value, tensor in zip(results, tensors, strict=True)}
+        EagerProgram(graph, by_value, self).run_once(args, op)
+        return tensors[0] if len(tensors) == 1 else tuple(tensors) or None
+
+    def _fresh(self, spec: Spec) -> Tensor:
+        memory = np.zeros(value_bytes(spec) + 64, np.uint8)
+        start = -memory.ctypes.data % 64
+        storage = Stored(memory[start : start + value_bytes(spec)])
+        return Tensor(spec.dtype, Layout.contiguous(spec.bound), storage, self)
+
+    def _rounded(self, op: Op, args: Sequence[Any]) -> Sequence[Any]:
+        """Round x for weights that multiply int8, as the rule quantize_rows does in a plan."""
+        if not op.name.startswith("linear") or spec_of(args[0]).dtype is INT8_32:
+            return args
+        integer = any(getattr(value.dtype, "activation", "") == INT8_32.name for value in leaves(args[1:]))
+        return (quantize_rows(args[0]), *args[1:]) if integer else args
+
+    def value_bytes(self, spec: Spec) -> int:
+        return value_bytes(spec)
+
+    def kernel(self, call: Call, regime: str) -> Any | None:
+        return RULES.get(call.op.name)
+
+    def program(self, graph: Graph, placement: Placement, regime: str) -> CpuProgram:
+        return CpuProgram(graph, placement, self.compiler, self.team, FEW)
+
+    def assembly(self, kernel: Kernel) -> str:
+        """Assembly text of a kernel, for those who look at it."""
+        return self.compiler.assembly(kernel)
+
+    def limits(self) -> Mapping[str, float]:
+        return measure(self.compiler, self.team)
+
+    def synchronize(self) -> None:
+        return None
+
+    def close(self) -> None:
+        self.team.close()
+
+
+class EagerProgram(CpuProgram):
+    """A program of one call whose values are tensors."""
+
+    def __init__(self, graph: Graph, tensors: Mapping[int, Tensor], backend: CpuBackend) -> None:
+        self._tensors = tensors
+        super().__init__(graph, Placement({}, 0), backend.compiler, backend.team, FEW)
+
+    def address(self, value: Any) -> int:
+        tensor = self._tensors[id(value)] if isinstance(value, Value) else value
+        return int(tensor.storage.address)
+
+    def run_once(self, args: Sequence[Any], op: Op) -> None:
+        """Run it; attention is told of its lengths by the arguments themselves."""
+        arrays = {}
+        extents = {}
+        if op.name == "attention":
+            arrays = {"starts": args[2].numpy(), "lengths": args[3].numpy()}
+            extents = {"tokens": args[0].shape[0]}
+        self.run(arrays, extents)

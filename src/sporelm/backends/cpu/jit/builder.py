@@ -1,0 +1,252 @@
+"""The builder that a kernel receives: memory, arithmetic, loops.
+
+A Python `for` and a Python list unroll, which makes register tiles; `with k.range(n) as i` is a loop at run time.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from llvmlite import ir
+
+from sporelm.backends.cpu.jit.values import (
+    Number,
+    Val,
+    Var,
+    element_of,
+    f32,
+    i8,
+    i32,
+    i64,
+    is_float,
+    nbytes,
+    pointer,
+    vec,
+)
+
+Offset = Val | int
+ROUND = 12582912.0  # 1.5 * 2**23: adding and subtracting it rounds |x| < 2**22 to the nearest integer, ties to even
+
+
+class Builder:
+    """Emits one function. `target` supplies what differs between CPUs."""
+
+    def __init__(self, module: ir.Module, name: str, parameters: dict[str, Any], target: Any) -> None:
+        self.module, self.target, self.lanes = module, target, target.lanes
+        self.function = ir.Function(module, ir.FunctionType(ir.VoidType(), list(parameters.values())), name)
+        width = f'"prefer-vector-width"="{target.lanes * 32}"'
+        self.function.attributes._known = self.function.attributes._known | {width}
+        for attribute in ("nounwind", width):
+            self.function.attributes.add(attribute)
+        self.ir = ir.IRBuilder(self.function.append_basic_block("entry"))
+        self.arguments = dict(zip(parameters, (Val(self, arg) for arg in self.function.args), strict=True))
+        self.vi, self.vf = vec(i32, self.lanes), vec(f32, self.lanes)
+
+    def finish(self) -> None:
+        if not self.ir.block.is_terminated:
+            self.ir.ret_void()
+
+    # ---- constants and variables
+
+    def const(self, kind: Any, value: Number) -> Val:
+        """A constant; a vector type repeats it in every lane."""
+        element = element_of(kind)
+        number = float(value) if is_float(kind) else int(value)
+        if isinstance(kind, ir.VectorType):
+            return Val(self, ir.Constant(kind, [ir.Constant(element, number)] * kind.count))
+        return Val(self, ir.Constant(kind, number))
+
+    def iota(self, kind: Any) -> Val:
+        """0, 1, 2, ... in the lanes of an integer vector type."""
+        return Val(self, ir.Constant(kind, [ir.Constant(kind.element, lane) for lane in range(kind.count)]))
+
+    def index(self, value: Offset) -> Val:
+        return value if isinstance(value, Val) else self.const(i64, value)
+
+    def var(self, initial: Val) -> Var:
+        return Var(self, initial)
+
+    def zero(self, kind: Any) -> Var:
+        return Var(self, self.const(kind, 0))
+
+    # ---- memory
+
+    def at(self, base: Val, offset: Offset) -> Val:
+        """The address `offset` bytes past `base`."""
+        if isinstance(offset, int) and offset == 0:
+            return base
+        return Val(self, self.ir.gep(base.raw, [self.index(offset).raw], source_etype=i8))
+
+    def load(self, kind: Any, base: Val, offset: Offset = 0, align: int | None = None) -> Val:
+        """Load from `base + offset` bytes; aligned to the element unless `align` says better."""
+        address = self.at(base, offset).raw
+        return Val(self, self.ir.load(address, align=align or nbytes(element_of(kind)), typ=kind))
+
+    def store(self, value: Val, base: Val, offset: Offset = 0, align: int | None = None) -> None:
+        self.ir.store(value.raw, self.at(base, offset).raw, align=align or nbytes(element_of(value.type)))
+
+    def load_pointer(self, base: Val, offset: Offset = 0) -> Val:
+        return Val(self, self.ir.load(self.at(base, offset).raw, align=8, typ=pointer))
+
+    def splat(self, value: Val, lanes: int | None = None) -> Val:
+        """A scalar in every lane."""
+        lanes = lanes or self.lanes
+        undefined = ir.Constant(vec(value.type, lanes), ir.Undefined)
+        single = self.ir.insert_element(undefined, value.raw, ir.Constant(i32, 0))
+        return Val(self, self.ir.shuffle_vector(single, undefined, ir.Constant(vec(i32, lanes), [0] * lanes)))
+
+    def broadcast(self, kind: Any, base: Val, offset: Offset = 0) -> Val:
+        """Load one element and repeat it in every lane of `kind`."""
+        return self.splat(self.load(kind.element, base, offset), kind.count)
+
+    def vector(self, elements: list[Val]) -> Val:
+        """A vector of these scalars."""
+        whole: Any = ir.Constant(vec(elements[0].type, len(elements)), ir.Undefined)
+        for lane, element in enumerate(elements):
+            whole = self.ir.insert_element(whole, element.raw, ir.Constant(i32, lane))
+        return Val(self, whole)
+
+    def shuffle(self, first: Val, second: Val, lanes: list[int]) -> Val:
+        """Lanes picked from two vectors laid end to end."""
+        mask = ir.Constant(vec(i32, len(lanes)), [ir.Constant(i32, lane) for lane in lanes])
+        return Val(self, self.ir.shuffle_vector(first.raw, second.raw, mask))
+
+    def prefetch(self, base: Val, offset: Offset = 0, locality: int = 3) -> None:
+        """Ask for the cache line at `base + offset`; any address is allowed."""
+        kinds = [pointer, i32, i32, i32]
+        function = self.declare("llvm.prefetch.p0", ir.VoidType(), kinds)
+        self.ir.call(function, [self.at(base, offset).raw, *(ir.Constant(i32, n) for n in (0, locality, 1))])
+
+    def opaque(self, value: Val) -> Val:
+        """The same value, but LLVM cannot see through it: an address stays base + displacement in an unrolled body."""
+        constraint = "=v,0" if isinstance(value.type, ir.VectorType) else "=r,0"
+        kind = ir.FunctionType(value.type, [value.type])
+        return Val(self, self.ir.asm(kind, "", constraint, [value.raw], False))
+
+    # ---- arithmetic
+
+    def declare(self, name: str, result: Any, kinds: list[Any]) -> Any:
+        return self.module.globals.get(name) or ir.Function(self.module, ir.FunctionType(result, kinds), name)
+
+    def intrinsic(self, name: str, result: Any, *args: Val, suffix: Any = None) -> Val:
+        """Call an LLVM intrinsic, overloaded on `suffix` when one is given."""
+        full = name if suffix is None else f"{name}.{_suffix(suffix)}"
+        return Val(self, self.ir.call(self.declare(full, result, [a.type for a in args]), [a.raw for a in args]))
+
+    def fma(self, a: Val, b: Val, c: Val) -> Val:
+        """a * b + c, rounded once."""
+        return self.intrinsic("llvm.fma", a.type, a, b, c, suffix=a.type)
+
+    def select(self, condition: Val, yes: Val, no: Val) -> Val:
+        return Val(self, self.ir.select(condition.raw, yes.raw, no.raw))
+
+    def min(self, a: Val, b: Offset) -> Val:
+        other = b if isinstance(b, Val) else self.const(a.type, b)
+        return self.select(a < other, a, other)
+
+    def max(self, a: Val, b: Offset) -> Val:
+        other = b if isinstance(b, Val) else self.const(a.type, b)
+        return self.select(a > other, a, other)
+
+    def fmax(self, a: Val, b: Val) -> Val:
+        """The greater; where either is NaN, `b`."""
+        return self.select(a > b, a, b)
+
+    def fabs(self, a: Val) -> Val:
+        return self.intrinsic("llvm.fabs", a.type, a, suffix=a.type)
+
+    def sqrt(self, a: Val) -> Val:
+        return self.intrinsic("llvm.sqrt", a.type, a, suffix=a.type)
+
+    def round_to_int(self, a: Val) -> tuple[Val, Val]:
+        """The nearest integer, ties to even, as float and as i32; |a| must be below 2**22. NaN gives NaN and any integer."""
+        shifted = a + ROUND
+        kind = vec(i32, a.type.count) if isinstance(a.type, ir.VectorType) else i32
+        return shifted - ROUND, shifted.bits(kind) - 0x4B400000
+
+    def exp(self, x: Val) -> Val:
+        """e**x within 2e-7, for x clamped to -87..88; NaN gives NaN. Cephes' range reduction, degree 6."""
+        x = self.select(x < -87.0, self.const(x.type, -87.0), x)
+        x = self.select(x > 88.0, self.const(x.type, 88.0), x)
+        n, whole = self.round_to_int(x * 1.44269504)
+        r = self.fma(n, self.const(x.type, 2.12194440e-4), self.fma(n, self.const(x.type, -0.693359375), x))
+        y = self.const(x.type, 1 / 720)
+        for coefficient in (1 / 120, 1 / 24, 1 / 6, 0.5, 1.0, 1.0):
+            y = self.fma(y, r, self.const(x.type, coefficient))
+        return y * ((whole + 127) << 23).bits(x.type)
+
+    def fold(self, vector: Val, combine: Callable[[Val, Val], Val]) -> Val:
+        """Reduce a vector to a scalar by halves: one order on every target of this width."""
+        lanes = vector.type.count
+        while lanes > 1:
+            lanes //= 2
+            low = self.shuffle(vector, vector, list(range(lanes)))
+            high = self.shuffle(vector, vector, list(range(lanes, 2 * lanes)))
+            vector = combine(low, high)
+        return vector.lane(0)
+
+    def sum(self, vector: Val) -> Val:
+        return self.fold(vector, lambda a, b: a + b)
+
+    # ---- control
+
+    @contextlib.contextmanager
+    def range(self, start: Offset, stop: Offset | None = None, step: Offset = 1) -> Iterator[Val]:
+        """A loop at run time over i64."""
+        first, last = (self.index(0), self.index(start)) if stop is None else (self.index(start), self.index(stop))
+        before = self.ir.block
+        head, body, end = (self.function.append_basic_block(name) for name in ("loop", "body", "end"))
+        self.ir.branch(head)
+        self.ir.position_at_end(head)
+        index = self.ir.phi(i64)
+        index.add_incoming(first.raw, before)
+        self.ir.cbranch(self.ir.icmp_signed("<", index, last.raw), body, end)
+        self.ir.position_at_end(body)
+        yield Val(self, index)
+        index.add_incoming(self.ir.add(index, self.index(step).raw, flags=("nsw",)), self.ir.block)
+        self.ir.branch(head)
+        self.ir.position_at_end(end)
+
+    @contextlib.contextmanager
+    def when(self, condition: Val) -> Iterator[None]:
+        with self.ir.if_then(condition.raw):
+            yield
+
+    @contextlib.contextmanager
+    def loop_while(self, condition: Callable[[], Val]) -> Iterator[None]:
+        """Repeat while `condition()`, evaluated before each turn."""
+        head, body, end = (self.function.append_basic_block(name) for name in ("while", "do", "done"))
+        self.ir.branch(head)
+        self.ir.position_at_end(head)
+        self.ir.cbranch(condition().raw, body, end)
+        self.ir.position_at_end(body)
+        yield
+        self.ir.branch(head)
+        self.ir.position_at_end(end)
+
+    # ---- atomics, for the thread team
+
+    def atomic_load(self, base: Val, offset: Offset = 0, order: str = "acquire") -> Val:
+        return Val(self, self.ir.load_atomic(self.at(base, offset).raw, order, 8, typ=i64))
+
+    def atomic(self, operation: str, base: Val, offset: Offset, value: Offset, order: str = "acq_rel") -> Val:
+        """Read-modify-write of an i64; the value before. `operation`: add, sub, xchg."""
+        return Val(self, self.ir.atomic_rmw(operation, self.at(base, offset).raw, self.index(value).raw, order))
+
+    def compare_exchange(self, base: Val, offset: Offset, expected: Offset, new: Offset) -> Val:
+        """Whether the i64 held `expected` and was replaced by `new`."""
+        address = self.at(base, offset).raw
+        pair = self.ir.cmpxchg(address, self.index(expected).raw, self.index(new).raw, "acq_rel", "acquire")
+        return Val(self, self.ir.extract_value(pair, 1))
+
+    def call_address(self, address: Val, *args: Val) -> None:
+        """Call a native function of no result by its address."""
+        kind = ir.FunctionType(ir.VoidType(), [a.type for a in args])
+        self.ir.call(self.ir.inttoptr(address.raw, kind.as_pointer()), [a.raw for a in args])
+
+
+def _suffix(kind: Any) -> str:
+    """How LLVM writes a type in the name of an overloaded intrinsic."""
+    if isinstance(kind, ir.VectorType):
+        return f"v{kind.count}{_suffix(kind.element)}"
+    return {ir.HalfType: "f16", ir.FloatType: "f32"}.get(type(kind)) or str(kind)

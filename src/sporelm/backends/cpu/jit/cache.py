@@ -1,0 +1,104 @@
+"""Compiled kernels on disk, for the next start.
+
+The folder holds native code, so it is ours alone: mode 0700 and owned by the user, or it is not used. Files are written
+beside and renamed, so that many processes may share it; each begins with the hash of its content, so that a damaged
+one is compiled again. When it outgrows its limit the files used longest ago go.
+"""
+
+import hashlib
+import os
+import stat
+import tempfile
+from functools import cache
+from pathlib import Path
+
+from sporelm import settings
+
+DIGEST = 32  # bytes of sha256 before the object code
+
+
+@cache
+def source_digest() -> str:
+    """Hash of every file that kernels are traced from: this back-end's sources."""
+    folder = Path(__file__).parent.parent
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*.py")):
+        digest.update(path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+class ObjectCache:
+    """Object code by key, in one folder."""
+
+    def __init__(self, folder: Path | None = None, limit: int | None = None) -> None:
+        self.folder = folder or settings.KERNEL_CACHE.path
+        self.limit = limit if limit is not None else int(settings.KERNEL_CACHE_BYTES.value)
+        self.refusal = self._refusal()
+
+    def _refusal(self) -> str | None:
+        """Why the folder is not used, or None."""
+        try:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            state = self.folder.lstat()
+        except OSError as error:
+            return f"{self.folder}: {error.strerror or error}"
+        if not stat.S_ISDIR(state.st_mode):
+            return f"{self.folder} is not a folder"
+        if hasattr(os, "getuid"):
+            if state.st_uid != os.getuid():
+                return f"{self.folder} belongs to user {state.st_uid}, not to user {os.getuid()}"
+            if state.st_mode & 0o077:
+                return f"{self.folder} has mode {stat.S_IMODE(state.st_mode):04o}, it must be 0700"
+        return None
+
+    def path(self, key: str) -> Path:
+        return self.folder / f"{key}.o"
+
+    def get(self, key: str) -> bytes | None:
+        """The object code under `key`, or None."""
+        if self.refusal:
+            return None
+        try:
+            content = self.path(key).read_bytes()
+            os.utime(self.path(key))
+        except OSError:
+            return None
+        code = content[DIGEST:]
+        return code if hashlib.sha256(code).digest() == content[:DIGEST] else None
+
+    def put(self, key: str, code: bytes) -> None:
+        """Keep object code. A folder that cannot be written only costs the next start its time."""
+        if self.refusal:
+            return
+        try:
+            handle, name = tempfile.mkstemp(dir=self.folder, suffix=".part")
+            try:
+                with os.fdopen(handle, "wb") as file:
+                    file.write(hashlib.sha256(code).digest() + code)
+                Path(name).replace(self.path(key))
+            except OSError:
+                Path(name).unlink(missing_ok=True)
+                raise
+            self._trim()
+        except OSError as error:
+            self.refusal = f"{self.folder}: {error.strerror or error}"
+
+    def entries(self) -> list[tuple[float, int, Path]]:
+        """(last use, bytes, path) of each file, oldest first."""
+        found = []
+        for path in self.folder.glob("*.o"):
+            try:
+                state = path.stat()
+            except OSError:  # another process removed it
+                continue
+            found.append((state.st_mtime, state.st_size, path))
+        return sorted(found)
+
+    def _trim(self) -> None:
+        entries = self.entries()
+        excess = sum(size for _, size, _ in entries) - self.limit
+        for _, size, path in entries:
+            if excess <= 0:
+                break
+            path.unlink(missing_ok=True)
+            excess -= size

@@ -1,0 +1,83 @@
+"""Kernels to native code: trace, optimise, emit, keep, load. The one place that compiles."""
+
+import hashlib
+import threading
+from time import perf_counter
+from typing import Any
+
+import llvmlite
+import llvmlite.binding as llvm
+from llvmlite import ir
+
+from sporelm.backends.cpu.jit.cache import ObjectCache, source_digest
+from sporelm.backends.cpu.jit.kernel import Kernel
+
+
+class Compiler:
+    """Gives each kernel's native address, compiling it at most once a process and, thanks to the cache, once a machine."""
+
+    def __init__(self, target: Any, cache: ObjectCache | None = None) -> None:
+        llvm.initialize_native_target()
+        llvm.initialize_native_asmprinter()
+        self.target, self.cache = target, cache or ObjectCache()
+        self.seconds = 0.0
+        self.compiled = 0
+        self._addresses: dict[str, int] = {}
+        self._lock = threading.Lock()
+        self._machine = self._new_machine()
+        self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), self._new_machine())
+        parts = (source_digest(), target.name, target.cpu, target.features, llvmlite.__version__, str(llvm.llvm_version_info))
+        self._salt = "\0".join(parts)
+
+    def _new_machine(self) -> Any:
+        triple = llvm.Target.from_default_triple()
+        cpu, features = self.target.cpu, self.target.features
+        return triple.create_target_machine(cpu=cpu, features=features, opt=3, reloc="pic", codemodel="small", jit=True)
+
+    def key(self, kernel: Kernel) -> str:
+        """Names everything the object code depends on."""
+        return hashlib.sha256(f"{self._salt}\0{kernel.name}".encode()).hexdigest()
+
+    def address(self, kernel: Kernel) -> int:
+        """Native address of the kernel's function."""
+        with self._lock:
+            found = self._addresses.get(kernel.name)
+            if found is None:
+                start = perf_counter()
+                key = self.key(kernel)
+                code = self.cache.get(key)
+                if code is None:
+                    code = self.emit(kernel)
+                    self.cache.put(key, code)
+                    self.compiled += 1
+                self._engine.add_object_file(llvm.ObjectFileRef.from_data(code))
+                self._engine.finalize_object()
+                found = self._addresses[kernel.name] = self._engine.get_function_address(kernel.name)
+                self.seconds += perf_counter() - start
+            return found
+
+    def symbol(self, name: str) -> int:
+        """Native address of another function of a module that was loaded."""
+        return int(self._engine.get_function_address(name))
+
+    def emit(self, kernel: Kernel) -> bytes:
+        """Object code of a kernel."""
+        code: bytes = self._machine.emit_object(self._optimised(kernel))
+        return code
+
+    def assembly(self, kernel: Kernel) -> str:
+        """Assembly text of a kernel, for tests and for reading."""
+        text: str = self._machine.emit_assembly(self._optimised(kernel))
+        return text
+
+    def _optimised(self, kernel: Kernel) -> Any:
+        module = ir.Module(kernel.name)
+        kernel.build(module, self.target)
+        parsed = llvm.parse_assembly(str(module))
+        parsed.verify()
+        parsed.triple, parsed.data_layout = self._machine.triple, str(self._machine.target_data)
+        options = llvm.create_pipeline_tuning_options(speed_level=2)
+        options.loop_vectorization = options.slp_vectorization = options.loop_unrolling = False
+        passes = llvm.create_pass_builder(self._machine, options)
+        passes.getModulePassManager().run(parsed, passes)
+        return parsed

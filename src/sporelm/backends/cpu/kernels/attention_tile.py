@@ -1,0 +1,91 @@
+"""Attention of many tokens: tiles of a sequence's tokens share each pass over its pages.
+
+An item is one tile and one kv head. Pages of f16 are widened once a tile. Rows are token-major within the tile, each
+token with the heads of one group.
+"""
+
+from typing import Any
+
+from sporelm.backends.cpu.jit import Builder, Kernel, Val, f32, i32, i64
+from sporelm.backends.cpu.kernels.attention import SPLIT, TILE_TOKENS, Heads, Rows, Span, add_page, write_out
+from sporelm.backends.cpu.kernels.pages import Pages
+from sporelm.ops.attention import PAGE
+
+
+def attention_tile(target: Any, heads: Heads) -> Kernel:
+    """Fields beyond the shared ones: sequences, tiles (their number over all sequences), out and its row stride."""
+    pages, group, largest = heads.pages, heads.group, target.tiles.attention_rows
+    count = -(-TILE_TOKENS * group // largest) * largest  # rows of a full tile, in whole register tiles
+    wide = Pages(pages.head_dim, "f32")
+    q_bytes, page_bytes = count * 4 * pages.padded, 2 * wide.half_bytes
+
+    def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
+        queries, widened = scratch, k.at(scratch, q_bytes)
+        rows = Rows(k, heads, k.at(widened, page_bytes), count)
+        with k.range(first, last) as item:
+            head, tile = item % f.kv_heads, f.tiles - 1 - item // f.kv_heads  # the longest first
+            sequence, token, stop = _locate(k, f, tile)
+            q_at = k.at(f.q, head * (4 * pages.head_dim * group))
+            _gather(k, f, q_at, queries, token, stop, pages, group)
+            rows.start()
+            end = k.load(i32, f.starts, sequence * 4 + 4).sext(i64)
+            shift = k.load(i32, f.lengths, sequence * 4).sext(i64) - end  # position = token + shift
+            lowest = k.max(token + shift + 1 - f.window, 0)
+            used = ((stop - token) * group + (largest - 1)) // largest * largest
+            with k.range(lowest // SPLIT * SPLIT, stop + shift, SPLIT) as split:
+                rows.start_split()
+                split_stop = k.min(stop + shift, split + SPLIT)
+                with k.range(k.max(split, lowest // PAGE * PAGE), split_stop, PAGE) as base:
+                    number = k.load(i32, f.table, sequence * f.table_stride + base // PAGE * 4).sext(i64)
+                    keys = k.at(f.cache, number * f.page_bytes + head * (2 * pages.half_bytes))
+                    values = k.at(keys, pages.half_bytes)
+                    if pages.element == "f16":
+                        keys, values = _widen(k, pages, wide, keys, widened)
+                    span = Span(base, k.min(split_stop - base, PAGE), f.scale, f.window, lambda row: token + row // group + shift)
+                    with k.range(0, used, largest) as row:
+                        q = k.at(queries, row * (4 * pages.padded))
+                        add_page(k, rows, row, largest, q, 4 * pages.padded, keys, values, wide, span)
+                rows.end_split()
+            out_at = k.at(f.out, head * (4 * pages.head_dim * group))
+            with k.range((stop - token) * group) as row:
+                out = k.at(out_at, (token + row // group) * f.out_stride + row % group * (4 * pages.head_dim))
+                write_out(k, pages, k.load(f32, rows.number(row, 3)), k.at(rows.outs, row * rows.wide), out)
+
+    nbytes = q_bytes + page_bytes + Rows.nbytes(heads, count)
+    more = "sequences:c tiles:c out:p out_stride:i"
+    return Kernel(f"attention_tile_{heads.name}", heads.fields(more), body, scratch=nbytes)
+
+
+def _locate(k: Builder, f: Any, tile: Val) -> tuple[Val, Val, Val]:
+    """The sequence of a tile, its first token, and the token past its last."""
+    sequence, left = k.var(k.index(0)), k.var(tile)
+
+    def tiles() -> Val:
+        start = k.load(i32, f.starts, sequence.value * 4).sext(i64)
+        return (k.load(i32, f.starts, sequence.value * 4 + 4).sext(i64) - start + (TILE_TOKENS - 1)) // TILE_TOKENS
+
+    with k.loop_while(lambda: left.value >= tiles()):
+        left.set(left.value - tiles())
+        sequence.set(sequence.value + 1)
+    token = k.load(i32, f.starts, sequence.value * 4).sext(i64) + left.value * TILE_TOKENS
+    end = k.load(i32, f.starts, sequence.value * 4 + 4).sext(i64)
+    return sequence.value, token, k.min(end, token + TILE_TOKENS)
+
+
+def _gather(k: Builder, f: Any, q: Val, queries: Val, token: Val, stop: Val, pages: Pages, group: int) -> None:
+    """Copy the tile's queries to consecutive rows."""
+    whole = pages.head_dim // k.lanes * k.lanes
+    with k.range((stop - token) * group) as row:
+        source = k.at(q, (token + row // group) * f.q_stride + row % group * (4 * pages.head_dim))
+        target = k.at(queries, row * (4 * pages.padded))
+        for at in range(0, whole, k.lanes):
+            k.store(k.load(k.vf, source, 4 * at), target, 4 * at)
+        for at in range(whole, pages.head_dim):
+            k.store(k.load(f32, source, 4 * at), target, 4 * at)
+
+
+def _widen(k: Builder, pages: Pages, wide: Pages, keys: Val, widened: Val) -> tuple[Val, Val]:
+    """A page's keys and values of one head as f32."""
+    with k.range(2 * pages.padded * PAGE // k.lanes) as at:
+        k.store(pages.load(k, keys, at * (k.lanes * pages.size)), widened, at * (4 * k.lanes))
+    return widened, k.at(widened, wide.half_bytes)

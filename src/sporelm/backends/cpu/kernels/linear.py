@@ -1,0 +1,106 @@
+"""Products with weights: the descriptor that all regimes share, and the one-token and few-token kernels.
+
+An item is one panel of the outputs (with `gated`, one panel of gate and one of up). Weights stream past once: each panel
+stays in the nearest cache while all tokens use it.
+"""
+
+from typing import Any, NamedTuple
+
+from sporelm.backends.cpu.jit import Builder, Field, Kernel, Val
+from sporelm.backends.cpu.jit.kernel import fields
+from sporelm.backends.cpu.kernels.products import dot_panels, silu_mul
+
+
+class Shape(NamedTuple):
+    """What a linear kernel is specialised on."""
+
+    format: Any  # Panels
+    segments: int = 1  # weights that share one x
+    bias: bool = False
+    gated: bool = False  # two weights, one output: silu(first) * second
+
+    @property
+    def name(self) -> str:
+        bias, gated = ("_bias" if self.bias else ""), ("_gated" if self.gated else "")
+        return f"{self.format.name.lower()}_{self.segments}{bias}{gated}"
+
+    def fields(self) -> tuple[Field, ...]:
+        """x (rows or records) and its row stride; per weight: panels, where they go, how many, row stride, bias."""
+        text = "x:p x_stride:i width:i panel_bytes:i tokens:c"
+        for s in range(self.segments):
+            text += f" weight{s}:p out{s}:p panels{s}:i out_stride{s}:i" + (f" bias{s}:p" if self.bias else "")
+        return fields(text)
+
+
+class Place(NamedTuple):
+    """Where an item's results go."""
+
+    panels: list[Val]  # addresses of the weights' panels
+    out: Val  # address of the outputs of token 0
+    stride: Val
+    bias: Val | None
+
+
+def locate(k: Builder, shape: Shape, f: Any, item: Val) -> Place:
+    """The panel(s) of an item, found by running over the segments."""
+    wide = 4 * k.lanes
+
+    def segment(s: int, index: Val) -> Place:
+        bias = k.at(getattr(f, f"bias{s}"), index * wide) if shape.bias else None
+        panel = k.at(getattr(f, f"weight{s}"), index * f.panel_bytes)
+        return Place([panel], k.at(getattr(f, f"out{s}"), index * wide), getattr(f, f"out_stride{s}"), bias)
+
+    place = segment(0, item)
+    if shape.gated:
+        return place._replace(panels=[place.panels[0], k.at(f.weight1, item * f.panel_bytes)])
+    start = f.panels0
+    for s in range(1, shape.segments):
+        other, past = segment(s, item - start), item >= start
+        bias = k.select(past, other.bias, place.bias) if other.bias is not None and place.bias is not None else None
+        panel = k.select(past, other.panels[0], place.panels[0])
+        place = Place([panel], k.select(past, other.out, place.out), k.select(past, other.stride, place.stride), bias)
+        start = start + getattr(f, f"panels{s}")
+    return place
+
+
+def finish(k: Builder, shape: Shape, sums: list[Val], bias: Val | None) -> Val:
+    """The output vector of one token: gated or biased."""
+    if shape.gated:
+        return silu_mul(k, sums[0], sums[1])
+    return sums[0] if bias is None else sums[0] + k.load(k.vf, bias)
+
+
+def linear_one(target: Any, shape: Shape, ahead: int = 2048) -> Kernel:
+    """One token."""
+
+    def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
+        with k.range(first, last) as item:
+            place = locate(k, shape, f, item)
+            sums = dot_panels(k, shape.format, place.panels, [f.x], f.width, ahead)
+            k.store(finish(k, shape, [s.value for s in sums[0]], place.bias), place.out)
+
+    return Kernel(f"linear_one_{shape.name}", shape.fields(), body)
+
+
+def linear_few(target: Any, shape: Shape, ahead: int = 2048) -> Kernel:
+    """Any number of tokens, in tiles that fit the registers; fastest for a few."""
+    largest = target.tiles.few_tokens // (2 if shape.gated else 1)
+    sizes = [size for size in (8, 4, 2, 1) if size <= largest]
+
+    def tile(k: Builder, f: Any, place: Place, token: Val, size: int) -> None:
+        rows = [k.at(f.x, (token + t) * f.x_stride) for t in range(size)]
+        sums = dot_panels(k, shape.format, place.panels, rows, f.width, ahead)
+        for t in range(size):
+            result = finish(k, shape, [s.value for s in sums[t]], place.bias)
+            k.store(result, k.at(place.out, (token + t) * place.stride))
+
+    def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
+        with k.range(first, last) as item:
+            place = locate(k, shape, f, item)
+            token = k.var(k.index(0))
+            for size in sizes:
+                with k.loop_while(lambda size=size: token.value + size <= f.tokens):  # type: ignore[misc]
+                    tile(k, f, place, token.value, size)
+                    token.set(token.value + size)
+
+    return Kernel(f"linear_few_{shape.name}", shape.fields(), body)

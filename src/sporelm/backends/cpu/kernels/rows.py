@@ -1,0 +1,123 @@
+"""Picking rows, and picking tokens from rows of logits."""
+
+from typing import Any
+
+from sporelm.backends.cpu.formats import Panels
+from sporelm.backends.cpu.jit import Builder, Kernel, Val, f32, i32, i64
+from sporelm.backends.cpu.jit.kernel import fields
+
+
+def select_rows(target: Any) -> Kernel:
+    """An item is one wanted row."""
+
+    def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
+        with k.range(first, last) as item:
+            source = k.at(f.x, k.load(i32, f.rows, item * 4).sext(i64) * f.stride)
+            with k.range(f.vectors) as v:
+                at = v * (4 * k.lanes)
+                k.store(k.load(k.vf, source, at), f.out, item * f.stride + at)
+
+    return Kernel("select_rows", fields("x:p rows:p out:p stride:i vectors:i"), body)
+
+
+def embedding(target: Any, kind: Panels) -> Kernel:
+    """An item is one token; its row is read out of the panels. An id outside the table gives NaN, never foreign memory."""
+
+    def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
+        with k.range(first, last) as token:
+            given = k.load(i32, f.ids, token * 4).sext(i64)
+            inside = k.select(given >= 0, k.const(i64, 1), k.const(i64, 0)) & k.select(given < f.vocab, k.const(i64, 1), k.const(i64, 0))
+            row, out = given * inside, k.at(f.out, token * f.out_stride)
+            panel, lane = k.at(f.table, row // k.lanes * f.panel_bytes), row % k.lanes
+            with k.range(f.groups) as group:
+                at = group * (4 * kind.k_step)
+                for number, value in enumerate(kind.row_values(k, panel, lane, group)):
+                    k.store(value, out, at + 4 * k.lanes * number)
+            _pad(k, out, f.width, f.padded)
+            with k.when(inside.equals(0)):
+                k.store(k.const(f32, float("nan")), out)
+
+    name = f"embedding_{kind.name.lower()}"
+    return Kernel(name, fields("ids:p table:p panel_bytes:i out:p out_stride:i groups:i width:i padded:i vocab:i"), body)
+
+
+def _pad(k: Builder, row: Val, width: Val, padded: Val) -> None:
+    """Zero the columns between a row's width and its padded width."""
+    with k.range(width, padded) as column:
+        k.store(k.const(f32, 0.0), row, column * 4)
+
+
+def argmax(target: Any) -> Kernel:
+    """An item is one row of logits: the lowest id of the greatest, -1 where there is NaN."""
+
+    def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
+        with k.range(first, last) as item:
+            row = k.at(f.x, item * f.stride)
+            best, best_id = k.var(k.const(k.vf, float("-inf"))), k.var(k.const(k.vi, 0x7FFFFFFF))
+            broken = k.zero(k.vi)
+            whole = f.vocab // k.lanes * k.lanes
+            with k.range(0, whole, k.lanes) as at:
+                _better(k, k.load(k.vf, row, at * 4), k.splat(at.trunc(i32)) + k.iota(k.vi), best, best_id, broken)
+            with k.range(whole, f.vocab) as at:
+                _better(k, k.splat(k.load(f32, row, at * 4)), k.splat(at.trunc(i32)), best, best_id, broken)
+            peak = k.fold(best.value, k.fmax)
+            ids = k.select(best.value.equals(k.splat(peak)), best_id.value, k.const(k.vi, 0x7FFFFFFF))
+            bad = k.fold(broken.value, lambda a, b: a | b)
+            chosen = k.fold(ids, k.min)
+            k.store(k.select(bad.differs(0), k.const(i32, -1), chosen), f.out, item * 4)
+
+    return Kernel("argmax", fields("x:p stride:i vocab:i out:p"), body)
+
+
+def _better(k: Builder, x: Val, ids: Val, best: Any, best_id: Any, broken: Any) -> None:
+    greater = x > best.value
+    first = k.select(best_id.value.equals(0x7FFFFFFF), k.const(k.vi, 1), k.const(k.vi, 0)).differs(0)
+    take = Val(k, k.ir.or_(greater.raw, k.ir.and_(first.raw, x.equals(best.value).raw)))
+    best_id.set(k.select(take, ids, best_id.value))
+    best.set(k.select(take, x, best.value))
+    broken.set(broken.value | k.select(x.is_nan(), k.const(k.vi, 1), k.const(k.vi, 0)))
+
+
+def top_k(target: Any) -> Kernel:
+    """An item is one row: its `k` greatest in falling order, lower ids first among equals, by insertion."""
+
+    def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
+        with k.range(first, last) as item:
+            row = k.at(f.x, item * f.stride)
+            values, ids = k.at(f.values, item * f.values_stride), k.at(f.ids, item * f.ids_stride)
+            with k.range(f.k) as at:
+                k.store(k.const(f32, float("-inf")), values, at * 4)
+                k.store(k.const(i32, 0x7FFFFFFF), ids, at * 4)
+            whole = f.vocab // k.lanes * k.lanes
+            with k.range(0, whole, k.lanes) as start:
+                least = k.splat(k.load(f32, values, (f.k - 1) * 4))
+                x = k.load(k.vf, row, start * 4)
+                possible = Val(k, k.ir.fcmp_unordered(">=", x.raw, least.raw))
+                flags = k.fold(k.select(possible, k.const(k.vi, 1), k.const(k.vi, 0)), lambda a, b: a | b)
+                with k.when(flags.differs(0)), k.range(start, start + k.lanes) as at:
+                    _insert(k, k.load(f32, row, at * 4), at.trunc(i32), values, ids, f.k)
+            with k.range(whole, f.vocab) as at:
+                _insert(k, k.load(f32, row, at * 4), at.trunc(i32), values, ids, f.k)
+
+    return Kernel("top_k", fields("x:p stride:i vocab:i k:i values:p values_stride:i ids:p ids_stride:i"), body)
+
+
+def _insert(k: Builder, x: Val, token: Val, values: Val, ids: Val, count: Val) -> None:
+    """Put one logit where it belongs in the falling list; equals stay before it, as their ids are lower."""
+    place = k.var(count)
+
+    def goes_before() -> Val:
+        above = k.max(place.value - 1, 0)
+        held, owner = k.load(f32, values, above * 4), k.load(i32, ids, above * 4)
+        less = Val(k, k.ir.or_((x > held).raw, k.ir.and_(owner.equals(0x7FFFFFFF).raw, x.equals(held).raw)))
+        return Val(k, k.ir.and_((place.value > 0).raw, less.raw))
+
+    with k.loop_while(goes_before):
+        above = place.value - 1
+        with k.when(place.value < count):
+            k.store(k.load(f32, values, above * 4), values, place.value * 4)
+            k.store(k.load(i32, ids, above * 4), ids, place.value * 4)
+        place.set(above)
+    with k.when(place.value < count):
+        k.store(x, values, place.value * 4)
+        k.store(token, ids, place.value * 4)

@@ -1,0 +1,131 @@
+"""The native loops of the thread team: run a list of kernels, wait at a barrier, wait for the next step.
+
+A step is a table of entries, each a kernel over a number of items. Threads take chunks of items from a counter until none
+is left, so that a thread whose core is busy elsewhere does less. Chained entries run over the same chunk, one after the
+other, without a barrier between.
+"""
+
+from typing import Any
+
+from llvmlite import ir
+
+from sporelm.backends.cpu.jit import Builder, Val
+from sporelm.backends.cpu.jit.values import i64, pointer
+
+# an entry: 8-byte fields
+ENTRY = 80
+FN, DESC, COUNT, FACTOR, GRAIN, CHAIN, GUARD, GUARD_LOW, GUARD_HIGH = range(0, 72, 8)
+
+# the team's shared memory: one cache line each, then a line a thread (parked flag) and a line an entry (counter)
+GENERATION, ARRIVED, PHASE, JOB, STOP, YIELD, ASLEEP = range(0, 7 * 64, 64)
+JOB_TABLE, JOB_ENTRIES, JOB_COUNTERS, JOB_THREADS = JOB, JOB + 8, JOB + 16, JOB + 24
+PARKED = 512
+WAKE = 8  # in a thread's line
+LINE = 64
+
+
+class StepLoops:
+    """Functions of the team, traced into one module: one to run a step, one to serve, one to launch."""
+
+    def __init__(self, spins: int, patience: int) -> None:
+        self.spins, self.patience = spins, patience  # turns before a barrier yields; turns before a worker parks
+        self.name = f"team_steps_{spins}_{patience}"
+
+    def build(self, module: ir.Module, target: Any) -> None:
+        run = Builder(module, self.name, {"team": pointer, "thread": i64, "scratch": pointer}, target)
+        self._run_step(run)
+        run.finish()
+        serve = Builder(module, f"{self.name}_serve", {"team": pointer, "thread": i64, "scratch": pointer, "seen": pointer}, target)
+        self._serve(serve, run.function)
+        serve.finish()
+        launch = Builder(module, f"{self.name}_launch", {"team": pointer, "scratch": pointer}, target)
+        self._launch(launch, run.function)
+        launch.finish()
+
+    def _wait(self, k: Builder, spun: Any, team: Val) -> None:
+        """One turn of a spin loop: pause, and once patience is out give the core to whoever wants it."""
+        spun.set(spun.value + 1)
+        k.target.pause(k)
+        with k.when(spun.value > self.spins):
+            k.call_address(k.load(i64, team, YIELD))
+
+    def _barrier(self, k: Builder, team: Val, threads: Val, counter: Val) -> None:
+        """All threads arrive; the last one resets the counter of the entry they leave."""
+        phase = k.atomic_load(team, PHASE)
+        last = (k.atomic("add", team, ARRIVED, 1) + 1).equals(threads)
+        with k.ir.if_else(last.raw) as (is_last, waits):
+            with is_last:
+                k.store(k.index(0), counter)
+                k.atomic("xchg", team, ARRIVED, 0)
+                k.atomic("add", team, PHASE, 1)
+            with waits:
+                spun = k.var(k.index(0))
+                with k.loop_while(lambda: k.atomic_load(team, PHASE).equals(phase)):
+                    self._wait(k, spun, team)
+
+    def _run_step(self, k: Builder) -> None:
+        team, scratch = k.arguments["team"], k.arguments["scratch"]
+        table, counters = k.load_pointer(team, JOB_TABLE), k.load_pointer(team, JOB_COUNTERS)
+        entries, threads = k.load(i64, team, JOB_ENTRIES), k.load(i64, team, JOB_THREADS)
+        index = k.var(k.index(0))
+        with k.loop_while(lambda: index.value < entries):
+            entry, counter = k.at(table, index.value * ENTRY), k.at(counters, index.value * LINE)
+            guard = k.load(i64, k.load_pointer(entry, GUARD))
+            inside = k.select(guard >= k.load(i64, entry, GUARD_LOW), k.index(1), k.index(0))
+            inside = inside & k.select(guard <= k.load(i64, entry, GUARD_HIGH), k.index(1), k.index(0))
+            items = k.load(i64, k.load_pointer(entry, COUNT)) * k.load(i64, entry, FACTOR) * inside
+            with k.when(items > 0):
+                self._chunks(k, entry, counter, items, scratch)
+                self._barrier(k, team, threads, counter)
+            index.set(index.value + 1 + k.load(i64, entry, CHAIN))
+
+    def _chunks(self, k: Builder, entry: Val, counter: Val, items: Val, scratch: Val) -> None:
+        grain, chain = k.load(i64, entry, GRAIN), k.load(i64, entry, CHAIN)
+        first = k.var(k.atomic("add", counter, 0, grain, "monotonic"))
+        with k.loop_while(lambda: first.value < items):
+            last = k.min(first.value + grain, items)
+            with k.range(chain + 1) as link:
+                at = k.at(entry, link * ENTRY)
+                k.call_address(k.load(i64, at, FN), k.load_pointer(at, DESC), first.value, last, scratch)
+            first.set(k.atomic("add", counter, 0, grain, "monotonic"))
+
+    def _serve(self, k: Builder, run_step: Any) -> None:
+        """A worker: run steps as they come; return when none came for a while (parked) or the team stops.
+
+        Before it returns it says that it is parked; whoever launches the next step takes that word back and wakes it.
+        """
+        team, thread, scratch, seen = (k.arguments[name] for name in ("team", "thread", "scratch", "seen"))
+        leave, spun = k.zero(i64), k.zero(i64)
+        flag = k.at(team, thread * LINE + PARKED)
+        with k.loop_while(lambda: leave.value.equals(0)):
+            now = k.atomic_load(team, GENERATION)
+            with k.ir.if_else(now.differs(k.load(i64, seen)).raw) as (fresh, idle):
+                with fresh:
+                    k.store(now, seen)
+                    leave.set(k.atomic_load(team, STOP))
+                    with k.when(leave.value.equals(0)):
+                        k.ir.call(run_step, [team.raw, thread.raw, scratch.raw])
+                    spun.set(k.index(0))
+                with idle:
+                    self._wait(k, spun, team)
+                    with k.when(spun.value > self.patience):
+                        k.atomic("xchg", flag, 0, 1)
+                        leave.set(k.index(1))
+                        with k.when(k.atomic_load(team, GENERATION).differs(now)):
+                            # a step came meanwhile: go on, unless its launcher already owes us a wake-up
+                            leave.set(k.select(k.compare_exchange(flag, 0, 1, 0), k.index(0), k.index(1)))
+                        spun.set(k.index(0))
+
+    def _launch(self, k: Builder, run_step: Any) -> None:
+        """Start a step and take part in it, or, when workers sleep, only say which (WAKE = 1 in their lines)."""
+        team, scratch = k.arguments["team"], k.arguments["scratch"]
+        k.atomic("add", team, GENERATION, 1)
+        asleep = k.zero(i64)
+        with k.range(1, k.load(i64, team, JOB_THREADS)) as thread:
+            line = k.at(team, thread * LINE + PARKED)
+            with k.when(k.compare_exchange(line, 0, 1, 0)):
+                k.store(k.index(1), line, WAKE)
+                asleep.set(k.index(1))
+        k.store(asleep.value, team, ASLEEP)
+        with k.when(asleep.value.equals(0)):
+            k.ir.call(run_step, [team.raw, k.index(0).raw, scratch.raw])

@@ -1,0 +1,49 @@
+"""Measures what this machine can do at most, now: reading memory and multiplying, with the team's threads."""
+
+from collections.abc import Callable
+from statistics import median
+from time import perf_counter
+
+
+from sporelm.backends.cpu.jit import Compiler
+from sporelm.backends.cpu.kernels.limits import BLOCK, CHAINS, dots, fmas, stream
+from sporelm.backends.cpu.lowering import Cell, Entry
+from sporelm.backends.cpu.memory import Region
+from sporelm.backends.cpu.program import Cells, assemble
+from sporelm.backends.cpu.team import Team
+
+STREAM_BYTES = 256 << 20  # more than any cache holds
+TURNS = 200_000
+
+
+def measure(compiler: Compiler, team: Team) -> dict[str, float]:
+    """Bytes read a second, and operations (two a multiply-add) a second."""
+    memory = Region(STREAM_BYTES + 4096)
+    memory.array[::4096] = 1
+    target = compiler.target
+
+    def seconds(entry: Entry) -> float:
+        own: list[Region] = []
+        table = assemble([entry], compiler, Cells(), own)
+        return _median(lambda: team.run(table))
+
+    blocks = STREAM_BYTES // BLOCK
+    read = seconds(Entry(stream(target), {"source": memory.address}, Cell("blocks", blocks), grain=blocks // (16 * team.threads)))
+    share = TURNS // 16
+    rates = [
+        2 * CHAINS * TURNS * team.threads * width / seconds(Entry(kernel, {"unused": 0}, Cell("turns", TURNS * team.threads), grain=share))
+        for kernel, width in ((dots(target), 4 * target.lanes), (fmas(target), target.lanes))
+    ]
+    return {"stream_bytes_s": STREAM_BYTES / read, "int8_dot_ops_s": rates[0], "f32_ops_s": rates[1]}
+
+
+def _median(work: Callable[[], None], repeat: int = 5) -> float:
+    work()
+    times = []
+    for _ in range(repeat):
+        start = perf_counter()
+        work()
+        times.append(perf_counter() - start)
+    return median(times)
+
+

@@ -1,0 +1,316 @@
+"""From calls of ops to entries of kernels: which kernel, over which items, with which addresses."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from sporelm.backends.cpu.jit import Kernel
+from sporelm.backends.cpu.kernels import attention as att
+from sporelm.backends.cpu.kernels import elementwise, linear, linear_many, norm, quantize, rope, rows
+from sporelm.backends.cpu.kernels.attention_tile import attention_tile
+from sporelm.backends.cpu.kernels.pages import Pages
+from sporelm.backends.cpu.storage import Packed, row_bytes
+from sporelm.backends.cpu.target import Target
+from sporelm.errors import BackendError
+from sporelm.ops import Call
+from sporelm.ops.linear import INT8_32
+from sporelm.ops.spec import Extent, Symbol, spec_of
+
+NO_WINDOW = 1 << 40
+ANY = (0, 1 << 40)
+DERIVED = ("splits", "tiles", "decoding")  # cells that follow from a step's lengths
+
+
+@dataclass
+class Entry:
+    """One kernel over `count * factor` items."""
+
+    kernel: Kernel
+    fields: dict[str, Any]  # value: an int, a float, or a Cell
+    count: "Cell"
+    factor: int = 1
+    grain: int = 1
+    rowwise: bool = False  # item i reads only item i of what came just before
+    guard: tuple["Cell", int, int] | None = None  # skipped unless the cell lies between
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A number known at each step: a symbol's extent, a derived one, or a constant."""
+
+    name: str
+    constant: int | None = None
+
+
+class Places(Protocol):
+    """What lowering must know of a program: where values lie, and memory of its own."""
+
+    target: Target
+    threads: int
+    few: int  # most tokens for which the few-token product is the faster
+
+    def address(self, value: Any) -> int: ...
+    def reserve(self, nbytes: int) -> int: ...
+
+
+def cell_of(extent: Extent) -> Cell:
+    return Cell(extent.name) if isinstance(extent, Symbol) else Cell(str(extent), extent)
+
+
+def most(extent: Extent) -> int:
+    return extent.high if isinstance(extent, Symbol) else extent
+
+
+@dataclass
+class Lowering:
+    """Lowers calls in order; `entries` grows."""
+
+    places: Places
+    entries: list[Entry] = field(default_factory=list)
+
+    def lower(self, call: Call) -> None:
+        rule = RULES.get(call.op.name)
+        if rule is None:
+            raise BackendError(f"the CPU has no kernel for {call.op.name}; run it with --backend reference")
+        rule(self, call)
+
+    def emit(self, kernel: Kernel, fields: dict[str, Any], count: Cell, **more: Any) -> None:
+        self.entries.append(Entry(kernel, fields, count, **more))
+
+    def at(self, value: Any) -> int:
+        return self.places.address(value)
+
+    def vectors(self, width: int) -> int:
+        return -(-width // self.places.target.lanes)
+
+    def row_grain(self, extent: Extent) -> int:
+        """Tokens a thread takes at once in cheap row-by-row kernels."""
+        return max(1, min(8, most(extent) // (4 * self.places.threads)))
+
+
+def _packed(weight: Any) -> Packed:
+    if not isinstance(weight.storage, Packed):
+        raise BackendError(f"weight {weight} was not packed for the CPU; use pack()")
+    return weight.storage
+
+
+def _stride(value: Any) -> int:
+    spec = spec_of(value)
+    return row_bytes(spec.bound[1], spec.dtype)
+
+
+def _elementwise(kernel: Callable[[Target], Kernel]) -> Callable[[Lowering, Call], None]:
+    def lower(low: Lowering, call: Call) -> None:
+        x, y = call.args
+        tokens, width = spec_of(x).shape
+        values = {"x": low.at(x), "y": low.at(y), "out": low.at(call.results[0])}
+        fields = values | {"stride": _stride(x), "vectors": low.vectors(int(width))}
+        low.emit(kernel(low.places.target), fields, cell_of(tokens), grain=low.row_grain(tokens), rowwise=True)
+
+    return lower
+
+
+def _rms_norm(low: Lowering, call: Call) -> None:
+    x, weight = call.args
+    _norm(low, call, norm.rms_norm(low.places.target), x, weight, {})
+
+
+def _add_rms_norm(low: Lowering, call: Call) -> None:
+    x, residual, weight = call.args
+    more = {"residual": low.at(residual), "total": low.at(call.results[1])}
+    _norm(low, call, norm.add_rms_norm(low.places.target), x, weight, more)
+
+
+def _norm(low: Lowering, call: Call, kernel: Kernel, x: Any, weight: Any, more: dict[str, Any]) -> None:
+    tokens, width = spec_of(x).shape
+    fields = {"x": low.at(x), "x_stride": _stride(x), "weight": low.at(weight), "out": low.at(call.results[0])}
+    fields |= {"out_stride": _stride(x), "vectors": low.vectors(int(width)), "width": float(width)}
+    fields |= {"eps": float(call.options["eps"])} | more
+    low.emit(kernel, fields, cell_of(tokens), grain=low.row_grain(tokens), rowwise=True)
+
+
+def _quantize_rows(low: Lowering, call: Call) -> None:
+    (x,) = call.args
+    tokens, width = spec_of(x).shape
+    stride = row_bytes(int(width), INT8_32)
+    fields = {"x": low.at(x), "x_stride": _stride(x), "out": low.at(call.results[0]), "out_stride": stride}
+    fields |= {"blocks": -(-int(width) // 32), "padded": stride // quantize.RECORD}
+    kernel = quantize.quantize_rows(low.places.target)
+    low.emit(kernel, fields, cell_of(tokens), grain=low.row_grain(tokens), rowwise=True)
+
+
+def _linear(low: Lowering, call: Call) -> None:
+    x, weight, *bias = call.args
+    _product(low, x, [weight], [b for b in bias if b is not None], call.results, gated=False)
+
+
+def _linear_group(low: Lowering, call: Call) -> None:
+    x, weights, *biases = call.args
+    _product(low, x, list(weights), list(biases[0]) if biases else [], call.results, gated=False)
+
+
+def _linear_silu_mul(low: Lowering, call: Call) -> None:
+    x, gate, up = call.args
+    _product(low, x, [gate, up], [], call.results, gated=True)
+
+
+def _product(low: Lowering, x: Any, weights: list[Any], biases: list[Any], outs: Any, *, gated: bool) -> None:
+    """A product in up to three ways, of which the step's number of rows picks one."""
+    packed = [_packed(weight) for weight in weights]
+    tokens, width = spec_of(x).shape
+    target, kind = low.places.target, packed[0].kind
+    if getattr(kind, "has_offset", None) is not None and spec_of(x).dtype is not INT8_32:
+        raise BackendError(f"{kind.name} multiplies quantized rows; apply the rule quantize_rows")
+    shape = linear.Shape(kind, len(weights), bool(biases), gated)
+    cell = cell_of(tokens)
+    fields: dict[str, Any] = {"x": low.at(x), "x_stride": _stride(x), "width": int(width), "tokens": cell}
+    fields["panel_bytes"] = packed[0].panel_bytes
+    for s, weight in enumerate(packed):
+        out = outs[0] if gated else outs[s]
+        fields |= {f"weight{s}": weight.address, f"out{s}": low.at(out), f"panels{s}": weight.panels}
+        fields[f"out_stride{s}"] = _stride(out)
+        if biases:
+            fields[f"bias{s}"] = low.at(biases[s])
+    panels = [weight.panels for weight in packed]
+    single = Cell("1", 1)
+    total = panels[0] if gated else sum(panels)
+    grain = max(1, total // (8 * low.places.threads))
+    few, high = low.places.few, most(tokens)
+    one, several, many = linear.linear_one(target, shape), linear.linear_few(target, shape), linear_many.linear_many(target, shape)
+    if high == 1 or cell.name == "rows":
+        low.emit(one, fields, single, factor=total, grain=grain, guard=(cell, 0, 1))
+    if high > 1 and (high <= few or cell.name == "rows"):
+        low.emit(several, fields, single, factor=total, grain=grain, guard=(cell, 2 if cell.name == "rows" else 1, few))
+    if high > few:
+        tiles = linear_many.items(shape, target, panels)
+        guard = (cell, few + 1, high) if cell.name == "rows" else None
+        low.emit(many, fields, Cell(f"{cell.name} blocks", cell.constant), factor=tiles, guard=guard)
+
+
+def _rope(low: Lowering, call: Call) -> None:
+    x, positions, table = call.args
+    head_dim, style = call.options["head_dim"], call.options["style"]
+    tokens, width = spec_of(x).shape
+    heads = int(width) // head_dim
+    fields = {"x": low.at(x), "out": low.at(call.results[0]), "stride": _stride(x), "heads": heads}
+    fields |= {"positions": low.at(positions), "table": low.at(table), "table_stride": _stride(table)}
+    kernel = rope.rope(low.places.target, head_dim, spec_of(table).bound[1], style)
+    low.emit(kernel, fields, cell_of(tokens), factor=heads, grain=heads)
+
+
+def _pages(cache: Any) -> tuple[Pages, int]:
+    _, _, kv_heads, _, head_dim = cache.shape
+    return Pages(head_dim, cache.dtype.name), kv_heads
+
+
+def _store_kv(low: Lowering, call: Call) -> None:
+    keys, values, cache, slots = call.args
+    pages, kv_heads = _pages(cache)
+    tokens = spec_of(keys).shape[0]
+    fields = {"keys": low.at(keys), "values": low.at(values), "stride": _stride(keys), "kv_heads": kv_heads}
+    fields |= {"cache": low.at(cache), "page_bytes": pages.page_bytes(kv_heads), "slots": low.at(slots)}
+    low.emit(rope.store_kv(low.places.target, pages), fields, cell_of(tokens), factor=kv_heads, grain=kv_heads)
+
+
+def _rope_store(low: Lowering, call: Call) -> None:
+    q, keys, values, positions, table, cache, slots = call.args
+    pages, kv_heads = _pages(cache)
+    tokens, width = spec_of(q).shape
+    heads = int(width) // pages.head_dim
+    fields = {"x": low.at(q), "out": low.at(call.results[0]), "stride": _stride(q), "heads": heads}
+    fields |= {"positions": low.at(positions), "table": low.at(table), "table_stride": _stride(table)}
+    fields |= {"keys": low.at(keys), "values": low.at(values), "kv_stride": _stride(keys), "kv_heads": kv_heads}
+    fields |= {"cache": low.at(cache), "page_bytes": pages.page_bytes(kv_heads), "slots": low.at(slots)}
+    kernel = rope.rope_store(low.places.target, pages, spec_of(table).bound[1], call.options["style"])
+    every = heads + kv_heads
+    grain = -(-every // low.places.threads) if most(tokens) == 1 else every
+    low.emit(kernel, fields, cell_of(tokens), factor=every, grain=grain)
+
+
+def _attention(low: Lowering, call: Call) -> None:
+    """Splits of the positions when every sequence has one row, tiles of rows otherwise; decided at each step."""
+    q, cache, starts, lengths, table = call.args
+    pages, kv_heads = _pages(cache)
+    sequences, max_pages = spec_of(table).shape
+    target, window = low.places.target, call.options.get("window")
+    heads = att.Heads(pages, int(spec_of(q).shape[1]) // (pages.head_dim * kv_heads))
+    shared = {"q": low.at(q), "q_stride": _stride(q), "cache": low.at(cache), "page_bytes": pages.page_bytes(kv_heads)}
+    shared |= {"starts": low.at(starts), "lengths": low.at(lengths), "table": low.at(table), "table_stride": _stride(table)}
+    shared |= {"scale": float(call.options["scale"]), "window": window or NO_WINDOW, "kv_heads": kv_heads}
+    out = {"out": low.at(call.results[0]), "out_stride": _stride(q)}
+    splits = -(-int(max_pages) * 64 // att.SPLIT)
+    record = 4 * (pages.padded + 16)
+    parts = low.places.reserve(most(sequences) * kv_heads * splits * heads.group * record)
+    decoding, tiling = (Cell("decoding"), 1, 1), (Cell("decoding"), 0, 0)
+    low.emit(
+        att.attention_split(target, heads),
+        shared | {"splits": Cell("splits"), "parts": parts},
+        Cell("sequences splits"), factor=kv_heads, guard=decoding,
+    )  # fmt: skip
+    low.emit(
+        att.attention_merge(target, heads),
+        {"parts": parts, "lengths": low.at(lengths), "starts": low.at(starts), "splits": Cell("splits"), "kv_heads": kv_heads} | out,
+        cell_of(sequences), factor=kv_heads * heads.group, grain=heads.group, guard=decoding,
+    )  # fmt: skip
+    low.emit(
+        attention_tile(target, heads),
+        shared | {"sequences": cell_of(sequences), "tiles": Cell("tiles")} | out,
+        Cell("tiles"), factor=kv_heads, guard=tiling,
+    )  # fmt: skip
+
+
+def _embedding(low: Lowering, call: Call) -> None:
+    ids, table = call.args
+    packed = _packed(table)
+    out = call.results[0]
+    fields = {"ids": low.at(ids), "table": packed.address, "panel_bytes": packed.panel_bytes, "out": low.at(out)}
+    fields |= {"out_stride": _stride(out), "groups": packed.kind.groups(packed.width), "width": packed.width}
+    fields |= {"padded": low.vectors(packed.width) * low.places.target.lanes, "vocab": packed.rows}
+    tokens = spec_of(ids).shape[0]
+    kernel = rows.embedding(low.places.target, packed.kind)
+    low.emit(kernel, fields, cell_of(tokens), grain=low.row_grain(tokens), rowwise=True)
+
+
+def _select_rows(low: Lowering, call: Call) -> None:
+    x, wanted = call.args
+    fields = {"x": low.at(x), "rows": low.at(wanted), "out": low.at(call.results[0]), "stride": _stride(x)}
+    fields["vectors"] = low.vectors(int(spec_of(x).shape[1]))
+    count = spec_of(wanted).shape[0]
+    low.emit(rows.select_rows(low.places.target), fields, cell_of(count), grain=low.row_grain(count))
+
+
+def _argmax(low: Lowering, call: Call) -> None:
+    (logits,) = call.args
+    count, vocab = spec_of(logits).shape
+    fields = {"x": low.at(logits), "stride": _stride(logits), "vocab": int(vocab), "out": low.at(call.results[0])}
+    low.emit(rows.argmax(low.places.target), fields, cell_of(count))
+
+
+def _top_k(low: Lowering, call: Call) -> None:
+    (logits,) = call.args
+    count, vocab = spec_of(logits).shape
+    values, ids = call.results
+    fields = {"x": low.at(logits), "stride": _stride(logits), "vocab": int(vocab), "k": call.options["k"]}
+    fields |= {"values": low.at(values), "values_stride": _stride(values), "ids": low.at(ids), "ids_stride": _stride(ids)}
+    low.emit(rows.top_k(low.places.target), fields, cell_of(count))
+
+
+RULES: dict[str, Callable[[Lowering, Call], None]] = {
+    "add": _elementwise(elementwise.add),
+    "silu_mul": _elementwise(elementwise.silu_mul),
+    "rms_norm": _rms_norm,
+    "add_rms_norm": _add_rms_norm,
+    "quantize_rows": _quantize_rows,
+    "linear": _linear,
+    "linear_group": _linear_group,
+    "linear_silu_mul": _linear_silu_mul,
+    "rope": _rope,
+    "store_kv": _store_kv,
+    "rope_store": _rope_store,
+    "attention": _attention,
+    "embedding": _embedding,
+    "select_rows": _select_rows,
+    "argmax": _argmax,
+    "top_k": _top_k,
+}
+

@@ -1,0 +1,160 @@
+"""A graph as a table of kernel calls: memory and addresses fixed once, then one native call a thread a step."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from sporelm.backends.backend import Placement
+from sporelm.backends.cpu.jit import Compiler
+from sporelm.backends.cpu.kernels import linear_many
+from sporelm.backends.cpu.kernels.attention import SPLIT, TILE_TOKENS
+from sporelm.backends.cpu.kernels.steps import ENTRY
+from sporelm.backends.cpu.lowering import Cell, Entry, Lowering
+from sporelm.backends.cpu.memory import Region
+from sporelm.backends.cpu.storage import Stored, as_array, value_bytes
+from sporelm.backends.cpu.target import Target
+from sporelm.backends.cpu.team import SCRATCH, Table, Team
+from sporelm.errors import BackendError
+from sporelm.ops import Graph, Symbol, Value
+from sporelm.ops.spec import Extent
+from sporelm.tensor.dtype import DType
+
+
+class Cells:
+    """Numbers that kernels read at each step, each in an i64 of its own."""
+
+    def __init__(self) -> None:
+        self._index: dict[str, int] = {}
+        self._region = Region(4096, huge=False)
+        self.words = self._region.array.view(np.int64)
+        self._updates: list[tuple[int, str]] = []
+
+    def address(self, cell: Cell) -> int:
+        """Where the cell's number lies."""
+        if cell.name not in self._index:
+            index = len(self._index)
+            if index >= self.words.size:
+                raise BackendError(f"a program reads more than {self.words.size} extents")
+            self._index[cell.name] = index
+            if cell.constant is not None:
+                blocks = cell.name.endswith(" blocks")
+                self.words[index] = -(-cell.constant // linear_many.TOKENS) if blocks else cell.constant
+            else:
+                self._updates.append((index, cell.name))
+        return self._region.address + 8 * self._index[cell.name]
+
+    def update(self, extents: Mapping[str, int], derived: Mapping[str, int]) -> None:
+        """Set every cell for a step."""
+        words = self.words
+        for index, name in self._updates:
+            if name in extents:
+                words[index] = extents[name]
+            elif name in derived:
+                words[index] = derived[name]
+            else:
+                symbol = name.removesuffix(" blocks")
+                words[index] = -(-extents[symbol] // linear_many.TOKENS)
+
+
+def derived_cells(arrays: Mapping[str, np.ndarray], extents: Mapping[str, int]) -> dict[str, int]:
+    """What attention needs of a step's lengths: how many splits, how many tiles, and whether all rows are decoded."""
+    lengths, starts = arrays.get("lengths"), arrays.get("starts")
+    if lengths is None or starts is None:
+        return {}
+    sequences = len(lengths)
+    splits = -(-int(lengths.max()) // SPLIT)
+    if extents["tokens"] == sequences:  # every sequence has a row, so each has one
+        return {"splits": splits, "sequences splits": sequences * splits, "tiles": sequences, "decoding": 1}
+    tiles = int((-(-np.diff(starts) // TILE_TOKENS)).sum())
+    return {"splits": splits, "sequences splits": sequences * splits, "tiles": tiles, "decoding": 0}
+
+
+class CpuProgram:
+    """One regime's step on the CPU."""
+
+    def __init__(self, graph: Graph, placement: Placement, compiler: Compiler, team: Team, few: int) -> None:
+        self.graph, self.team, self.threads, self.few = graph, team, team.threads, few
+        self.target: Target = compiler.target
+        self._placement = placement
+        self._arena = Region(placement.nbytes)
+        self._own: list[Region] = []
+        self._cells = Cells()
+        lowering = Lowering(self)
+        for call in graph.calls:
+            lowering.lower(call)
+        self.entries = lowering.entries
+        self._table = assemble(self.entries, compiler, self._cells, self._own)
+        self._inputs = {name: self._array(value) for name, value in graph.inputs.items()}
+        self._outputs = {name: (self._array(value), value.shape[0]) for name, value in graph.outputs.items()}
+
+    def address(self, value: Any) -> int:
+        if isinstance(value, Value):
+            return self._arena.address + self._placement.offsets[id(value)]
+        storage: Stored = value.storage
+        return storage.address
+
+    def reserve(self, nbytes: int) -> int:
+        self._own.append(Region(nbytes))
+        return self._own[-1].address
+
+    def _array(self, value: Value) -> np.ndarray:
+        assert isinstance(value.dtype, DType)
+        start = self._placement.offsets[id(value)]
+        memory = self._arena.array[start : start + value_bytes(value.spec)]
+        return as_array(memory, value.spec.bound, value.dtype)
+
+    def run(self, arrays: Mapping[str, np.ndarray], extents: Mapping[str, int]) -> dict[str, np.ndarray]:
+        for name, place in self._inputs.items():
+            array = arrays[name]
+            place[: len(array)] = array
+        self._cells.update(extents, derived_cells(arrays, extents))
+        self.team.run(self._table)
+        return {name: array[: _count(extent, extents)] for name, (array, extent) in self._outputs.items()}
+
+
+def _count(extent: Extent, extents: Mapping[str, int]) -> int:
+    return extents[extent.name] if isinstance(extent, Symbol) else extent
+
+
+def assemble(entries: Sequence[Entry], compiler: Compiler, cells: Cells, own: list[Region]) -> Table:
+    """Entries and their descriptors in native form; `own` keeps the descriptors alive."""
+    table = np.zeros((len(entries), ENTRY // 8), np.int64)
+    descriptors = Region(8 * sum(max(1, len(entry.kernel.fields)) for entry in entries), huge=False)
+    own.append(descriptors)
+    words = descriptors.array.view(np.int64)
+    at = 0
+    always = Cell("0", 0)
+    for index, entry in enumerate(entries):
+        if entry.kernel.scratch > SCRATCH:
+            raise BackendError(f"{entry.kernel.name} needs {entry.kernel.scratch} bytes of scratch, there are {SCRATCH}")
+        guard, low, high = entry.guard or (always, 0, 0)
+        count = cells.address(entry.count)
+        table[index] = (
+            compiler.address(entry.kernel), descriptors.address + 8 * at, count, entry.factor, entry.grain,
+            0, cells.address(guard), low, high, 0,
+        )  # fmt: skip
+        for name, kind in entry.kernel.fields:
+            words[at] = _word(entry.fields[name], kind, cells)
+            at += 1
+        at += not entry.kernel.fields
+    _chain(entries, table)
+    return Table(table)
+
+
+def _word(value: Any, kind: str, cells: Cells) -> int:
+    if kind == "c":
+        return cells.address(value)
+    if kind == "f":
+        return int(np.float32(value).view(np.int32))
+    return int(value)
+
+
+def _chain(entries: Sequence[Entry], table: np.ndarray) -> None:
+    """Let row-by-row entries over the same rows follow each other without a barrier."""
+    chain = 0
+    for index in range(len(entries) - 2, -1, -1):
+        here, after = entries[index], entries[index + 1]
+        same = (here.count, here.factor, here.grain, here.guard) == (after.count, after.factor, after.grain, after.guard)
+        chain = chain + 1 if same and here.rowwise and after.rowwise else 0
+        table[index, 5] = chain
