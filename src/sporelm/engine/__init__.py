@@ -1,0 +1,30 @@
+"""Continues token ids: requests, the scheduler, pages of keys and values, the runner and the choice of tokens."""
+
+from sporelm.engine.engine import Engine
+from sporelm.engine.kv import PagePool, Sequence, SequenceStore
+from sporelm.engine.request import FinishReason, Request
+from sporelm.engine.runner import Runner, Scores
+from sporelm.engine.sampler import Sampler, Sampling
+from sporelm.engine.scheduler import Advance, Limits, Scheduler
+from sporelm.engine.step import Part, Step
+from sporelm.engine.worker import LoadedModel, Worker
+
+__all__ = [
+    "Advance",
+    "Engine",
+    "FinishReason",
+    "Limits",
+    "LoadedModel",
+    "PagePool",
+    "Part",
+    "Request",
+    "Runner",
+    "Sampler",
+    "Sampling",
+    "Scheduler",
+    "Scores",
+    "Sequence",
+    "SequenceStore",
+    "Step",
+    "Worker",
+]

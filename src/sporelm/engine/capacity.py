@@ -1,0 +1,53 @@
+"""How much context, and how many pages, the memory allows."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from sporelm.backends.backend import Backend
+from sporelm.engine.kv.pages import pages_for
+from sporelm.errors import MemoryShortage, RequestError
+from sporelm.ops.attention import PAGE
+from sporelm.tensor.dtype import DType
+
+DEFAULT_CONTEXT = 8192  # positions, unless asked for more, of models that allow more
+SPARE_CONTEXTS = 3  # beyond one for each request that runs: conversations that rest keep their KV
+SHARE = 2  # a pool takes at most 1 / SHARE of the memory that is available when it is made
+
+
+def bytes_per_page(memory: Iterable[Any], backend: Backend, kv: DType) -> int:
+    """Bytes of one page in all caches together."""
+    return sum(backend.page_bytes(kept.kv_heads, kept.head_dim, kv) for kept in memory)
+
+
+def choose(
+    asked: int | None, model_context: int, max_batch: int, page_bytes: int, available: int | None
+) -> tuple[int, int]:
+    """The context in positions and the number of pages, for pages of `page_bytes` and `available` bytes of memory.
+
+    asked: the context wanted; None takes the least of the model's, DEFAULT_CONTEXT and what the memory allows. The
+    pages hold a context for every request that runs and some more, as far as the memory allows; memory is touched page
+    by page as it is used. Raises RequestError for a context that the model does not have, MemoryShortage if not even
+    one fits.
+    """
+    if asked is not None and not 1 <= asked <= model_context:
+        raise RequestError(f"--max-context is {asked}: this model allows 1 to {model_context}")
+    context = asked or min(model_context, DEFAULT_CONTEXT)
+    wanted = pages_for(context) * (max_batch + SPARE_CONTEXTS)
+    if available is None:
+        return context, wanted
+    affordable = available // SHARE // page_bytes
+    if pages_for(context) > affordable:
+        if asked is not None or affordable < 1:
+            needed, limit = pages_for(context) * page_bytes, available // SHARE
+            raise MemoryShortage(
+                f"a context of {context} positions needs {in_megabytes(needed)} for keys and values, "
+                f"{in_megabytes(limit)} (half of what is available) can be had: "
+                f"give a smaller --max-context, at most {affordable * PAGE}"
+            )
+        context = affordable * PAGE
+    return context, min(wanted, affordable)
+
+
+def in_megabytes(nbytes: int) -> str:
+    """Bytes for a message."""
+    return f"{nbytes / 1e6:.1f} MB"

@@ -1,0 +1,44 @@
+"""A sequence: the token ids whose keys and values are in the cache, and the pages that hold them."""
+
+from collections.abc import Sequence as Items
+from itertools import count
+
+_numbers = count(1)
+
+
+class Sequence:
+    """Made by a SequenceStore, which alone changes it. It outlives a request, so that a conversation keeps its KV."""
+
+    __slots__ = ("_table", "busy", "number", "pages", "tokens")
+
+    def __init__(self) -> None:
+        self.number = next(_numbers)
+        self.tokens: list[int] = []  # what the cache holds, one id a position
+        self.pages: list[int] = []  # may reach further than the tokens: pages made ready for the next step
+        self.busy = False  # a running request uses it: it must not be evicted
+        self._table: tuple[int, ...] = ()
+
+    @property
+    def length(self) -> int:
+        """Positions held."""
+        return len(self.tokens)
+
+    @property
+    def table(self) -> tuple[int, ...]:
+        """The pages as a tuple; the same object until the pages change, which is how readers notice a change."""
+        return self._table
+
+    def set_pages(self, pages: list[int]) -> None:
+        """Take these pages for the sequence's own. Changes the sequence, not the pool."""
+        self.pages = pages
+        self._table = tuple(pages)
+
+    def match(self, ids: Items[int]) -> int:
+        """Length of the longest common prefix of `ids` and what the cache holds. Changes nothing."""
+        limit = min(len(ids), len(self.tokens))
+        if list(ids[:limit]) == self.tokens[:limit]:
+            return limit
+        return next(index for index in range(limit) if ids[index] != self.tokens[index])
+
+    def __repr__(self) -> str:
+        return f"Sequence({self.number}, {self.length} positions, pages {self.pages})"

@@ -1,0 +1,119 @@
+"""The sequences that are kept, and who gives way when pages run out.
+
+Sequences that no running request uses are idle: their pages go to those that need some, the longest unused first.
+What an idle sequence loses is computed anew when it is used again.
+"""
+
+from collections.abc import Callable
+
+from sporelm.engine.kv.pages import PagePool, pages_for
+from sporelm.engine.kv.sequence import Sequence
+from sporelm.errors import RequestError
+from sporelm.ops.attention import PAGE
+
+Copies = list[tuple[int, int]]  # (source page, target page), to be carried out in this order before the step's writes
+
+
+class SequenceStore:
+    """All sequences over one pool of pages."""
+
+    def __init__(self, pool: PagePool) -> None:
+        self.pool = pool
+        self.sequences: dict[int, Sequence] = {}  # by number, the longest unused first
+
+    def new(self) -> Sequence:
+        """An empty sequence. Changes the store."""
+        sequence = Sequence()
+        self.sequences[sequence.number] = sequence
+        return sequence
+
+    def fork(self, source: Sequence) -> Sequence:
+        """A sequence that holds what `source` holds, in the same pages. Changes the store and the pool.
+
+        Nothing is copied yet: whoever first writes into a page that both hold, the last and partly filled one, gets
+        its own copy of it then (`reserve`).
+        """
+        twin = self.new()
+        twin.tokens = list(source.tokens)
+        twin.set_pages(source.pages[: pages_for(source.length)])
+        self.pool.share(twin.pages)
+        return twin
+
+    def drop(self, sequence: Sequence) -> None:
+        """Forget a sequence. Changes the store and the pool. Dropping it again does nothing."""
+        self.truncate(sequence, 0)
+        self.sequences.pop(sequence.number, None)
+
+    def truncate(self, sequence: Sequence, length: int) -> None:
+        """Keep the first `length` positions at most. Changes the sequence and the pool."""
+        kept = pages_for(min(length, sequence.length))
+        if kept < len(sequence.pages):
+            self.pool.release(sequence.pages[kept:])
+            sequence.set_pages(sequence.pages[:kept])
+        del sequence.tokens[length:]
+
+    def use(self, sequence: Sequence) -> None:
+        """Mark a sequence as used by a running request. Changes the store."""
+        if sequence.number not in self.sequences:
+            raise RequestError(f"sequence {sequence.number} was dropped; begin a new one")
+        self.sequences[sequence.number] = self.sequences.pop(sequence.number)
+        sequence.busy = True
+
+    def reserve(self, sequence: Sequence, end: int, copies: Copies) -> bool:
+        """Make the positions from the sequence's length up to `end` writable; False if there are not the pages for it.
+
+        Changes the pool and may evict idle sequences. A page to be written that others hold too is replaced by a
+        copy; the copying itself is appended to `copies`.
+        """
+        pages, first = sequence.pages, len(sequence.tokens) // PAGE
+        shared = first < len(pages) and self.pool.holders[pages[first]] > 1
+        if not shared and end <= len(pages) * PAGE:
+            return True
+        missing = max(0, pages_for(end) - len(pages))
+        if not self.make_free(missing + shared):
+            # Where idle sequences are the other holders, evicting them saves the copy.
+            if not shared or not self.make_free(missing):
+                return False
+            self.evict(lambda: self.pool.holders[pages[first]] == 1)
+        shared = shared and self.pool.holders[pages[first]] > 1
+        if self.pool.num_free < missing + shared:
+            return False
+        grown = list(pages)
+        if shared:
+            target = self.pool.take()
+            copies.append((pages[first], target))
+            self.pool.release([pages[first]])
+            grown[first] = target
+        grown.extend(self.pool.take() for _ in range(missing))
+        sequence.set_pages(grown)
+        return True
+
+    def make_free(self, needed: int) -> bool:
+        """Evict idle sequences until `needed` pages are free; False, and none evicted, if that cannot be reached."""
+        if self.pool.num_free >= needed:
+            return True
+        if self.obtainable() < needed:
+            return False
+        self.evict(lambda: self.pool.num_free >= needed)
+        return True
+
+    def evict(self, enough: Callable[[], bool]) -> None:
+        """Take the pages of idle sequences, the longest unused first, until it is enough or none is left."""
+        for sequence in list(self.sequences.values()):
+            if enough():
+                return
+            if not sequence.busy:
+                self.truncate(sequence, 0)
+
+    def obtainable(self) -> int:
+        """Pages that are free or held by idle sequences only. Changes nothing."""
+        idle: dict[int, int] = {}
+        for sequence in self.sequences.values():
+            if not sequence.busy:
+                for page in sequence.pages:
+                    idle[page] = idle.get(page, 0) + 1
+        return self.pool.num_free + sum(self.pool.holders[page] == held for page, held in idle.items())
+
+    def check_integrity(self) -> None:
+        """Raise BackendError unless pages and sequences agree. Changes nothing."""
+        self.pool.check_integrity(sequence.pages for sequence in self.sequences.values())

@@ -1,0 +1,96 @@
+"""A request: token ids to continue, how, and how far it has come."""
+
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+from sporelm.engine.kv.sequence import Sequence as KvSequence
+from sporelm.engine.sampler import Sampling
+from sporelm.errors import RequestError
+
+FinishReason = Literal["stop", "length", "cancelled", "error"]
+
+
+class Request:
+    """What to continue and what has come of it.
+
+    There are no phases: each step computes `known` tokens that the sequence does not hold yet, and when all are held
+    the next one becomes known.
+    """
+
+    __slots__ = (
+        "arrived",
+        "cached_tokens",
+        "error",
+        "finish_reason",
+        "first_token_at",
+        "id",
+        "known",
+        "last_token_at",
+        "max_tokens",
+        "num_prompt",
+        "sampling",
+        "sequence",
+        "started",
+        "stop_ids",
+        "temporary",
+    )
+
+    def __init__(
+        self,
+        prompt: Sequence[int],
+        *,
+        sampling: Sampling | None = None,
+        max_tokens: int = 256,
+        stop_ids: Iterable[int] = (),
+        sequence: KvSequence | None = None,
+    ) -> None:
+        """Continue `prompt` by at most `max_tokens` ids, or up to one of `stop_ids`, which is then the last one.
+
+        With a `sequence`, what it holds of the prompt is not computed again, and it keeps the KV afterwards. Raises
+        RequestError for an empty prompt or max_tokens < 1.
+        """
+        if not prompt:
+            raise RequestError("the prompt has no tokens: give at least one")
+        if max_tokens < 1:
+            raise RequestError(f"max_tokens is {max_tokens}: it must be at least 1")
+        self.known = [int(token) for token in prompt]  # the prompt, then what was generated
+        self.num_prompt = len(self.known)
+        self.sampling = sampling or Sampling()
+        self.max_tokens = max_tokens
+        self.stop_ids = frozenset(stop_ids)
+        self.sequence = sequence
+        self.temporary = sequence is None  # its sequence goes when it ends
+        self.id = 0  # given by the engine
+        self.cached_tokens = 0  # of the prompt, found in the sequence
+        self.finish_reason: FinishReason | None = None
+        self.error: str | None = None
+        self.arrived = self.started = self.first_token_at = self.last_token_at = 0.0  # seconds of perf_counter
+
+    @property
+    def num_computed(self) -> int:
+        """Known tokens whose keys and values are held."""
+        return self.sequence.length if self.sequence else 0
+
+    @property
+    def prompt(self) -> list[int]:
+        return self.known[: self.num_prompt]
+
+    @property
+    def generated(self) -> list[int]:
+        return self.known[self.num_prompt :]
+
+    @property
+    def num_generated(self) -> int:
+        return len(self.known) - self.num_prompt
+
+    def commit(self, token: int, room: int) -> None:
+        """Add a generated token; finish if it is a stop id, the last wanted, or no room is left after it."""
+        self.known.append(token)
+        if token in self.stop_ids:
+            self.finish_reason = "stop"
+        elif len(self.known) - self.num_prompt >= self.max_tokens or len(self.known) > room:
+            self.finish_reason = "length"
+
+    def __repr__(self) -> str:
+        state = self.finish_reason or f"{self.num_computed} of {len(self.known)} tokens computed"
+        return f"Request({self.id}, prompt {self.num_prompt}, generated {self.num_generated}, {state})"

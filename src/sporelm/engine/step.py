@@ -1,0 +1,36 @@
+"""A step: what one run of the model computes. Plain data, to be logged, replayed and sent to other ranks."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+
+class Part(NamedTuple):
+    """One sequence's share of a step: `tokens` from `position` on, the logits of the last `rows` of them wanted."""
+
+    request: int
+    tokens: Sequence[int]
+    position: int
+    pages: tuple[int, ...]  # the page table of the sequence, long enough for position + len(tokens)
+    rows: int
+
+
+class Step(NamedTuple):
+    """The parts that run together, and the pages (source, target) to copy before any of them writes, in order."""
+
+    parts: list[Part]
+    copies: list[tuple[int, int]]
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(len(part.tokens) for part in self.parts)
+
+    def to_json(self) -> dict[str, Any]:
+        """As values that JSON knows."""
+        parts = [part._asdict() | {"tokens": list(part.tokens), "pages": list(part.pages)} for part in self.parts]
+        return {"parts": parts, "copies": [list(pair) for pair in self.copies]}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> "Step":
+        """What `to_json` gave, as a step again."""
+        parts = [Part(**{**part, "pages": tuple(part["pages"])}) for part in values["parts"]]
+        return cls(parts, [(source, target) for source, target in values["copies"]])

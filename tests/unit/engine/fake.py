@@ -1,0 +1,83 @@
+"""A model without weights: its cache holds token ids, its next token is a checksum of the history found there.
+
+So any mistake in page tables, slots, sharing or copying changes the tokens that come out.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from sporelm.engine import Engine, Limits, Scores, Step
+from sporelm.engine.runner import Inputs
+from sporelm.ops.attention import PAGE
+
+VOCAB = 97
+
+
+def next_token(history: Sequence[int], vocab: int = VOCAB) -> int:
+    """What the fake model says after a history."""
+    return sum((place + 1) * (token + 3) for place, token in enumerate(history)) % vocab
+
+
+def expected(prompt: Sequence[int], count: int, vocab: int = VOCAB) -> list[int]:
+    """The greedy continuation."""
+    known = list(prompt)
+    for _ in range(count):
+        known.append(next_token(known, vocab))
+    return known[len(prompt) :]
+
+
+class FakeRunner:
+    """Keeps ids in slots and reads each history back through the page table of the filled arrays."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.cells = np.full(limits.num_pages * PAGE, -1, np.int64)
+        self.inputs = Inputs(limits)
+        self.steps: list[Step] = []
+        self.broken = False  # from now on every logit is NaN
+
+    def run(self, step: Step) -> Scores:
+        self.steps.append(step)
+        assert 0 < step.num_tokens <= self.limits.token_budget
+        for source, target in step.copies:
+            self.cells[target * PAGE : (target + 1) * PAGE] = self.cells[source * PAGE : (source + 1) * PAGE]
+        arrays, extents = self.inputs.fill(step)
+        assert {name: len(array) for name, array in arrays.items()} == {
+            **dict.fromkeys(("tokens", "positions", "slots"), extents["tokens"]),
+            **dict.fromkeys(("lengths", "pages"), extents["sequences"]),
+            "starts": extents["starts"],
+            "rows": extents["rows"],
+        }
+        slots = arrays["slots"]
+        assert len(set(slots.tolist())) == len(slots), "two rows write to one slot"
+        self.cells[slots] = arrays["tokens"]
+        logits = np.zeros((extents["rows"], self.limits.vocab), np.float32)
+        for output, row in enumerate(arrays["rows"]):
+            sequence = int(np.searchsorted(arrays["starts"], row, side="right")) - 1
+            places = np.arange(arrays["positions"][row] + 1)
+            held = arrays["pages"][sequence, places // PAGE] * PAGE + places % PAGE
+            logits[output, next_token(self.cells[held].tolist(), self.limits.vocab)] = 9
+        if self.broken:
+            logits[:] = np.nan
+        best = np.where(np.isnan(logits).any(axis=-1), -1, logits.argmax(axis=-1)).astype(np.int32)
+        return Scores(best, logits)
+
+
+def limits(**changes: int) -> Limits:
+    """Small limits."""
+    values = {
+        "max_context": 256,
+        "model_context": 512,
+        "vocab": VOCAB,
+        "token_budget": 48,
+        "max_batch": 4,
+        "num_pages": 24,
+    }
+    return Limits(**{**values, **changes})
+
+
+def engine(**changes: int) -> Engine:
+    """An engine over the fake model."""
+    chosen = limits(**changes)
+    return Engine(FakeRunner(chosen), chosen)

@@ -1,0 +1,67 @@
+"""What a decode step costs beside the model: no memory that grows, and no arrays made anew."""
+
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from sporelm.engine import Engine, Limits, Part, Request, Scores, Step
+from sporelm.engine.runner import MOST_VIEWS, Inputs
+
+
+class Instant:
+    """Fills the inputs as a runner does and always answers token 5."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.inputs = Inputs(limits)
+        self.best = np.full(limits.max_batch, 5, np.int32)
+        self.logits = np.zeros((limits.max_batch, 50), np.float32)
+        self.filled: list[int] = []
+
+    def run(self, step: Step) -> Scores:
+        arrays, _ = self.inputs.fill(step)
+        self.filled.append(id(arrays))
+        return Scores(self.best[: len(step.parts)], self.logits[: len(step.parts)])
+
+
+@pytest.mark.parametrize("batch", [1, 4])
+def test_decoding_makes_no_arrays_and_keeps_no_memory(batch):
+    limits = Limits(
+        max_context=4096, model_context=4096, vocab=50, token_budget=64, max_batch=batch, num_pages=64 * batch
+    )
+    runner = Instant(limits)
+    engine = Engine(runner, limits)
+    for _ in range(batch):
+        engine.add(Request([1, 2, 3], max_tokens=4000))
+    for _ in range(100):
+        engine.step()
+    runner.filled.clear()
+    tracemalloc.start()
+    before = tracemalloc.take_snapshot()
+    steps = 640
+    for _ in range(steps):
+        engine.step()
+    after = tracemalloc.take_snapshot()
+    tracemalloc.stop()
+    arrays = [tracemalloc.DomainFilter(True, np.lib.tracemalloc_domain)]
+    grown = sum(
+        entry.size_diff for entry in after.filter_traces(arrays).compare_to(before.filter_traces(arrays), "filename")
+    )
+    assert grown == 0
+    assert len(set(runner.filled)) == 1  # the same views of the same arrays in every step
+    # Two lists of token ids a request, and a page number a 64 tokens, are all that may be kept.
+    kept = sum(
+        entry.size_diff for entry in after.compare_to(before, "filename") if "sporelm" in entry.traceback[0].filename
+    )
+    assert kept < batch * steps * 40
+
+
+def test_views_of_many_step_shapes_are_forgotten_again():
+    limits = Limits(max_context=4096, model_context=4096, vocab=50, token_budget=256, max_batch=1, num_pages=64)
+    inputs = Inputs(limits)
+    table = tuple(range(64))
+    for length in range(2, 2 + 3 * MOST_VIEWS):
+        arrays, extents = inputs.fill(Step([Part(1, list(range(length)), 100, table, 1)], []))
+        assert arrays["slots"].tolist() == list(range(100, 100 + length))
+        assert (extents["tokens"], extents["rows"], arrays["rows"].tolist()) == (length, 1, [length - 1])
+    assert len(inputs.views) <= MOST_VIEWS
