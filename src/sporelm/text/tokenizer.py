@@ -1,0 +1,171 @@
+"""The tokenizer every part of the program uses: text to ids, ids to text."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from sporelm.errors import ModelFileError, RequestError
+from sporelm.text.special_tokens import SpecialTokens
+from sporelm.text.token_bytes import ByteDecoding, Decoding
+
+
+class Tokenizer:
+    """Turns text into token ids and back. Made by `load_tokenizer`; safe to share between threads.
+
+    label             the file it came from, for messages
+    chat_templates    name -> source; the one named "default" is the model's usual one
+    special           what is added to texts, and what stops a generation
+    """
+
+    def __init__(
+        self,
+        parsing: Any,
+        make_plain: Callable[[], Any],
+        *,
+        decoding: Decoding,
+        special: SpecialTokens,
+        chat_templates: Mapping[str, str],
+        vocab_size: int,
+        missing_bytes: bytes = b"",
+        label: str,
+    ) -> None:
+        """
+        parsing          a `tokenizers.Tokenizer` that recognises special tokens in text
+        make_plain       builds its twin that takes them for plain text; called when first needed
+        vocab_size       one more than the highest id
+        missing_bytes    bytes that no token can write: text that holds one is refused rather than silently shortened
+        """
+        self.label = label
+        self.special = special
+        self.chat_templates = chat_templates
+        self.vocab_size = vocab_size
+        self.decoding = decoding
+        self._parsing = parsing
+        self._make_plain = make_plain
+        self._plain: Any = None
+        self._missing_bytes = missing_bytes
+        self._present_bytes = bytes(sorted(set(range(256)) - set(missing_bytes)))
+
+    @property
+    def bos_id(self) -> int | None:
+        """The id of the token that begins a text, if the model has one."""
+        return self.special.bos_id
+
+    @property
+    def eos_id(self) -> int | None:
+        """The id of the token that ends a text, if the model has one."""
+        return self.special.eos_id
+
+    @property
+    def stop_ids(self) -> frozenset[int]:
+        """The ids that end an answer."""
+        return self.special.stop_ids
+
+    @property
+    def add_bos(self) -> bool:
+        """Whether `encode` puts BOS before a text."""
+        return self.special.bos_id is not None and self.special.bos_id in self.special.prefix
+
+    @property
+    def chat_template(self) -> str | None:
+        """The source of the model's chat template, if it has one."""
+        return self.chat_templates.get("default")
+
+    def encode(self, text: str, *, add_special_tokens: bool = True, parse_special: bool = True) -> list[int]:
+        """The ids of `text`.
+
+        add_special_tokens    put BOS before it and EOS after it, as the model wants; never a second one
+        parse_special         take the text of a control token for that token, not for its letters
+
+        Raises RequestError for text that no ids can stand for.
+        """
+        self._check(text)
+        tokenizer = self._parsing if parse_special else self._plain_twin()
+        try:
+            ids: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # a panic of the library is a BaseException
+            raise ModelFileError(f"{self.label}: the tokenizer fails on a text: {one_line(error)}") from None
+        if not add_special_tokens:
+            return ids
+        prefix, suffix = list(self.special.prefix), list(self.special.suffix)
+        if parse_special and prefix and ids[: len(prefix)] == prefix:
+            prefix = []
+        if parse_special and suffix and ids[-len(suffix) :] == suffix:
+            suffix = []
+        return prefix + ids + suffix
+
+    def decode(self, ids: Iterable[int], *, skip_special_tokens: bool = False, continues: bool = False) -> str:
+        """The text of `ids`; bytes that are not UTF-8 become U+FFFD.
+
+        skip_special_tokens    leave control tokens out
+        continues              the ids go on with a text: a space at their beginning is kept
+
+        Raises RequestError for an id outside the vocabulary.
+        """
+        tokens = [self._checked(token) for token in ids]
+        if skip_special_tokens:
+            tokens = [token for token in tokens if token not in self.special.control]
+        text = self.decoding.text(tokens)
+        spaces = 0 if continues else self.decoding.leading_spaces
+        return strip_leading(text, spaces)
+
+    def token_bytes(self, token: int) -> bytes:
+        """The bytes one token stands for. Raises RequestError for an id outside the vocabulary."""
+        return self.decoding.token_bytes(self._checked(token))
+
+    def id_to_piece(self, token: int) -> str:
+        """One token as text of its own; part of a character shows as U+FFFD."""
+        return self.token_bytes(token).decode("utf-8", "replace")
+
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        """Each token as text of its own; parts of characters show as U+FFFD."""
+        return [self.id_to_piece(token) for token in ids]
+
+    @property
+    def writes_bytes(self) -> bool:
+        """Whether a text is its tokens' bytes one after the other."""
+        return isinstance(self.decoding, ByteDecoding)
+
+    def __repr__(self) -> str:
+        return f"Tokenizer({self.label}, {self.vocab_size} tokens)"
+
+    def _plain_twin(self) -> Any:
+        if self._plain is None:
+            self._plain = self._make_plain()
+        return self._plain
+
+    def _checked(self, token: int) -> int:
+        if not 0 <= token < self.vocab_size:
+            raise RequestError(f"token id {token} is outside the vocabulary of {self.vocab_size} tokens")
+        return token
+
+    def _check(self, text: str) -> None:
+        try:
+            data = text.encode()
+        except UnicodeEncodeError as error:
+            raise RequestError(
+                f"the text holds half of a surrogate pair, U+{ord(text[error.start]):04X} at position {error.start}; "
+                "it is not valid Unicode"
+            ) from None
+        if self._missing_bytes and (left := data.translate(None, self._present_bytes)):
+            # A byte names its character: within valid UTF-8 the first one found decides the position.
+            position = len(data[: data.index(left[:1])].decode("utf-8", "ignore"))
+            raise RequestError(
+                f"the text holds {text[position]!r} at position {position}, which this model's vocabulary cannot write "
+                f"(byte 0x{left[0]:02X} has no token); remove it"
+            )
+
+
+def strip_leading(text: str, spaces: int) -> str:
+    """`text` without up to `spaces` spaces at its beginning."""
+    start = 0
+    while start < spaces and text.startswith(" ", start):
+        start += 1
+    return text[start:]
+
+
+def one_line(error: BaseException) -> str:
+    """An error of a library as the end of a one-line message."""
+    words = " ".join(str(error).split()) or type(error).__name__
+    return words if len(words) <= 200 else words[:197] + "..."
