@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
         from sporelm.evals.conformance import check_all
 
         report["conformance"] = check_all()
-        differences = sum(row["state"] == "differs" for row in report["conformance"])
+        differences = sum(row["state"] != "equal" for row in report["conformance"])
     if args.json:
         print(json.dumps(report, indent=2))
     else:
