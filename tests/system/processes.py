@@ -1,0 +1,29 @@
+"""Runs `spore` as a user does: in a process of its own."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+SOURCE = Path(__file__).resolve().parents[2] / "src"
+SECONDS = 300
+
+Spore = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def environment(**changes: str) -> dict[str, str]:
+    return os.environ | {"PYTHONPATH": str(SOURCE), "PYTHONWARNINGS": "error", "PYTHONIOENCODING": "utf-8"} | changes
+
+
+def command(*words: object) -> list[str]:
+    code = "import sys; from sporelm.cli.main import main; sys.exit(main())"
+    return [sys.executable, "-c", code, *map(str, words)]
+
+
+def one_line(text: str) -> str:
+    """The only line of stderr; a traceback or a second line fails."""
+    lines = text.splitlines()
+    assert len(lines) == 1, text
+    assert "Traceback" not in text
+    return lines[0]

@@ -1,0 +1,121 @@
+"""What needs no model: help, wrong usage, models that are not there, doctor."""
+
+import json
+import os
+import stat
+import sys
+from pathlib import Path
+
+import pytest
+
+from sporelm.cli import main
+from system.processes import Spore, one_line
+
+
+def test_help_and_version(spore: Spore) -> None:
+    done = spore("--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert all(f"  {name} " in done.stdout for name in main.COMMANDS)
+    assert spore("--version").stdout == "spore 0.1.0\n"
+
+
+@pytest.mark.parametrize("name", main.COMMANDS)
+def test_help_of_a_command(spore: Spore, name: str) -> None:
+    done = spore(name, "--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(f"usage: spore {name}")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["fly"],
+        ["run"],
+        ["run", "-p", "a", "-f", "b"],
+        ["run", "-p", "a", "-n", "many"],
+        ["run", "-p", "a", "--max-tok", "3"],
+        ["eval", "speed", "m", "f"],
+        ["bench", "-b", "1;8"],
+        ["bench", "--json", "--csv"],
+        ["tokenize"],
+        ["pull"],
+    ],
+    ids=" ".join,
+)
+def test_wrong_usage_is_one_line_and_2(spore: Spore, words: list[str]) -> None:
+    done = spore(*words)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert "--help'" in one_line(done.stderr)
+
+
+def test_no_command_shows_the_overview(spore: Spore) -> None:
+    done = spore()
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "commands:" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["run", "nowhere.gguf", "-p", "a"], "no model at 'nowhere.gguf'"),
+        (["run", "no-such-name", "-p", "a"], "no model 'no-such-name'"),
+        (["tokenize", "../up", "a"], "no model at '../up'"),
+        (["chat", "hf:wrong"], "is not an address"),
+        (["pull", "../x"], "cannot be a model's name"),
+        (["run", "-f", "nowhere.txt"], "nowhere.txt"),
+        (["bench", "-p", "0", "-n", "0"], "nothing to measure"),
+        (["run", "-p", "a", "-n", "0"], "max_tokens"),
+        (["run", "-p", "a", "--temp", "-1"], "temperature"),
+        (["run", "-p", "a", "--threads", "0"], "--threads is 0"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_failure_is_one_line_and_1(spore: Spore, tmp_path: Path, words: list[str], message: str) -> None:
+    done = spore(*words, SPORE_MODEL_STORE=str(tmp_path / "store"))
+    assert (done.returncode, done.stdout) == (1, "")
+    line = one_line(done.stderr)
+    assert line.startswith("spore: ")
+    assert message in line
+
+
+def test_text_that_is_not_utf8(spore: Spore, tmp_path: Path) -> None:
+    (tmp_path / "latin.txt").write_bytes(b"caf\xe9")
+    done = spore("run", "-f", "latin.txt")
+    assert done.returncode == 1
+    assert "byte 3 is 0xe9" in one_line(done.stderr)
+
+
+def test_debug_shows_the_traceback(spore: Spore) -> None:
+    done = spore("pull", "../x", "--debug")
+    assert done.returncode == 1
+    assert "Traceback" in done.stderr
+    assert done.stderr.splitlines()[-1].startswith("spore: ")
+
+
+def test_doctor(spore: Spore, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    cache.mkdir(mode=0o700)
+    (cache / "kernel.o").write_bytes(b"12345")
+    done = spore("doctor", "--json", SPORE_KERNEL_CACHE=str(cache), SPORE_MODEL_STORE=str(tmp_path / "store"))
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report["backends"]["reference"]["ready"]
+    assert report["backends"]["reference"]["lacks"] == []
+    assert report["backends"]["cpu"]["ready"] or report["backends"]["cpu"]["reason"]
+    assert report["kernel_cache"]["path"] == str(cache)
+    assert report["kernel_cache"]["bytes"] >= 5
+    if sys.platform != "win32":
+        assert report["kernel_cache"]["mode"] == f"{stat.S_IMODE(os.stat(cache).st_mode):04o}" == "0700"
+    assert report["model_store"] == {"path": str(tmp_path / "store"), "models": {}, "known": ["smollm2"]}
+    text = spore("doctor", SPORE_KERNEL_CACHE=str(cache))
+    assert text.returncode == 0
+    assert str(cache) in text.stdout
+
+
+def test_doctor_conformance(spore: Spore) -> None:
+    done = spore("doctor", "--conformance", "--json")
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr
+    rows = json.loads(done.stdout)["conformance"]
+    assert {row["state"] for row in rows} <= {"equal"}
+    assert {"attention f16 window 9", "linear Q4_1 33"} <= {row["case"] for row in rows if row["backend"] == "cpu"}
