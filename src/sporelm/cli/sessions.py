@@ -56,12 +56,12 @@ class Sessions:
         """Carry out one slash command; returns what to print. Raises Leave for /exit, RequestError for a wrong one."""
         name, *words = line[1:].split() or [""]
         commands = {
-            "list": self.list,
+            "list": self.show,
             "create": self.create,
             "fork": self.fork,
             "switch": self.switch,
             "drop": self.drop,
-            "args": self.args,
+            "args": self.arguments,
             "help": self.help,
             "exit": self.exit,
         }
@@ -69,7 +69,7 @@ class Sessions:
             raise RequestError(f"Unknown command: /{name} (see /help)")
         return commands[name](words)
 
-    def list(self, words: list[str]) -> str:
+    def show(self, words: list[str]) -> str:
         expect(words, "/list", 0)
         lines = []
         for number, conversation in self.conversations.items():
@@ -104,7 +104,7 @@ class Sessions:
             return f"dropped {dropped}; conversation {self.current_id}"
         return f"dropped {dropped}; {self.create([])}"
 
-    def args(self, words: list[str]) -> str:
+    def arguments(self, words: list[str]) -> str:
         expect(words, "/args [KEY VALUE]", 0, 2)
         if words:
             key, text = words
