@@ -1,0 +1,102 @@
+"""What models say about themselves: their weights, their memory, their tables; and names on disk."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from close import assert_close
+from tiny_models import LLAMA, MISTRAL, TINY, Tiny
+
+from sporelm.errors import UnsupportedModel
+from sporelm.models import Columns, Param, Rows, architecture, build, known_architectures
+from sporelm.models.blocks import Paged
+from sporelm.models.llama import Llama
+from sporelm.models.rotary import rope_table
+from sporelm.weights.config import config_from_hf
+from sporelm.weights.names import COMMON, ignorable, listed, stored_name, templated
+
+
+@pytest.mark.parametrize("tiny", TINY, ids=lambda tiny: tiny.name)
+def test_params_are_the_folders_tensors(tiny: Tiny) -> None:
+    params = build(config_from_hf(tiny.config, "config.json")).params()
+    ours = {stored_name(param.name, "hf"): param.shape for param in params}
+    assert ours == {name: array.shape for name, array in tiny.weights().items()}
+    assert len(ours) == len(params)
+
+
+def test_how_weights_may_be_cut() -> None:
+    """Whole key heads with all their query heads; norms and embeddings are copied."""
+    splits = {param.name: param.split for param in build(config_from_hf(LLAMA, "c")).params()}
+    assert splits["layers.0.attn_q.weight"] == Rows(24)
+    assert splits["layers.0.attn_k.weight"] == splits["layers.0.attn_v.weight"] == Rows(8)
+    assert splits["layers.0.attn_o.weight"] == Columns(24)
+    assert splits["layers.1.ffn_gate.weight"] == splits["layers.1.ffn_up.weight"] == Rows(1)
+    assert splits["layers.1.ffn_down.weight"] == Columns(1)
+    assert splits["layers.0.attn_norm.weight"] is splits["embedding.weight"] is splits["output.weight"] is None
+
+
+def test_biases_are_cut_with_their_rows_only() -> None:
+    config = config_from_hf(LLAMA | {"attention_bias": True, "mlp_bias": True}, "c")
+    splits = {param.name: param.split for param in build(config).params()}
+    assert splits["layers.0.attn_q.bias"] == Rows(24)
+    assert splits["layers.0.attn_o.bias"] is splits["layers.0.ffn_down.bias"] is None
+
+
+def test_memory_is_said_for_each_layer() -> None:
+    assert build(config_from_hf(MISTRAL, "c")).memory() == [Paged(kv_heads=2, head_dim=8)] * 2
+
+
+def test_rope_table_is_rounded_once() -> None:
+    table = build(config_from_hf(LLAMA | {"rope_theta": 5e5}, "c")).tables(300)["rope"]
+    assert table.shape == (300, 8)
+    assert table.dtype == np.float32
+    position, pair = 299, 3
+    angle = position * 5e5 ** (-2 * pair / 8)
+    assert_close(table[position, [pair, 4 + pair]], np.float32([np.cos(angle), np.sin(angle)]), "exact")
+    assert_close(rope_table(1, 6, 10.0), [[1, 1, 1, 0, 0, 0]], "exact")
+
+
+@pytest.mark.parametrize(("asked", "nearest"), [("lama", "llama"), ("LlamaForCasualLM", "LlamaForCausalLM")])
+def test_unknown_architecture_names_the_nearest(asked: str, nearest: str) -> None:
+    config = replace(config_from_hf(LLAMA, "c"), architecture=asked)
+    with pytest.raises(UnsupportedModel, match=f"architecture '{asked}' is not supported; nearest known: {nearest}; "):
+        build(config)
+
+
+def test_far_away_architecture_lists_what_there_is() -> None:
+    with pytest.raises(UnsupportedModel, match=r"'x{80}' is not supported; supported: LlamaForCausalLM, .*mistral"):
+        build(replace(config_from_hf(LLAMA, "c"), architecture="x" * 5000))
+
+
+def test_one_name_one_model() -> None:
+    assert known_architectures()["mistral"] is Llama
+    with pytest.raises(UnsupportedModel, match="architecture llama is claimed by Llama and Llama"):
+        architecture("llama")(Llama)
+
+
+def test_names_are_one_to_one() -> None:
+    for column in zip(*COMMON, strict=True):
+        assert len(set(column)) == len(COMMON)
+
+
+def test_names_on_disk() -> None:
+    assert stored_name("layers.12.attn_o.weight", "gguf") == "blk.12.attn_output.weight"
+    assert stored_name("layers.12.attn_o.weight", "hf") == "model.layers.12.self_attn.o_proj.weight"
+    assert stored_name("output.weight", "hf") == "lm_head.weight"
+    assert stored_name("unheard.of", "hf") == "unheard.of"
+    assert templated("blk.3.ffn_up.weight") == ("blk.{}.ffn_up.weight", "3")
+    assert templated("output.weight") == ("output.weight", "")
+
+
+def test_what_may_be_ignored() -> None:
+    names = ["model.layers.7.self_attn.rotary_emb.inv_freq", "model.layers.7.self_attn.q_norm.weight"]
+    assert ignorable(names, "hf") == {names[0]}
+
+
+def test_long_lists_are_cut() -> None:
+    assert listed(["a", "b"]) == "a, b"
+    assert listed(list("abcdef")) == "a, b, c, d and 2 more"
+
+
+def test_param_is_plain_data() -> None:
+    assert Param("x", (1, 2)) == Param("x", (1, 2), None)

@@ -1,0 +1,143 @@
+"""What ops refuse, and what makes a graph illegal: one clear line each."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sporelm import ops
+from sporelm.backends.reference import ReferenceBackend
+from sporelm.errors import GraphError, OpError
+from sporelm.ops import Call, Graph, Spec, Symbol, Value, trace
+from sporelm.quant import F32, Q8_0, quantize_tensor
+from sporelm.tensor import dtype
+from sporelm.weights.stored import StoredTensor
+
+BACKEND = ReferenceBackend()
+TOKENS = Symbol("tokens", 8)
+
+
+def f32(*shape: int) -> Any:
+    return BACKEND.tensor(np.zeros(shape, np.float32))
+
+
+def i32(*shape: int) -> Any:
+    return BACKEND.tensor(np.zeros(shape, np.int32))
+
+
+def weight(out: int, width: int, number_format: Any = F32) -> Any:
+    values = np.zeros((out, width), np.float32)
+    return BACKEND.pack(StoredTensor("w", number_format, values.shape, quantize_tensor(number_format, values)))
+
+
+CACHE = BACKEND.pages(2, 2, 4, dtype.F32)
+REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
+    "add shapes": (lambda: ops.add(f32(2, 3), f32(3, 2)), r"must be equal, got f32\[2, 3\] and f32\[3, 2\]"),
+    "add types": (lambda: ops.add(f32(2), i32(2)), "must be equal"),
+    "too few": (lambda: ops.add(f32(2)), "add takes x, y; got 1 arguments"),
+    "unknown option": (lambda: ops.add(f32(2), f32(2), eps=1), "add has no option eps"),
+    "norm weight": (lambda: ops.rms_norm(f32(2, 3), f32(4), eps=1e-5), "one element a column of x"),
+    "residual": (lambda: ops.add_rms_norm(f32(2, 3), f32(2, 4), f32(3), eps=1e-5), "residual .* must be like x"),
+    "linear columns": (lambda: ops.linear(f32(2, 3), weight(4, 5)), "as many columns as weight"),
+    "linear rank": (lambda: ops.linear(f32(2, 3), f32(3)), "must have two dimensions"),
+    "linear bias": (lambda: ops.linear(f32(2, 3), weight(4, 3), f32(5)), "bias .* must have 4 elements"),
+    "int8 rows": (lambda: ops.linear(ops.quantize_rows(f32(2, 32)), weight(4, 32)), "multiplies float activations"),
+    "biases": (lambda: ops.linear_group(f32(2, 3), (weight(4, 3), weight(4, 3)), (f32(4),)), "1 biases for 2 weights"),
+    "gate and up": (lambda: ops.linear_silu_mul(f32(2, 3), weight(4, 3), weight(5, 3)), "gate gives .* but up gives"),
+    "rope style": (lambda: ops.rope(f32(2, 8), i32(2), f32(9, 4), head_dim=4, style="other"), "must be one of"),
+    "rope heads": (lambda: ops.rope(f32(2, 9), i32(2), f32(9, 4), head_dim=4, style="half"), "whole heads of 4"),
+    "rope table": (lambda: ops.rope(f32(2, 8), i32(2), f32(9, 6), head_dim=4, style="half"), "even part of a head"),
+    "positions": (lambda: ops.rope(f32(2, 8), i32(3), f32(9, 4), head_dim=4, style="half"), "one element a row"),
+    "store width": (lambda: ops.store_kv(f32(2, 9), f32(2, 9), CACHE, i32(2)), "must both have 8 columns"),
+    "store slots": (lambda: ops.store_kv(f32(2, 8), f32(2, 8), CACHE, i32(3)), "one element a row of k"),
+    "window": (
+        lambda: ops.attention(f32(2, 8), CACHE, i32(2), i32(1), i32(1, 1), scale=1.0, window=0),
+        "window 0 must be positive",
+    ),
+    "query heads": (lambda: ops.attention(f32(2, 12), CACHE, i32(2), i32(1), i32(1, 1), scale=1.0), "whole groups"),
+    "k": (lambda: ops.top_k(f32(2, 5), k=6), "k 6 must lie between 1 and the 5"),
+    "two devices": (
+        lambda: ops.add(f32(2), ReferenceBackend().tensor(np.zeros(2, np.float32))),
+        "all arguments on one device",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED, ids=str)
+def test_refused(case: str) -> None:
+    make, message = REFUSED[case]
+    with pytest.raises(OpError, match=message) as caught:
+        make()
+    assert "\n" not in str(caught.value)
+
+
+def test_int8_weights_take_int8_rows() -> None:
+    assert ops.linear(ops.quantize_rows(f32(2, 32)), weight(4, 32, Q8_0)).shape == (2, 4)
+
+
+def graph() -> Graph:
+    spec = Spec((TOKENS, 4), dtype.F32)
+    return trace(lambda x: {"y": ops.add(ops.add(x, x), x)}, {"x": spec})
+
+
+def test_the_value_decides() -> None:
+    """Real arguments run now; one traced argument is enough to record, and real ones become constants."""
+    assert ops.add(f32(2, 2), f32(2, 2)).numpy().tolist() == [[0, 0], [0, 0]]
+    constant = f32(4)
+    recorded = trace(lambda x: {"y": ops.rms_norm(x, constant, eps=1e-5)}, {"x": Spec((TOKENS, 4), dtype.F32)})
+    assert recorded.calls[0].args[1] is constant
+    assert recorded.outputs["y"].shape == (TOKENS, 4)
+
+
+def test_legal_graph_is_returned() -> None:
+    legal = graph()
+    assert legal.check() is legal
+
+
+def broken(change: Callable[[Graph], Any]) -> Graph:
+    made = graph()
+    change(made)
+    return made
+
+
+def claim_other_spec(made: Graph) -> None:
+    call = made.calls[1]
+    wrong = Value(made, Spec((TOKENS, 5), dtype.F32), "wrong")
+    made.calls[1] = Call(call.op, call.args, call.options, (wrong,))
+
+
+def update_a_value(made: Graph) -> None:
+    rows, slots = Spec((TOKENS, 8), dtype.F32), Spec((TOKENS,), dtype.I32)
+    k, where = made.input("k", rows), made.input("where", slots)
+    cache = made.input("cache", Spec((2, 2, 2, 64, 4), dtype.F32))
+    made.calls.append(Call(ops.store_kv, (k, k, cache, where), {}, ()))
+
+
+ILLEGAL: dict[str, tuple[Callable[[Graph], Any], str]] = {
+    "order": (lambda made: made.calls.reverse(), r"call 0 \(add\) uses .* before it is defined"),
+    "missing": (lambda made: made.calls.pop(0), "before it is defined"),
+    "defined twice": (lambda made: made.calls.append(made.calls[0]), "a second time"),
+    "claimed spec": (claim_other_spec, "its rule gives"),
+    "updated value": (update_a_value, "only state may be updated"),
+    "undefined output": (lambda made: made.calls.pop(), "which no call defines"),
+}
+
+
+@pytest.mark.parametrize("case", ILLEGAL, ids=str)
+def test_illegal(case: str) -> None:
+    change, message = ILLEGAL[case]
+    with pytest.raises(GraphError, match=message):
+        broken(change).check()
+
+
+def test_values_of_two_graphs_do_not_mix() -> None:
+    other = graph().inputs["x"]
+    with pytest.raises(GraphError, match="mixes values of two graphs"):
+        trace(lambda x: {"y": ops.add(x, other)}, {"x": Spec((TOKENS, 4), dtype.F32)})
+
+
+def test_inputs_have_names_of_their_own() -> None:
+    made = graph()
+    with pytest.raises(GraphError, match="input x is declared twice"):
+        made.input("x", Spec((TOKENS,), dtype.F32))

@@ -1,0 +1,182 @@
+"""Plans: the regime a step falls into, memory by regime, and clear errors for steps that do not fit."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sporelm import ops
+from sporelm.backends.reference import ReferenceBackend
+from sporelm.errors import GraphError, OpError
+from sporelm.ops import Graph, Spec, Symbol, Value, trace
+from sporelm.plan import Plan
+from sporelm.plan.plan import bounded, lifetimes
+from sporelm.tensor.dtype import F32, I32
+
+WIDTH = 16
+SPECS = {"x": Spec((Symbol("tokens", 20), WIDTH), F32), "rows": Spec((Symbol("rows", 6),), I32)}
+
+
+class Regimes(ReferenceBackend):
+    """The reference with three regimes, real sizes, and a list of the programs it was asked for."""
+
+    regimes: Mapping[str, int] = {"one": 1, "few": 4, "many": 16}
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[tuple[str, Graph, Any]] = []
+
+    def value_bytes(self, spec: Spec) -> int:
+        return int(np.prod(spec.bound)) * spec.dtype.nbytes
+
+    def program(self, graph: Graph, placement: Any, regime: str) -> Any:
+        self.asked.append((regime, graph, placement))
+        return super().program(graph, placement, regime)
+
+
+def twice_and_more(x: Any, rows: Any) -> dict[str, Any]:
+    total = ops.add(x, x)
+    for _ in range(6):
+        total = ops.add(total, x)
+    return {"y": ops.select_rows(total, rows)}
+
+
+@pytest.fixture
+def plan() -> Plan:
+    return Plan(trace(twice_and_more, SPECS), Regimes())
+
+
+def step(plan: Plan, tokens: int, rows: int) -> dict[str, np.ndarray]:
+    x = np.arange(tokens * WIDTH, dtype=np.float32).reshape(tokens, WIDTH)
+    return plan.run({"x": x, "rows": np.arange(rows, dtype=np.int32)}, {"tokens": tokens, "rows": rows})
+
+
+@pytest.mark.parametrize(
+    ("tokens", "rows", "regime"),
+    [(1, 1, "one"), (2, 1, "few"), (4, 4, "few"), (5, 1, "many"), (16, 6, "many"), (1, 2, "few")],
+)
+def test_regime_is_the_first_that_holds_the_step(plan: Plan, tokens: int, rows: int, regime: str) -> None:
+    assert plan.regime_of({"tokens": tokens, "rows": rows}) == regime
+
+
+def test_one_program_per_regime(plan: Plan) -> None:
+    for tokens in (1, 1, 3, 4, 2, 9, 16, 1):
+        assert (step(plan, tokens, 1)["y"] == np.arange(WIDTH) * 8).all()
+    assert [regime for regime, _, _ in plan.backend.asked] == ["one", "few", "many"]  # type: ignore[attr-defined]
+    assert plan.num_programs == 3
+
+
+def test_symbols_are_bounded_by_the_regime(plan: Plan) -> None:
+    plan.prepare()
+    highs = {regime: {e.high for value in graph.inputs.values() for e in value.shape if isinstance(e, Symbol)}
+             for regime, graph, _ in plan.backend.asked}  # type: ignore[attr-defined]  # fmt: skip
+    assert highs == {"one": {1}, "few": {4}, "many": {16, 6}}
+    sizes = plan.arena_bytes
+    assert sizes["one"] < sizes["few"] < sizes["many"]
+
+
+def test_arena_is_smaller_than_all_values(plan: Plan) -> None:
+    """Nine values of 16 x 16 floats, but at most five at once: x, and lives that end a call late."""
+    plan.prepare(["many"])
+    assert plan.arena_bytes["many"] <= 5 * 16 * WIDTH * 4 + 2 * 6 * WIDTH * 4
+    assert plan.num_programs == 1
+
+
+def test_placement_names_every_value(plan: Plan) -> None:
+    plan.prepare(["few"])
+    ((_, graph, placement),) = plan.backend.asked  # type: ignore[attr-defined]
+    values = [*graph.inputs.values(), *(value for call in graph.calls for value in call.results)]
+    assert placement.offsets.keys() == {id(value) for value in values}
+
+
+def test_prepare_reports(plan: Plan) -> None:
+    seen: list[tuple[str, int, int]] = []
+    plan.prepare(progress=lambda stage, done, total: seen.append((stage, done, total)))
+    assert seen == [("compile", 0, 3), ("compile", 1, 3), ("compile", 2, 3), ("compile", 3, 3)]
+
+
+def test_describe_says_what_is_there(plan: Plan) -> None:
+    plan.prepare(["one"])
+    text = plan.describe()
+    for part in ("8 calls on reference", "7 add", "1 select_rows", "tokens<=20", "one (up to 1 tokens): arena", "not made"):
+        assert part in text
+
+
+@pytest.mark.parametrize(
+    ("tokens", "rows", "message"),
+    [
+        (17, 1, "17 tokens is more than the 16"),
+        (21, 1, "tokens is 21; the plan takes 1 to 20"),
+        (0, 1, "tokens is 0"),
+        (-3, 1, "tokens is -3"),
+        (3, 7, "rows is 7; the plan takes 1 to 6"),
+    ],
+)
+def test_step_that_does_not_fit(plan: Plan, tokens: int, rows: int, message: str) -> None:
+    with pytest.raises(OpError, match=message):
+        plan.regime_of({"tokens": tokens, "rows": rows})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"x": np.zeros((3, WIDTH), np.float32)}, r"input x must be f32\[2, 16\], got float32\[3, 16\]"),
+        ({"x": np.zeros((2, WIDTH))}, r"input x must be f32\[2, 16\], got float64\[2, 16\]"),
+        ({"rows": np.zeros(1, np.int64)}, r"input rows must be i32\[1\], got int64\[1\]"),
+        ({"y": np.zeros(1, np.int32)}, r"arrays must be given for \['rows', 'x'\], got \['rows', 'x', 'y'\]"),
+    ],
+)
+def test_arrays_that_do_not_fit(plan: Plan, change: dict[str, np.ndarray], message: str) -> None:
+    arrays = {"x": np.zeros((2, WIDTH), np.float32), "rows": np.zeros(1, np.int32)} | change
+    with pytest.raises(OpError, match=message):
+        plan.run(arrays, {"tokens": 2, "rows": 1})
+
+
+def test_extents_must_be_all_there(plan: Plan) -> None:
+    with pytest.raises(OpError, match=r"extents must be given for \['rows', 'tokens'\], got \['tokens'\]"):
+        plan.run({}, {"tokens": 2})
+
+
+def test_unknown_regime_is_an_error(plan: Plan) -> None:
+    with pytest.raises(OpError, match="no regime 'some'; it has one, few, many"):
+        plan.prepare(["some"])
+
+
+def test_one_bound_per_symbol() -> None:
+    specs = {"x": Spec((Symbol("tokens", 4), 2), F32), "y": Spec((Symbol("tokens", 5), 2), F32)}
+    with pytest.raises(OpError, match="symbol tokens is bounded by 5 and 4"):
+        Plan(trace(lambda x, y: {"x": ops.add(x, x), "y": ops.add(y, y)}, specs), Regimes())
+
+
+def test_illegal_graph_is_refused() -> None:
+    graph = trace(twice_and_more, SPECS)
+    graph.calls.pop(0)
+    with pytest.raises(GraphError, match="before it is defined"):
+        Plan(graph, Regimes())
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), min_size=1, max_size=20))
+def test_results_never_share_with_arguments_of_this_or_the_last_call(pairs: list[tuple[int, int]]) -> None:
+    """Random graphs of adds: two values share memory only if a whole call lies between their lives."""
+
+    def function(x: Any) -> dict[str, Any]:
+        values = [x]
+        for left, right in pairs:
+            values.append(ops.add(values[left % len(values)], values[right % len(values)]))
+        return {"y": values[-1]}
+
+    graph = bounded(trace(function, {"x": Spec((Symbol("tokens", 20), WIDTH), F32)}), {"tokens": 4})
+    backend = Regimes()
+    plan = Plan(graph, backend)
+    plan.prepare(["few"])
+    ((_, graph, placement),) = backend.asked
+    lives = lifetimes(graph)
+    for number, call in enumerate(graph.calls):
+        near: list[Value] = [*call.values(), *(graph.calls[number - 1].values() if number else [])]
+        for result in call.results:
+            for value in near:
+                assert value is result or placement.offsets[id(value)] != placement.offsets[id(result)]
+    assert all(last >= len(graph.calls) for value, _, last in lives.values() if value in graph.outputs.values())

@@ -1,0 +1,278 @@
+"""Rewriting rules: each fuses what it should, leaves what it must, and never changes a result."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from close import assert_close
+
+from sporelm import ops
+from sporelm.backends.reference import ReferenceBackend
+from sporelm.errors import GraphError
+from sporelm.ops import Graph, Spec, Symbol, trace
+from sporelm.plan import RULES, Plan, rewrite
+from sporelm.quant import F32, Q8_0, QuantFormat, quantize_tensor
+from sporelm.tensor import dtype
+from sporelm.weights.stored import StoredTensor
+
+TOKENS = Symbol("tokens", 8)
+WIDTH = 32
+ALL_RULES = ("add_rms_norm", "linear_silu_mul", "linear_group", "rope_store", "quantize_rows")
+RANDOM = np.random.default_rng(3)
+
+
+class Fusing(ReferenceBackend):
+    """The reference with rules on, so that fused ops run by their numpy meanings."""
+
+    def __init__(self, *rules: str) -> None:
+        super().__init__()
+        self.rules = rules
+
+
+BACKEND = Fusing()
+NORM = BACKEND.tensor(RANDOM.standard_normal(WIDTH).astype(np.float32))
+
+
+def weight(out: int = WIDTH, number_format: type[QuantFormat] = F32) -> Any:
+    values = RANDOM.standard_normal((out, WIDTH)).astype(np.float32)
+    return BACKEND.pack(StoredTensor("w", number_format, values.shape, quantize_tensor(number_format, values)))
+
+
+def names(graph: Graph) -> list[str]:
+    return [call.op.name for call in graph.calls]
+
+
+def traced(function: Callable[..., Any], inputs: int = 1) -> Graph:
+    """The graph of a function of `inputs` arguments [tokens, width]; results are named by their place."""
+
+    def outputs(**values: Any) -> dict[str, Any]:
+        results = function(*values.values())
+        return {str(index): value for index, value in enumerate(results if isinstance(results, tuple) else (results,))}
+
+    return trace(outputs, {f"x{index}": Spec((TOKENS, WIDTH), dtype.F32) for index in range(inputs)})
+
+
+def same_results(graph: Graph, *rules: str) -> Graph:
+    """The rewritten graph, after checking that both give the same bits."""
+    arrays = {name: RANDOM.standard_normal((5, WIDTH)).astype(np.float32) for name in graph.inputs}
+    plain = Plan(graph, Fusing()).run(arrays, {"tokens": 5})
+    plan = Plan(graph, Fusing(*rules))
+    for name, array in plan.run(arrays, {"tokens": 5}).items():
+        assert_close(array, plain[name], "exact")
+    return plan.graph
+
+
+def test_rules_are_known_in_order() -> None:
+    rewrite(traced(lambda x: ops.add(x, x)), ())
+    assert tuple(RULES) == ALL_RULES
+
+
+def test_unknown_rule_is_an_error() -> None:
+    with pytest.raises(GraphError, match="no rewriting rule fuse_all"):
+        rewrite(traced(lambda x: ops.add(x, x)), ["fuse_all"])
+
+
+def test_no_rule_no_change() -> None:
+    graph = traced(lambda x, y: ops.rms_norm(ops.add(x, y), NORM, eps=1e-5), 2)
+    assert rewrite(graph, ()) is graph
+
+
+class TestAddRmsNorm:
+    def test_fused_and_the_sum_stays(self) -> None:
+        def function(x: Any, y: Any) -> Any:
+            total = ops.add(x, y)
+            return ops.rms_norm(total, NORM, eps=1e-5), ops.add(total, y)
+
+        assert names(same_results(traced(function, 2), "add_rms_norm")) == ["add_rms_norm", "add"]
+
+    def test_sum_used_between_is_defined_in_time(self) -> None:
+        def function(x: Any, y: Any) -> Any:
+            total = ops.add(x, y)
+            between = ops.silu_mul(total, y)
+            return ops.rms_norm(total, NORM, eps=1e-5), between
+
+        assert names(same_results(traced(function, 2), "add_rms_norm")) == ["add_rms_norm", "silu_mul"]
+
+    def test_only_one_norm_of_a_sum(self) -> None:
+        def function(x: Any, y: Any) -> Any:
+            total = ops.add(x, y)
+            return ops.rms_norm(total, NORM, eps=1e-5), ops.rms_norm(total, NORM, eps=1e-6)
+
+        assert names(same_results(traced(function, 2), "add_rms_norm")) == ["add_rms_norm", "rms_norm"]
+
+    def test_norm_of_an_input_stays(self) -> None:
+        graph = traced(lambda x: ops.rms_norm(x, NORM, eps=1e-5))
+        assert names(same_results(graph, "add_rms_norm")) == ["rms_norm"]
+
+
+class TestLinearGroup:
+    def test_query_key_value(self) -> None:
+        weights = [weight(64), weight(), weight()]
+        graph = traced(lambda x: tuple(ops.linear(x, each) for each in weights))
+        fused = same_results(graph, "linear_group")
+        assert names(fused) == ["linear_group"]
+        assert fused.calls[0].args[1] == tuple(weights)
+
+    def test_biases_are_kept(self) -> None:
+        first, second, bias = weight(), weight(), BACKEND.tensor(np.arange(WIDTH, dtype=np.float32))
+        graph = traced(lambda x: (ops.linear(x, first), ops.linear(x, second, bias)))
+        assert same_results(graph, "linear_group").calls[0].args[2] == (None, bias)
+
+    def test_types_do_not_mix(self) -> None:
+        weights = [weight(), weight(number_format=Q8_0), weight()]
+        graph = traced(lambda x: tuple(ops.linear(x, each) for each in weights))
+        assert sorted(names(same_results(graph, "linear_group"))) == ["linear", "linear_group"]
+
+    def test_different_rows_stay_apart(self) -> None:
+        first, second = weight(), weight()
+        graph = traced(lambda x, y: (ops.linear(x, first), ops.linear(y, second)), 2)
+        assert names(same_results(graph, "linear_group")) == ["linear", "linear"]
+
+
+class TestLinearSiluMul:
+    def test_fused_with_gate_first(self) -> None:
+        gate, up = weight(), weight()
+        graph = traced(lambda x: ops.silu_mul(ops.linear(x, gate), ops.linear(x, up)))
+        fused = same_results(graph, "linear_silu_mul")
+        assert names(fused) == ["linear_silu_mul"]
+        assert fused.calls[0].args[1:] == (gate, up)
+
+    def test_taken_before_linear_group(self) -> None:
+        gate, up = weight(), weight()
+        graph = traced(lambda x: ops.silu_mul(ops.linear(x, gate), ops.linear(x, up)))
+        assert names(same_results(graph, *ALL_RULES)) == ["linear_silu_mul"]
+
+    def test_result_used_elsewhere_stays(self) -> None:
+        gate, up = weight(), weight()
+
+        def function(x: Any) -> Any:
+            left = ops.linear(x, gate)
+            return ops.silu_mul(left, ops.linear(x, up)), left
+
+        assert names(same_results(traced(function), "linear_silu_mul")) == ["linear", "linear", "silu_mul"]
+
+    @pytest.mark.parametrize("why", ["bias", "types", "rows", "twice"])
+    def test_what_does_not_fit_stays(self, why: str) -> None:
+        gate, up = weight(), weight(number_format=Q8_0 if why == "types" else F32)
+        bias = BACKEND.tensor(np.ones(WIDTH, np.float32))
+
+        def function(x: Any, y: Any) -> Any:
+            left = ops.linear(x, gate, bias) if why == "bias" else ops.linear(x, gate)
+            right = left if why == "twice" else ops.linear(y if why == "rows" else x, up)
+            return ops.silu_mul(left, right)
+
+        assert "linear_silu_mul" not in names(same_results(traced(function, 2), "linear_silu_mul"))
+
+
+class TestRopeStore:
+    TABLE = BACKEND.tensor(RANDOM.standard_normal((64, 8)).astype(np.float32))
+
+    def graph(self, function: Callable[..., dict[str, Any]]) -> Graph:
+        whole = Spec((TOKENS,), dtype.I32)
+        rows = {name: Spec((TOKENS, 16), dtype.F32) for name in ("q", "k", "v")}
+        return trace(function, rows | {"positions": whole, "slots": whole})
+
+    def rope(self, x: Any, positions: Any, style: str = "half") -> Any:
+        return ops.rope(x, positions, self.TABLE, head_dim=8, style=style)
+
+    def check(self, function: Callable[..., dict[str, Any]], expected: list[str]) -> None:
+        """Rewrites, compares the ops, then results and the cache's content."""
+        arrays = {name: RANDOM.standard_normal((3, 16)).astype(np.float32) for name in ("q", "k", "v")}
+        arrays |= {"positions": np.array([5, 6, 7], np.int32), "slots": np.array([5, 70, 7], np.int32)}
+        held = []
+        for rules in ((), ("rope_store",)):
+            self.cache = BACKEND.pages(2, 2, 8, dtype.F32)
+            plan = Plan(self.graph(function), Fusing(*rules))
+            outputs = plan.run(arrays, {"tokens": 3})
+            held.append([*outputs.values(), BACKEND.export_pages(self.cache, [0, 1])])
+        assert names(plan.graph) == expected
+        for fused, plain in zip(*held, strict=True):
+            assert_close(fused, plain, "exact")
+
+    def test_fused(self) -> None:
+        def function(q: Any, k: Any, v: Any, positions: Any, slots: Any) -> dict[str, Any]:
+            turned = self.rope(q, positions)
+            ops.store_kv(self.rope(k, positions), v, self.cache, slots)
+            return {"q": ops.add(turned, turned)}
+
+        self.check(function, ["rope_store", "add"])
+
+    def test_keys_used_elsewhere_stay(self) -> None:
+        def function(q: Any, k: Any, v: Any, positions: Any, slots: Any) -> dict[str, Any]:
+            turned, keys = self.rope(q, positions), self.rope(k, positions)
+            ops.store_kv(keys, v, self.cache, slots)
+            return {"q": turned, "k": keys}
+
+        self.check(function, ["rope", "rope", "store_kv"])
+
+    def test_query_used_before_the_store_stays(self) -> None:
+        def function(q: Any, k: Any, v: Any, positions: Any, slots: Any) -> dict[str, Any]:
+            turned = self.rope(q, positions)
+            early = ops.add(turned, turned)
+            ops.store_kv(self.rope(k, positions), v, self.cache, slots)
+            return {"q": early}
+
+        self.check(function, ["rope", "add", "rope", "store_kv"])
+
+    def test_other_style_stays(self) -> None:
+        def function(q: Any, k: Any, v: Any, positions: Any, slots: Any) -> dict[str, Any]:
+            turned = self.rope(q, positions, style="adjacent")
+            ops.store_kv(self.rope(k, positions), v, self.cache, slots)
+            return {"q": turned}
+
+        self.check(function, ["rope", "rope", "store_kv"])
+
+    def test_state_keeps_its_order(self) -> None:
+        """Two stores in one cache: the second wins before and after."""
+
+        def function(q: Any, k: Any, v: Any, positions: Any, slots: Any) -> dict[str, Any]:
+            first, second = self.rope(q, positions), self.rope(v, positions)
+            ops.store_kv(self.rope(k, positions), v, self.cache, slots)
+            ops.store_kv(self.rope(v, positions), q, self.cache, slots)
+            return {"q": first, "v": second}
+
+        self.check(function, ["rope_store", "rope_store"])
+
+
+class TestQuantizeRows:
+    def test_shared_by_all_users(self) -> None:
+        weights = [weight(number_format=Q8_0) for _ in range(5)]
+
+        def function(x: Any) -> Any:
+            hidden = ops.rms_norm(x, NORM, eps=1e-5)
+            group = tuple(ops.linear(hidden, each) for each in weights[:2])
+            return *group, ops.silu_mul(ops.linear(hidden, weights[2]), ops.linear(hidden, weights[3])), hidden
+
+        fused = same_results(traced(function), *ALL_RULES)
+        assert names(fused) == ["rms_norm", "quantize_rows", "linear_group", "linear_silu_mul"]
+
+    def test_inputs_too(self) -> None:
+        only = weight(number_format=Q8_0)
+        graph = traced(lambda x: ops.linear(x, only))
+        assert names(same_results(graph, "quantize_rows")) == ["quantize_rows", "linear"]
+
+    def test_float_weights_keep_float_rows(self) -> None:
+        whole, rounded = weight(), weight(number_format=Q8_0)
+        graph = traced(lambda x: (ops.linear(x, whole), ops.linear(x, rounded)))
+        fused = same_results(graph, "quantize_rows")
+        assert names(fused) == ["quantize_rows", "linear", "linear"]
+        assert fused.calls[1].args[0] is fused.inputs["x0"]
+        assert fused.calls[2].args[0] is fused.calls[0].results[0]
+
+
+@pytest.mark.parametrize("updated_between", [False, True])
+def test_updates_are_barriers_for_what_reads_the_state(updated_between: bool) -> None:
+    """A rope whose table is state does not move across a call that changes the table (traced only: the table is odd)."""
+    table, cache = BACKEND.pages(1, 1, 2, dtype.F32), BACKEND.pages(1, 1, 2, dtype.F32)
+
+    def function(q: Any, k: Any, slots: Any) -> dict[str, Any]:
+        turned, keys = (ops.rope(x, slots, table, head_dim=2, style="half") for x in (q, k))
+        if updated_between:
+            ops.store_kv(k, k, table, slots)
+        ops.store_kv(keys, k, cache, slots)
+        return {"q": turned}
+
+    rows = Spec((TOKENS, 2), dtype.F32)
+    graph = rewrite(trace(function, {"q": rows, "k": rows, "slots": Spec((TOKENS,), dtype.I32)}), ALL_RULES)
+    assert names(graph) == (["rope", "rope", "store_kv", "store_kv"] if updated_between else ["rope_store"])
