@@ -1,6 +1,7 @@
 """How a byte-level BPE vocabulary wants its text cut before merging: the names of `tokenizer.ggml.pre`.
 
-The patterns are those of the models' own tokenizer.json files; the names and defaults are llama.cpp's (llama-vocab.cpp).
+The patterns are those of the models' own tokenizer.json files; the names and defaults are
+llama.cpp's (llama-vocab.cpp).
 """
 
 from __future__ import annotations

@@ -1,0 +1,269 @@
+"""Tokenizers from Hugging Face folders: tokenizer.json and the small files beside it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from sporelm.errors import ModelFileError, ModelNotFound, UnsupportedModel
+from sporelm.text.decoders import decoding_of
+from sporelm.text.special_tokens import SpecialTokens, stop_ids
+from sporelm.text.token_bytes import byte_alphabet
+from sporelm.text.tokenizer import Tokenizer, one_line
+
+MAX_TOKENIZER_BYTES = 512 << 20
+MAX_SMALL_FILE_BYTES = 16 << 20
+_NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+# A text whose ids show what the post-processor puts around them.
+_PROBE = "a"
+
+
+class Folder:
+    """The checked contents of one folder's small JSON files. A file that is absent counts as empty."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config = self.read("tokenizer_config.json")
+        self.special_map = self.read("special_tokens_map.json")
+        self.generation = self.read("generation_config.json")
+        self.model = self.read("config.json")
+
+    def read(self, name: str) -> dict[str, Any]:
+        path = self.path / name
+        if not path.is_file():
+            return {}
+        try:
+            value = json.loads(_bytes_of(path, MAX_SMALL_FILE_BYTES))
+        except (ValueError, RecursionError) as error:
+            raise ModelFileError(f"{path} is not JSON: {one_line(error)}") from None
+        if not isinstance(value, dict):
+            raise ModelFileError(f"{path} holds a {type(value).__name__}, not an object")
+        return value
+
+    def names(self) -> dict[str, str]:
+        """The text of "bos_token", "eos_token", ...; tokenizer_config.json decides before special_tokens_map.json."""
+        found: dict[str, str] = {}
+        for name in _NAMED:
+            value = self.config[name] if name in self.config else self.special_map.get(name)
+            if isinstance(value, dict):
+                value = value.get("content")
+            if value is None:
+                continue
+            if not isinstance(value, str):
+                raise ModelFileError(f"{self.path}: {name} is a {type(value).__name__}, not a text")
+            found[name] = value
+        return found
+
+    def ids(self, name: str) -> list[int]:
+        """The ids that generation_config.json, or else config.json, gives for `name`: one, several or none."""
+        value = self.generation.get(name)
+        if value is None:
+            value = self.model.get(name)
+        values = value if isinstance(value, list) else [] if value is None else [value]
+        for token in values:
+            if type(token) is not int or token < 0:
+                raise ModelFileError(f"{self.path}: {name} holds {token!r:.60}, which is no token id")
+        return values
+
+    def flag(self, name: str) -> bool | None:
+        """A yes or no of tokenizer_config.json; None where it does not say."""
+        value = self.config.get(name)
+        if value is not None and not isinstance(value, bool):
+            raise ModelFileError(f"{self.path}: {name} is {value!r:.60}, not true or false")
+        return value
+
+    def chat_templates(self) -> dict[str, str]:
+        """Name -> source; chat_template.jinja and additional_chat_templates/*.jinja decide before the JSON."""
+        value = self.config.get("chat_template")
+        found: dict[str, str] = {}
+        if isinstance(value, str):
+            found["default"] = value
+        elif isinstance(value, list):
+            for entry in value:
+                if not (isinstance(entry, dict) and isinstance(entry.get("name"), str)):
+                    raise ModelFileError(f"{self.path}: an entry of chat_template has no name")
+                if not isinstance(entry.get("template"), str):
+                    raise ModelFileError(f"{self.path}: the chat template {entry['name'][:60]!r} is not a text")
+                found[entry["name"]] = entry["template"]
+        elif value is not None:
+            raise ModelFileError(f"{self.path}: chat_template is a {type(value).__name__}, not a text")
+        for path in sorted((self.path / "additional_chat_templates").glob("*.jinja")):
+            found[path.stem] = _text_of(path)
+        if (path := self.path / "chat_template.jinja").is_file():
+            found["default"] = _text_of(path)
+        return found
+
+
+def tokenizer_of_folder(path: Path) -> Tokenizer:
+    """The tokenizer of a Hugging Face folder.
+
+    Raises ModelNotFound without a tokenizer.json, UnsupportedModel where only a SentencePiece model is,
+    ModelFileError for files that are damaged or contradict each other.
+    """
+    file = path / "tokenizer.json"
+    if not file.is_file():
+        if (path / "tokenizer.model").is_file():
+            raise UnsupportedModel(
+                f"{path} has only a SentencePiece tokenizer.model, which is not supported; save it as a tokenizer.json"
+            )
+        raise ModelNotFound(f"{path} has no tokenizer.json")
+    folder = Folder(path)
+    label = str(file)
+    parsing = _load(file)
+    _add_missing(parsing, folder)
+    vocab_size = _vocab_size(parsing, label)
+    added = parsing.get_added_tokens_decoder()
+    spec = _spec_of(parsing, label)
+    decoding = decoding_of(parsing, spec.get("decoder"), frozenset(added))
+    return Tokenizer(
+        parsing,
+        lambda: _plain_twin(parsing),
+        decoding=decoding,
+        special=_special_tokens(parsing, folder, added, vocab_size),
+        chat_templates=folder.chat_templates(),
+        vocab_size=vocab_size,
+        missing_bytes=_missing_bytes(parsing, spec),
+        label=label,
+    )
+
+
+def _load(file: Path) -> Any:
+    from tokenizers import Tokenizer as LibraryTokenizer
+
+    data = _bytes_of(file, MAX_TOKENIZER_BYTES)
+    try:
+        tokenizer = LibraryTokenizer.from_buffer(data)
+        tokenizer.no_truncation()  # a prompt is never cut
+        tokenizer.no_padding()
+        tokenizer.encode_special_tokens = False
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # a panic of the library is a BaseException
+        raise ModelFileError(f"{file} cannot be read: {one_line(error)}") from None
+    return tokenizer
+
+
+def _plain_twin(parsing: Any) -> Any:
+    """A tokenizer over the same model that takes the text of control tokens for plain text."""
+    from tokenizers import Tokenizer as LibraryTokenizer
+
+    twin = LibraryTokenizer(parsing.model)
+    if parsing.normalizer is not None:
+        twin.normalizer = parsing.normalizer
+    if parsing.pre_tokenizer is not None:
+        twin.pre_tokenizer = parsing.pre_tokenizer
+    twin.add_tokens([token for _, token in sorted(parsing.get_added_tokens_decoder().items())])
+    twin.encode_special_tokens = True
+    return twin
+
+
+def _add_missing(tokenizer: Any, folder: Folder) -> None:
+    """Add the tokens that only tokenizer_config.json knows; their ids must be the ones it gives."""
+    from tokenizers import AddedToken
+
+    entries = folder.config.get("added_tokens_decoder", {})
+    if not isinstance(entries, dict):
+        raise ModelFileError(f"{folder.path}: added_tokens_decoder is not an object")
+    try:
+        tokens = sorted((int(key), entry["content"], entry) for key, entry in entries.items())
+    except (KeyError, TypeError, ValueError):
+        raise ModelFileError(f"{folder.path}: added_tokens_decoder is not a table of token ids") from None
+    for token, content, entry in tokens:
+        if not isinstance(content, str):
+            raise ModelFileError(f"{folder.path}: added_tokens_decoder {token} has no text")
+        known = tokenizer.token_to_id(content)
+        if known is None:
+            flags = {k: bool(entry.get(k)) for k in ("lstrip", "rstrip", "normalized", "single_word", "special")}
+            tokenizer.add_tokens([AddedToken(content, **flags)])
+            known = tokenizer.token_to_id(content)
+        if known != token:
+            raise ModelFileError(
+                f"{folder.path}: {content[:60]!r} is token {known} in tokenizer.json but {token} beside it"
+            )
+
+
+def _special_tokens(parsing: Any, folder: Folder, added: dict[int, Any], vocab_size: int) -> SpecialTokens:
+    names = folder.names()
+    ids: dict[str, int] = {}
+    for name, text in names.items():
+        token = parsing.token_to_id(text)
+        if token is not None:
+            ids[name] = token
+        elif name in ("bos_token", "eos_token"):
+            raise ModelFileError(f"{folder.path}: the {name} {text[:60]!r} is not in the vocabulary")
+    ends = folder.ids("eos_token_id")
+    begins = folder.ids("bos_token_id")
+    bos = ids.get("bos_token")
+    if bos is None and "bos_token" not in folder.config and begins and begins[0] < vocab_size:
+        bos = begins[0]
+    eos = ids.get("eos_token", ends[0] if ends and ends[0] < vocab_size else None)
+    control = {token for token, entry in added.items() if entry.special} | {
+        token for token in (bos, eos) if token is not None
+    }
+    prefix, suffix = _around(parsing)
+    if (add_bos := folder.flag("add_bos_token")) is not None and bos is not None:
+        prefix = [bos] if add_bos else [token for token in prefix if token != bos]
+    if (add_eos := folder.flag("add_eos_token")) is not None and eos is not None:
+        suffix = [eos] if add_eos else [token for token in suffix if token != eos]
+    return SpecialTokens(
+        bos_id=bos,
+        eos_id=eos,
+        stop_ids=stop_ids([eos, *ends], {parsing.id_to_token(token): token for token in control}),
+        control=frozenset(control),
+        prefix=tuple(prefix),
+        suffix=tuple(suffix),
+        names=names,
+    )
+
+
+def _around(tokenizer: Any) -> tuple[list[int], list[int]]:
+    """The ids that the post-processor puts before and after a text."""
+    bare = tokenizer.encode(_PROBE, add_special_tokens=False).ids
+    full = tokenizer.encode(_PROBE, add_special_tokens=True).ids
+    for start in range(len(full) - len(bare) + 1):
+        if full[start : start + len(bare)] == bare:
+            return full[:start], full[start + len(bare) :]
+    return [], []
+
+
+def _spec_of(tokenizer: Any, label: str) -> dict[str, Any]:
+    """The parts of tokenizer.json that say how ids become text; of the model, everything but its tables."""
+    parts: dict[str, Any] = {}
+    try:
+        for name in ("decoder", "pre_tokenizer"):
+            part = getattr(tokenizer, name)
+            parts[name] = None if part is None else json.loads(part.__getstate__())
+        for name in ("unk_token", "byte_fallback"):
+            parts[name] = getattr(tokenizer.model, name, None)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ModelFileError(f"{label}: its parts cannot be read: {one_line(error)}") from None
+    return parts
+
+
+def _missing_bytes(tokenizer: Any, spec: dict[str, Any]) -> bytes:
+    """Bytes that a byte-level vocabulary without an unknown token would silently leave out."""
+    if '"ByteLevel"' not in json.dumps(spec["pre_tokenizer"]) or spec["unk_token"] is not None:
+        return b""
+    alphabet = byte_alphabet()
+    never = {0xC0, 0xC1, *range(0xF5, 0x100)}
+    return bytes(b for b in range(256) if b not in never and tokenizer.token_to_id(alphabet[b]) is None)
+
+
+def _vocab_size(tokenizer: Any, label: str) -> int:
+    vocab = tokenizer.get_vocab(with_added_tokens=True)
+    if not vocab:
+        raise ModelFileError(f"{label} has no tokens")
+    return max(vocab.values()) + 1
+
+
+def _bytes_of(path: Path, limit: int) -> bytes:
+    size = path.stat().st_size
+    if size > limit:
+        raise ModelFileError(f"{path} has {size} bytes, more than the {limit} that such a file may have")
+    return path.read_bytes()
+
+
+def _text_of(path: Path) -> str:
+    try:
+        return _bytes_of(path, MAX_SMALL_FILE_BYTES).decode()
+    except UnicodeDecodeError:
+        raise ModelFileError(f"{path} is not UTF-8") from None
