@@ -119,7 +119,8 @@ def render(found: Sequence["Row"], args: argparse.Namespace) -> str:
 
 def context(words: Sequence[str]) -> dict[str, str]:
     """What makes a row traceable: when, on which machine, of which commit, by which command (paths without folders)."""
-    from sporelm.cli.doctor import cpu_model, usable_cores
+    from sporelm.api.machine import usable_cores
+    from sporelm.cli.doctor import cpu_model
 
     command = [Path(word).name if Path(word).exists() else word for word in words]
     return {

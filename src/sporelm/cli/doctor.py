@@ -33,6 +33,8 @@ def parser() -> Parser:
 
 
 def run(args: argparse.Namespace) -> int:
+    from sporelm.api.machine import usable_cores
+
     report: dict[str, Any] = {
         "version": __version__,
         "python": f"{platform.python_version()} ({platform.python_implementation()})",
@@ -65,13 +67,6 @@ def cpu_model() -> str:
     except OSError:
         pass
     return platform.processor() or platform.machine()
-
-
-def usable_cores() -> int:
-    """The cores on which this process may run."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def package_version(name: str) -> str | None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from sporelm.cli import options
 from sporelm.cli.parser import Parser
-from sporelm.errors import RequestError
+from sporelm.errors import RequestError, SporeError
 
 if TYPE_CHECKING:
     from sporelm.api import Completion
@@ -32,7 +32,7 @@ def parser() -> Parser:
     return made
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> None:
     params = options.sampling_params(args)
     prompt = args.prompt if args.prompt is not None else read_text(args.file)
     llm = options.open_model(args)
@@ -50,7 +50,8 @@ def run(args: argparse.Namespace) -> int:
             print(figures(completion), file=sys.stderr)
     finally:
         llm.close()
-    return 1 if completion.finish_reason == "error" else 0
+    if completion.finish_reason == "error":
+        raise SporeError(completion.error or "the request failed without a reason")
 
 
 def read_text(name: str) -> str:
