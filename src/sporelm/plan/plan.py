@@ -17,6 +17,8 @@ from sporelm.tensor.dtype import DType
 TOKENS = "tokens"
 # Extents that no step of a regime takes beyond the regime's tokens: an output row is a token's row.
 BOUNDED = (TOKENS, "rows")
+# Ops whose result's rows depend on the same rows alone: a back-end may run a series of them without a barrier.
+ROW_BY_ROW = frozenset({"add", "add_rms_norm", "embedding", "quantize_rows", "rms_norm", "rope", "silu_mul"})
 
 
 @dataclass(frozen=True)
@@ -166,16 +168,20 @@ def bounded(graph: Graph, limits: Mapping[str, int]) -> Graph:
 def lifetimes(graph: Graph) -> dict[int, tuple[Value, int, int]]:
     """For each value, by id: the value, the call that defines it (-1: an input), and the last that needs its memory.
 
-    A life ends one call after the last use, because a CPU program may start a call while threads still finish the one
-    before; outputs live to the end. So no call's results share memory with its own arguments or the last call's.
+    A life that ends in a series of row-by-row calls lasts to the end of the series, because some threads may still be at
+    its first call when others are at its last. Outputs live to the end.
     """
     end = len(graph.calls)
+    settled = [0] * end  # the call after which all threads are done with this one
+    for position in range(end - 1, -1, -1):
+        series = [call.op.name in ROW_BY_ROW for call in graph.calls[position : position + 2]] == [True, True]
+        settled[position] = settled[position + 1] if series else position
     lives = {id(value): (value, -1, 0) for value in graph.inputs.values()}
     for position, call in enumerate(graph.calls):
         for value in call.values():
-            lives[id(value)] = (*lives[id(value)][:2], position + 1)
+            lives[id(value)] = (*lives[id(value)][:2], settled[position])
         for value in call.results:
-            lives[id(value)] = (value, position, position + 1)
+            lives[id(value)] = (value, position, settled[position])
     for value in graph.outputs.values():
         lives[id(value)] = (*lives[id(value)][:2], end)
     return lives

@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 from sporelm import ops
 from sporelm.backends.reference import ReferenceBackend
 from sporelm.errors import GraphError, OpError
-from sporelm.ops import Graph, Spec, Symbol, Value, trace
+from sporelm.ops import Graph, Spec, Symbol, trace
 from sporelm.plan import Plan
-from sporelm.plan.plan import bounded, lifetimes
+from sporelm.plan.plan import lifetimes
+from sporelm.quant import F32 as FORMAT
 from sporelm.tensor.dtype import F32, I32
+from sporelm.weights.stored import StoredTensor
 
 WIDTH = 16
 SPECS = {"x": Spec((Symbol("tokens", 20), WIDTH), F32), "rows": Spec((Symbol("rows", 6),), I32)}
@@ -79,9 +81,17 @@ def test_symbols_are_bounded_by_the_regime(plan: Plan) -> None:
 
 
 def test_arena_is_smaller_than_all_values(plan: Plan) -> None:
-    """Nine values of 16 x 16 floats, but at most five at once: x, and lives that end a call late."""
+    """A chain of products holds two values at once, however long it is."""
+    square = plan.backend.pack(StoredTensor("w", FORMAT, (WIDTH, WIDTH), np.zeros(WIDTH * WIDTH * 4, np.uint8)))
+
+    def chain(x: Any) -> dict[str, Any]:
+        for _ in range(20):
+            x = ops.linear(x, square)
+        return {"y": x}
+
+    plan = Plan(trace(chain, {"x": SPECS["x"]}), Regimes())
     plan.prepare(["many"])
-    assert plan.arena_bytes["many"] <= 5 * 16 * WIDTH * 4 + 2 * 6 * WIDTH * 4
+    assert plan.arena_bytes["many"] == 2 * 16 * WIDTH * 4
     assert plan.num_programs == 1
 
 
@@ -158,25 +168,37 @@ def test_illegal_graph_is_refused() -> None:
         Plan(graph, Regimes())
 
 
-@given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), min_size=1, max_size=20))
-def test_results_never_share_with_arguments_of_this_or_the_last_call(pairs: list[tuple[int, int]]) -> None:
-    """Random graphs of adds: two values share memory only if a whole call lies between their lives."""
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 30), st.integers(0, 30)), min_size=1, max_size=20))
+def test_results_never_share_with_arguments_still_in_use(steps: list[tuple[bool, int, int]]) -> None:
+    """Random graphs of adds and row selections: within a series of adds, which may overlap, nothing is used again."""
 
-    def function(x: Any) -> dict[str, Any]:
+    def function(x: Any, rows: Any) -> dict[str, Any]:
         values = [x]
-        for left, right in pairs:
-            values.append(ops.add(values[left % len(values)], values[right % len(values)]))
+        for adding, left, right in steps:
+            one, other = values[left % len(values)], values[right % len(values)]
+            values.append(ops.add(one, other) if adding else ops.select_rows(one, rows))
         return {"y": values[-1]}
 
-    graph = bounded(trace(function, {"x": Spec((Symbol("tokens", 20), WIDTH), F32)}), {"tokens": 4})
     backend = Regimes()
-    plan = Plan(graph, backend)
-    plan.prepare(["few"])
+    specs = {"x": Spec((Symbol("tokens", 4), WIDTH), F32), "rows": Spec((Symbol("tokens", 4),), I32)}
+    Plan(trace(function, specs), backend).prepare(["few"])
     ((_, graph, placement),) = backend.asked
-    lives = lifetimes(graph)
     for number, call in enumerate(graph.calls):
-        near: list[Value] = [*call.values(), *(graph.calls[number - 1].values() if number else [])]
-        for result in call.results:
-            for value in near:
-                assert value is result or placement.offsets[id(value)] != placement.offsets[id(result)]
-    assert all(last >= len(graph.calls) for value, _, last in lives.values() if value in graph.outputs.values())
+        busy, before = list(call.values()), number
+        while call.op is ops.add and before and graph.calls[before - 1].op is ops.add:
+            before -= 1
+            busy += graph.calls[before].values()
+        places = {placement.offsets[id(value)] for value in busy}
+        assert placement.offsets[id(call.results[0])] not in places
+
+
+def test_outputs_live_to_the_end_and_values_no_longer_than_needed() -> None:
+    def function(x: Any, rows: Any) -> dict[str, Any]:
+        kept = ops.select_rows(x, rows)
+        gone = ops.select_rows(kept, rows)
+        ops.select_rows(gone, rows)
+        return {"kept": kept}
+
+    graph = trace(function, SPECS)
+    lives = {value.name: (first, last) for value, first, last in lifetimes(graph).values()}
+    assert lives == {"x": (-1, 0), "rows": (-1, 2), "0.0": (0, 3), "1.0": (1, 2), "2.0": (2, 2)}
