@@ -23,8 +23,8 @@ def measure(compiler: Compiler, team: Team) -> dict[str, float]:
     target = compiler.target
 
     def seconds(entry: Entry) -> float:
-        own: list[Region] = []
-        table = assemble([entry], compiler, Cells(), own)
+        cells, own = Cells(), []  # type: tuple[Cells, list[Region]]
+        table = assemble([entry], compiler, cells, own, team.threads)
         return _median(lambda: team.run(table))
 
     blocks = STREAM_BYTES // BLOCK

@@ -174,7 +174,7 @@ def _product(low: Lowering, x: Any, weights: list[Any], biases: list[Any], outs:
     panels = [weight.panels for weight in packed]
     single = Cell("1", 1)
     total = panels[0] if gated else sum(panels)
-    grain = max(1, total // (8 * low.places.threads))
+    grain = max(1, total // (4 * low.places.threads))
     few, high = low.places.few, most(tokens)
     one, several, many = linear.linear_one(target, shape), linear.linear_few(target, shape), linear_many.linear_many(target, shape)
     if high == 1 or cell.name == "rows":
@@ -223,7 +223,8 @@ def _rope_store(low: Lowering, call: Call) -> None:
     fields |= {"cache": low.at(cache), "page_bytes": pages.page_bytes(kv_heads), "slots": low.at(slots)}
     kernel = rope.rope_store(low.places.target, pages, spec_of(table).bound[1], call.options["style"])
     every = heads + kv_heads
-    grain = -(-every // low.places.threads) if most(tokens) == 1 else every
+    # neighbours in a page share cache lines: a thread takes runs of tokens
+    grain = -(-every // low.places.threads) if most(tokens) == 1 else every * min(32, max(1, most(tokens) // 16))
     low.emit(kernel, fields, cell_of(tokens), factor=every, grain=grain)
 
 

@@ -84,7 +84,7 @@ class CpuProgram:
         for call in graph.calls:
             lowering.lower(call)
         self.entries = lowering.entries
-        self._table = assemble(self.entries, compiler, self._cells, self._own)
+        self._table = assemble(self.entries, compiler, self._cells, self._own, team.threads)
         self._inputs = {name: self._array(value) for name, value in graph.inputs.items()}
         self._outputs = {name: (self._array(value), value.shape[0]) for name, value in graph.outputs.items()}
 
@@ -117,7 +117,9 @@ def _count(extent: Extent, extents: Mapping[str, int]) -> int:
     return extents[extent.name] if isinstance(extent, Symbol) else extent
 
 
-def assemble(entries: Sequence[Entry], compiler: Compiler, cells: Cells, own: list[Region]) -> Table:
+def assemble(
+    entries: Sequence[Entry], compiler: Compiler, cells: Cells, own: list[Region], threads: int
+) -> Table:
     """Entries and their descriptors in native form; `own` keeps the descriptors alive."""
     table = np.zeros((len(entries), ENTRY // 8), np.int64)
     descriptors = Region(8 * sum(max(1, len(entry.kernel.fields)) for entry in entries), huge=False)
@@ -139,7 +141,7 @@ def assemble(entries: Sequence[Entry], compiler: Compiler, cells: Cells, own: li
             at += 1
         at += not entry.kernel.fields
     _chain(entries, table)
-    return Table(table)
+    return Table(table, threads)
 
 
 def _word(value: Any, kind: str, cells: Cells) -> int:

@@ -42,10 +42,10 @@ def _yield_address() -> int:
 class Table:
     """The entries of a step, in native form."""
 
-    def __init__(self, entries: np.ndarray) -> None:
+    def __init__(self, entries: np.ndarray, threads: int) -> None:
         self.entries = np.ascontiguousarray(entries, np.int64)
         self.count = len(entries)
-        self.counters = Region(max(1, self.count) * LINE, huge=False)
+        self.counters = Region(max(1, self.count) * threads * LINE, huge=False)
 
 
 class Team:
@@ -113,7 +113,7 @@ class Team:
                 return
             self._closed = True
             self._words[STOP // 8] = 1
-            empty = Table(np.zeros((0, ENTRY // 8), np.int64))
+            empty = Table(np.zeros((0, ENTRY // 8), np.int64), self.threads)
             self._words[JOB_TABLE // 8], self._words[JOB_ENTRIES // 8] = empty.entries.ctypes.data, 0
             if self._workers:
                 self._launch(self._shared.address, self._scratch[0].address)

@@ -117,6 +117,7 @@ def add_page(
         sums = [[k.zero(k.vf) for _ in parts] for _ in range(count)]
         with k.range(page.head_dim) as d:
             line = k.opaque(k.at(keys, d * (PAGE * page.size)))
+            _fetch(k, line, page, len(parts) * k.lanes)
             vectors = [page.load(k, line, part * page.size) for part in parts]
             at = k.opaque(k.at(q, d * 4))
             for r in range(count):
@@ -138,6 +139,7 @@ def add_page(
         weights = k.at(rows.scores, first * (4 * PAGE))
         with k.range(span.positions) as p:
             line = k.opaque(k.at(values, p * (page.padded * page.size)))
+            _fetch(k, line, page, len(parts) * k.lanes)
             vectors = [page.load(k, line, part * page.size) for part in parts]
             at = k.opaque(k.at(weights, p * 4))
             for r in range(count):
@@ -147,6 +149,13 @@ def add_page(
         for r in range(count):
             for c, part in enumerate(parts):
                 k.store(sums[r][c].value, places[r], 4 * part)
+
+
+def _fetch(k: Builder, line: Val, page: Pages, elements: int) -> None:
+    """Ask for what is read next: the values while keys are read, the next head's keys while values are."""
+    if page.element == "f16":
+        for at in range(0, elements * page.size, 64):
+            k.prefetch(line, page.half_bytes + at)
 
 
 @dataclass(frozen=True)

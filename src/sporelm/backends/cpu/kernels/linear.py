@@ -82,14 +82,14 @@ def linear_one(target: Any, shape: Shape, ahead: int = 2048) -> Kernel:
     return Kernel(f"linear_one_{shape.name}", shape.fields(), body)
 
 
-def linear_few(target: Any, shape: Shape, ahead: int = 2048) -> Kernel:
-    """Any number of tokens, in tiles that fit the registers; fastest for a few."""
+def linear_few(target: Any, shape: Shape) -> Kernel:
+    """Any number of tokens, in tiles that fit the registers; fastest for a few. The next panel is fetched meanwhile."""
     largest = target.tiles.few_tokens // (2 if shape.gated else 1)
     sizes = [size for size in (8, 4, 2, 1) if size <= largest]
 
     def tile(k: Builder, f: Any, place: Place, token: Val, size: int) -> None:
         rows = [k.at(f.x, (token + t) * f.x_stride) for t in range(size)]
-        sums = dot_panels(k, shape.format, place.panels, rows, f.width, ahead)
+        sums = dot_panels(k, shape.format, place.panels, rows, f.width, f.panel_bytes)
         for t in range(size):
             result = finish(k, shape, [s.value for s in sums[t]], place.bias)
             k.store(result, k.at(place.out, (token + t) * place.stride))

@@ -46,17 +46,18 @@ def add_block(k: Builder, sums: Sums, blocks: list[Block], records: list[Val], b
             sums[t][p].set(k.fma(scaled, scale, sums[t][p].value))
 
 
-def dot_panels(k: Builder, kind: Any, panels: list[Val], rows: list[Val], width: Val, ahead: int = 0) -> Sums:
+def dot_panels(k: Builder, kind: Any, panels: list[Val], rows: list[Val], width: Val, ahead: int | Val = 0) -> Sums:
     """Each row times each whole panel. `width` counts columns; `ahead` bytes of the panels are prefetched."""
     sums = zeros(k, len(rows), len(panels))
     if isinstance(kind, BlockPanels):
         with k.range((width + (kind.k_step - 1)) // kind.k_step) as group:
             here = [k.at(panel, group * kind.group_bytes) for panel in panels]
             records = [k.opaque(k.at(row, group * (48 * kind.blocks))) for row in rows]
-            if ahead:
+            if not isinstance(ahead, int) or ahead:
                 for start in here:
+                    later = k.at(start, ahead)
                     for line in range(0, kind.group_bytes, 64):
-                        k.prefetch(start, ahead + line)
+                        k.prefetch(later, line)
             for index in range(kind.blocks):
                 blocks = [kind.block(k, start, index) for start in here]
                 add_block(k, sums, blocks, [k.at(r, 48 * index) for r in records], kind.biased)

@@ -30,10 +30,11 @@ def quantize_rows(target: Any) -> Kernel:
 
 def write_record(k: Builder, parts: list[Val], out: Val) -> None:
     """One block, given as f32 vectors, to its record at `out`."""
-    largest = k.fabs(parts[0])
-    for part in parts[1:]:
-        largest = _max(k, largest, k.fabs(part))
-    peak = k.fold(largest, lambda a, b: _max(k, a, b))
+    # magnitudes compare like integers, and NaN as the greatest, so that it is not lost
+    magnitudes = [part.bits(k.vi) & 0x7FFFFFFF for part in parts]
+    while len(magnitudes) > 1:
+        magnitudes = [k.max(a, b) for a, b in zip(magnitudes[::2], magnitudes[1::2], strict=True)]
+    peak = k.fold(magnitudes[0], k.max).bits(f32)
     scale = peak / 127.0
     inverse = k.select(peak > 0.0, k.const(f32, 127.0) / peak, k.const(f32, 0.0))
     total = k.const(k.vi, 0)
@@ -46,7 +47,3 @@ def write_record(k: Builder, parts: list[Val], out: Val) -> None:
     k.store(whole.to_float() * scale, out, 36)
     k.store(whole * -128, out, 40)
 
-
-def _max(k: Builder, a: Val, b: Val) -> Val:
-    """The greater of two magnitudes; NaN if either is, so that it is not lost."""
-    return k.intrinsic("llvm.maximum", a.type, a, b, suffix=a.type)

@@ -1,8 +1,8 @@
 """The native loops of the thread team: run a list of kernels, wait at a barrier, wait for the next step.
 
-A step is a table of entries, each a kernel over a number of items. Threads take chunks of items from a counter until none
-is left, so that a thread whose core is busy elsewhere does less. Chained entries run over the same chunk, one after the
-other, without a barrier between.
+A step is a table of entries, each a kernel over a number of items. Every thread has an equal run of neighbouring items,
+which it takes in chunks; one that is done takes chunks from the others, so that a thread whose core is busy elsewhere does
+less. Chained entries run over the same chunk, one after the other, without a barrier between.
 """
 
 from typing import Any
@@ -16,7 +16,7 @@ from sporelm.backends.cpu.jit.values import i64, pointer
 ENTRY = 80
 FN, DESC, COUNT, FACTOR, GRAIN, CHAIN, GUARD, GUARD_LOW, GUARD_HIGH = range(0, 72, 8)
 
-# the team's shared memory: one cache line each, then a line a thread (parked flag) and a line an entry (counter)
+# the team's shared memory: one cache line each, then a line a thread (parked flag); counters have a line an entry and thread
 GENERATION, ARRIVED, PHASE, JOB, STOP, YIELD, ASLEEP = range(0, 7 * 64, 64)
 JOB_TABLE, JOB_ENTRIES, JOB_COUNTERS, JOB_THREADS = JOB, JOB + 8, JOB + 16, JOB + 24
 PARKED = 512
@@ -49,13 +49,14 @@ class StepLoops:
         with k.when(spun.value > self.spins):
             k.call_address(k.load(i64, team, YIELD))
 
-    def _barrier(self, k: Builder, team: Val, threads: Val, counter: Val) -> None:
-        """All threads arrive; the last one resets the counter of the entry they leave."""
+    def _barrier(self, k: Builder, team: Val, threads: Val, counters: Val) -> None:
+        """All threads arrive; the last one resets the counters of the entry they leave."""
         phase = k.atomic_load(team, PHASE)
         last = (k.atomic("add", team, ARRIVED, 1) + 1).equals(threads)
         with k.ir.if_else(last.raw) as (is_last, waits):
             with is_last:
-                k.store(k.index(0), counter)
+                with k.range(threads) as owner:
+                    k.store(k.index(0), counters, owner * LINE)
                 k.atomic("xchg", team, ARRIVED, 0)
                 k.atomic("add", team, PHASE, 1)
             with waits:
@@ -64,30 +65,36 @@ class StepLoops:
                     self._wait(k, spun, team)
 
     def _run_step(self, k: Builder) -> None:
-        team, scratch = k.arguments["team"], k.arguments["scratch"]
+        team, thread, scratch = (k.arguments[name] for name in ("team", "thread", "scratch"))
         table, counters = k.load_pointer(team, JOB_TABLE), k.load_pointer(team, JOB_COUNTERS)
         entries, threads = k.load(i64, team, JOB_ENTRIES), k.load(i64, team, JOB_THREADS)
         index = k.var(k.index(0))
         with k.loop_while(lambda: index.value < entries):
-            entry, counter = k.at(table, index.value * ENTRY), k.at(counters, index.value * LINE)
+            entry, own = k.at(table, index.value * ENTRY), k.at(counters, index.value * threads * LINE)
             guard = k.load(i64, k.load_pointer(entry, GUARD))
             inside = k.select(guard >= k.load(i64, entry, GUARD_LOW), k.index(1), k.index(0))
             inside = inside & k.select(guard <= k.load(i64, entry, GUARD_HIGH), k.index(1), k.index(0))
             items = k.load(i64, k.load_pointer(entry, COUNT)) * k.load(i64, entry, FACTOR) * inside
+            following = k.load(i64, entry, CHAIN) + 1  # past the last barrier the table may be gone
             with k.when(items > 0):
-                self._chunks(k, entry, counter, items, scratch)
-                self._barrier(k, team, threads, counter)
-            index.set(index.value + 1 + k.load(i64, entry, CHAIN))
+                with k.range(threads) as turn:
+                    owner = thread + turn
+                    owner = k.select(owner >= threads, owner - threads, owner)
+                    start, stop = items * owner // threads, items * (owner + 1) // threads
+                    self._chunks(k, entry, k.at(own, owner * LINE), start, stop, scratch)
+                self._barrier(k, team, threads, own)
+            index.set(index.value + following)
 
-    def _chunks(self, k: Builder, entry: Val, counter: Val, items: Val, scratch: Val) -> None:
+    def _chunks(self, k: Builder, entry: Val, counter: Val, start: Val, stop: Val, scratch: Val) -> None:
+        """Take chunks of the items start..stop until there are none."""
         grain, chain = k.load(i64, entry, GRAIN), k.load(i64, entry, CHAIN)
-        first = k.var(k.atomic("add", counter, 0, grain, "monotonic"))
-        with k.loop_while(lambda: first.value < items):
-            last = k.min(first.value + grain, items)
+        first = k.var(start + k.atomic("add", counter, 0, grain, "monotonic"))
+        with k.loop_while(lambda: first.value < stop):
+            last = k.min(first.value + grain, stop)
             with k.range(chain + 1) as link:
                 at = k.at(entry, link * ENTRY)
                 k.call_address(k.load(i64, at, FN), k.load_pointer(at, DESC), first.value, last, scratch)
-            first.set(k.atomic("add", counter, 0, grain, "monotonic"))
+            first.set(start + k.atomic("add", counter, 0, grain, "monotonic"))
 
     def _serve(self, k: Builder, run_step: Any) -> None:
         """A worker: run steps as they come; return when none came for a while (parked) or the team stops.
