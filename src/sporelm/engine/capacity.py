@@ -8,6 +8,7 @@ from sporelm.engine.kv.pages import pages_for
 from sporelm.errors import MemoryShortage, RequestError
 from sporelm.ops.attention import PAGE
 from sporelm.tensor.dtype import DType
+from sporelm.weights.load import in_units
 
 DEFAULT_CONTEXT = 8192  # positions, unless asked for more, of models that allow more
 SPARE_CONTEXTS = 3  # beyond one for each request that runs: conversations that rest keep their KV
@@ -40,14 +41,9 @@ def choose(
         if asked is not None or affordable < 1:
             needed, limit = pages_for(context) * page_bytes, available // SHARE
             raise MemoryShortage(
-                f"a context of {context} positions needs {in_megabytes(needed)} for keys and values, "
-                f"{in_megabytes(limit)} (half of what is available) can be had: "
+                f"a context of {context} positions needs {in_units(needed)} for keys and values, "
+                f"{in_units(limit)} (half of what is available) can be had: "
                 f"give a smaller --max-context, at most {affordable * PAGE}"
             )
         context = affordable * PAGE
     return context, min(wanted, affordable)
-
-
-def in_megabytes(nbytes: int) -> str:
-    """Bytes for a message."""
-    return f"{nbytes / 1e6:.1f} MB"

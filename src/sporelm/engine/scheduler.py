@@ -70,7 +70,7 @@ class Scheduler:
         self.check(request)
         sequence = request.sequence
         if sequence is not None:
-            if any(other.sequence is sequence for other in (*self.waiting, *self.running.values())):
+            if self.uses(sequence):
                 raise RequestError("this conversation is still answering: finish or close that answer first")
             if sequence.number not in self.store.sequences:
                 raise RequestError("this conversation was closed: begin a new one")
@@ -84,6 +84,10 @@ class Scheduler:
         if lowest < 0 or highest >= self.limits.vocab:
             wrong = lowest if lowest < 0 else highest
             raise RequestError(f"the prompt holds token {wrong}: the model knows 0 to {self.limits.vocab - 1}")
+
+    def uses(self, sequence: Sequence) -> bool:
+        """Whether a request that waits or runs has this sequence."""
+        return any(request.sequence is sequence for request in (*self.waiting, *self.running.values()))
 
     @property
     def idle(self) -> bool:

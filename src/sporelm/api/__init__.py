@@ -1,0 +1,22 @@
+"""A path in, text out: models that answer, what is asked of them and what comes back."""
+
+from sporelm.api.completion import Completion, Piece, Timings
+from sporelm.api.conversation import Conversation
+from sporelm.api.llm import LLM
+from sporelm.api.machine import choose_threads, usable_cores
+from sporelm.api.params import SamplingParams
+from sporelm.api.pipeline import Pipeline, Response, pipeline
+
+__all__ = [
+    "LLM",
+    "Completion",
+    "Conversation",
+    "Piece",
+    "Pipeline",
+    "Response",
+    "SamplingParams",
+    "Timings",
+    "choose_threads",
+    "pipeline",
+    "usable_cores",
+]

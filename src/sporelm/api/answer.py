@@ -1,0 +1,93 @@
+"""One request seen from outside: its tokens as text, cut at stop strings."""
+
+from sporelm.api.completion import Completion, Piece, Timings
+from sporelm.api.params import SamplingParams
+from sporelm.engine import Engine, FinishReason, Request, Sequence
+from sporelm.text import Detokenizer, StopMatcher, Tokenizer
+
+
+class Answer:
+    """Follows a request. `take` turns the tokens that came since the last time into a piece of text."""
+
+    def __init__(
+        self,
+        prompt: list[int],
+        params: SamplingParams,
+        tokenizer: Tokenizer,
+        sequence: Sequence | None = None,
+        *,
+        continues: bool = True,
+    ) -> None:
+        """Prepare to continue `prompt`, into `sequence` if one is given. Raises RequestError.
+
+        continues: the text goes on with the prompt's, so that a space at its beginning counts.
+        """
+        self.seed = params.chosen_seed()
+        ends = frozenset() if params.ignore_eos else tokenizer.stop_ids
+        self.request = Request(
+            prompt,
+            sampling=params.sampling(self.seed),
+            max_tokens=params.max_tokens,
+            stop_ids=ends | set(params.stop_token_ids),
+            sequence=sequence,
+        )
+        self.detokenizer = Detokenizer(tokenizer, skip_special_tokens=True, continues=continues)
+        self.matcher = StopMatcher(params.stop)
+        self.token_ids: list[int] = []
+        self.texts: list[str] = []
+        self.finish_reason: FinishReason | None = None
+
+    @property
+    def text(self) -> str:
+        """All text so far that is certain not to belong to a stop string."""
+        return "".join(self.texts)
+
+    def take(self, engine: Engine) -> Piece | None:
+        """What is new, or None if nothing is. Cancels the request when a stop string has come."""
+        request = self.request
+        begin = len(self.token_ids)
+        new = request.known[request.num_prompt + begin :]
+        if self.finish_reason or (not new and request.finish_reason is None):
+            return None
+        parts = []
+        for token in new:
+            self.token_ids.append(token)
+            if token in request.stop_ids:
+                continue
+            text, stopped = self.matcher.push(self.detokenizer.push(token))
+            parts.append(text)
+            if stopped is not None:
+                self.finish_reason = "stop"
+                engine.cancel(request)
+                break
+        if self.finish_reason is None and request.finish_reason is not None:
+            self.finish_reason = request.finish_reason
+            parts.append(self.rest())
+        text = "".join(parts)
+        self.texts.append(text)
+        return Piece(text, self.token_ids[begin:], self.finish_reason)
+
+    def rest(self) -> str:
+        """What was held back because more could have followed."""
+        text, stopped = self.matcher.push(self.detokenizer.flush())
+        return text if stopped is not None else text + self.matcher.flush()
+
+    def end(self, engine: Engine) -> None:
+        """Cancel what still runs and take in what has come."""
+        engine.cancel(self.request)
+        self.take(engine)
+
+    def completion(self, timings: Timings) -> Completion:
+        """The finished answer."""
+        assert self.finish_reason is not None
+        request = self.request
+        return Completion(
+            text=self.text,
+            token_ids=self.token_ids,
+            finish_reason=self.finish_reason,
+            prompt_token_ids=request.prompt,
+            seed=self.seed,
+            timings=timings.of(request),
+            cached_tokens=request.cached_tokens,
+            error=request.error,
+        )

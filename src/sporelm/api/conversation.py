@@ -1,0 +1,123 @@
+"""A conversation: messages, and the keys and values of what was said, so that a turn costs only its own tokens."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from sporelm.api.answer import Answer
+from sporelm.api.completion import Piece
+from sporelm.api.params import SamplingParams
+from sporelm.engine import Sequence
+from sporelm.errors import RequestError
+
+if TYPE_CHECKING:
+    from sporelm.api.llm import LLM
+
+
+class Told(NamedTuple):
+    """A beginning of the rendered history: its text, the ids that stand for it, and how many messages it holds."""
+
+    messages: int
+    text: str
+    ids: list[int]
+
+
+NOTHING = Told(0, "", [])
+
+
+class Conversation:
+    """Made by `LLM.conversation`. Messages are dicts {"role", "content"}; the system message, if any, is the first."""
+
+    def __init__(self, llm: "LLM", system: str | None = None) -> None:
+        self.llm = llm
+        self.messages: list[dict[str, Any]] = [{"role": "system", "content": system}] if system else []
+        self._told: list[Told] = []  # after each answer, the latest last
+        self._sequence: Sequence | None = llm.engine.sequence()
+
+    def ask(self, text: str, params: SamplingParams | None = None) -> Iterator[Piece]:
+        """Say `text` and yield the answer piece by piece. Both join the messages when the answer begins.
+
+        Closing the iterator early keeps what was answered so far. Raises ContextOverflow, RequestError before anything
+        is changed.
+        """
+        messages = [*self.messages, {"role": "user", "content": text}]
+        rendered = self.llm.render(messages)
+        ids = self.ids_of(rendered)
+        answer = self.llm.answer(ids, params or SamplingParams(), self.sequence, continues=False)
+        return self._pieces(answer, messages, rendered, ids)
+
+    def ids_of(self, rendered: str) -> list[int]:
+        """The ids of a rendered history: those that were used and generated so far, and new ones for the rest.
+
+        They are those of a fresh rendering wherever it begins with them. Where it does not, because the model put an
+        answer together from other tokens than the tokenizer would, the tokens of the answer stay as they are.
+        """
+        fresh = self.llm.chat_ids(rendered)
+        told = self._told[-1] if self._told else NOTHING
+        if fresh[: len(told.ids)] == told.ids or not rendered.startswith(told.text):
+            return fresh
+        # How much of the fresh ids stands for the same text? Only if it ends between two tokens can it be exchanged.
+        same = self.llm.chat_ids(told.text)
+        if fresh[: len(same)] != same:
+            return fresh
+        return told.ids + fresh[len(same) :]
+
+    def fork(self) -> "Conversation":
+        """A second conversation that begins with the same messages; it shares the keys and values held so far."""
+        twin = Conversation.__new__(Conversation)
+        twin.llm = self.llm
+        twin.messages = [dict(message) for message in self.messages]
+        twin._told = list(self._told)
+        twin._sequence = self.llm.engine.fork(self.sequence)
+        return twin
+
+    def revert(self, n: int) -> None:
+        """Keep the first n messages (the system message counts) and forget the rest.
+
+        Raises RequestError unless 0 <= n <= the number of messages, or while an answer is being made.
+        """
+        if not 0 <= n <= len(self.messages):
+            raise RequestError(f"cannot revert to message {n}: there are {len(self.messages)} messages")
+        self.check_idle()
+        del self.messages[n:]
+        while self._told and self._told[-1].messages > n:
+            self._told.pop()
+
+    def close(self) -> None:
+        """Forget the keys and values; the messages stay readable. Closing again does nothing."""
+        if self._sequence is not None and self.llm.is_open:
+            self.check_idle()
+            self.llm.engine.drop(self._sequence)
+        self._sequence = None
+
+    @property
+    def sequence(self) -> Sequence:
+        if self._sequence is None:
+            raise RequestError("this conversation was closed: begin a new one")
+        return self._sequence
+
+    def check_idle(self) -> None:
+        """Raise RequestError while an answer is being made."""
+        if self.llm.engine.scheduler.uses(self.sequence):
+            raise RequestError("this conversation is still answering: finish or close that answer first")
+
+    def _pieces(self, answer: Answer, messages: list[dict[str, Any]], rendered: str, ids: list[int]) -> Iterator[Piece]:
+        try:
+            # A failed answer says nothing that could be kept.
+            for piece in self.llm.pieces(answer):
+                if piece.finish_reason and piece.finish_reason != "error":
+                    self._keep(answer, messages, rendered, ids)
+                yield piece
+        finally:
+            if answer.finish_reason == "cancelled" and self.llm.is_open:
+                self._keep(answer, messages, rendered, ids)
+
+    def _keep(self, answer: Answer, messages: list[dict[str, Any]], rendered: str, ids: list[int]) -> None:
+        """Take an answer into the history, with its ids as far as they stand for exactly its text."""
+        self.messages = [*messages, {"role": "assistant", "content": answer.text}]
+        generated = list(answer.token_ids)
+        if generated and generated[-1] in answer.request.stop_ids:
+            generated.pop()  # the template writes the end of a message itself
+        said = self.llm.tokenizer.decode(generated, skip_special_tokens=True)
+        if said != answer.text:  # cut at a stop string, or inside a character
+            generated, said = [], ""
+        self._told.append(Told(len(self.messages), rendered + said, ids + generated))

@@ -1,0 +1,256 @@
+"""LLM: a path in, text out."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sporelm.api import measure
+from sporelm.api.answer import Answer
+from sporelm.api.completion import Completion, Piece, Timings
+from sporelm.api.conversation import Conversation
+from sporelm.api.loading import Opened, Options, open_engine
+from sporelm.api.params import SamplingParams
+from sporelm.backends.backend import Backend, Progress
+from sporelm.engine import Engine
+from sporelm.engine import Sequence as KvSequence
+from sporelm.errors import MemoryShortage, RequestError
+from sporelm.text import Tokenizer
+from sporelm.weights.config import ModelConfig
+from sporelm.weights.resident import available_bytes
+
+if TYPE_CHECKING:
+    from sporelm.text import ChatTemplate
+
+Prompt = str | Sequence[int]
+Message = Mapping[str, Any]
+
+
+class LLM:
+    """A model that is loaded and ready. Not for use from several threads at once; streams may be interleaved."""
+
+    def __init__(
+        self,
+        model: str | Path | None = None,
+        *,
+        backend: str = "cpu",
+        device: str = "cpu",
+        threads: int | None = None,
+        max_context: int | None = None,
+        kv: str | None = None,
+        eager: bool = False,
+        progress: Progress | None = None,
+        max_batch: int = 16,
+        dequantize: bool = False,
+        token_budget: int | None = None,
+    ) -> None:
+        """Load a model: a .gguf file, a Hugging Face folder, hf:owner/name[:file], a stored name, or the default.
+
+        threads       None: SPORE_THREADS, else the cores that affinity and cgroup leave
+        max_context   positions of a sequence; None: the least of the model's own, 8192 and what the memory allows
+        kv            numbers of the cache, "f16" or "f32"; None: f32 for f32 weights, else f16
+        eager         run op by op, without a plan
+        progress      called with (stage, done, total) while it loads
+        max_batch     requests that run together
+        dequantize    compute with the weights' values in float32: the reference that quantization is judged by
+        token_budget  tokens of a step at most; None: as many as the back-end's largest program takes
+
+        Raises SporeError with one line that says what to do.
+        """
+        options = Options(model, backend, device, threads, max_context, kv, eager, max_batch, dequantize, token_budget)
+        self._opened: Opened | None = open_engine(options, progress)
+        self.config: ModelConfig = self._opened.config
+        self.tokenizer: Tokenizer = self._opened.tokenizer
+        self.max_context = self._opened.engine.limits.max_context
+        self.model_bytes = self._opened.model_bytes
+        self.threads = self._opened.threads
+        self.kv = self._opened.kv
+        self._template: ChatTemplate | None = None  # read when first needed: not every use is a chat
+        self._chat: KvSequence | None = None  # what `chat` keeps from one call to the next
+
+    @property
+    def opened(self) -> Opened:
+        """The parts. Raises RequestError after `close`."""
+        if self._opened is None:
+            raise RequestError("this model is closed: open it again")
+        return self._opened
+
+    @property
+    def is_open(self) -> bool:
+        """Whether `close` has not been called."""
+        return self._opened is not None
+
+    @property
+    def engine(self) -> Engine:
+        return self.opened.engine
+
+    @property
+    def backend(self) -> Backend:
+        return self.opened.backend
+
+    @property
+    def timings(self) -> Timings:
+        """What loading and compiling took so far, in seconds."""
+        return Timings(self.opened.load_s, self.opened.worker.runner.compile_s)
+
+    @property
+    def template(self) -> "ChatTemplate":
+        """The model's chat template. Raises UnsupportedModel if it has none."""
+        if self._template is None:
+            from sporelm.text import ChatTemplate
+
+            self._template = ChatTemplate.of(self.tokenizer)
+        return self._template
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+    ) -> list[Completion]:
+        """Continue prompts, raw texts or token ids, together; the completions come in the order of the prompts.
+
+        `params` are for all prompts, or one for each. Raises RequestError, ContextOverflow.
+        """
+        one = isinstance(prompts, str) or (len(prompts) > 0 and all(isinstance(item, int) for item in prompts))
+        texts: Sequence[Any] = [prompts] if one else prompts
+        if isinstance(params, SamplingParams) or params is None:
+            chosen = [params or SamplingParams()] * len(texts)
+        else:
+            chosen = list(params)
+        if len(chosen) != len(texts):
+            raise RequestError(f"{len(chosen)} sampling parameters for {len(texts)} prompts: give one, or one for each")
+        answers = [self.answer(self.prompt_ids(text), each) for text, each in zip(texts, chosen, strict=True)]
+        self.run(answers)
+        return [answer.completion(self.timings) for answer in answers]
+
+    def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[Piece]:
+        """Continue one prompt piece by piece; closing the iterator cancels. Raises as `generate`, before it returns."""
+        return self.pieces(self.answer(self.prompt_ids(prompt), params or SamplingParams()))
+
+    def chat(self, messages: Sequence[Message], params: SamplingParams | None = None) -> Completion:
+        """The answer to messages {"role", "content"}. What they share with the last call is not computed again."""
+        for piece in self.chat_stream(messages, params):
+            if piece.completion is not None:
+                return piece.completion
+        raise AssertionError("a stream ends with its completion")
+
+    def chat_stream(self, messages: Sequence[Message], params: SamplingParams | None = None) -> Iterator[Piece]:
+        """`chat`, piece by piece."""
+        ids = self.chat_ids(self.render(messages))
+        if self._chat is None:
+            self._chat = self.engine.sequence()
+        sequence = None if self.engine.scheduler.uses(self._chat) else self._chat
+        return self.pieces(self.answer(ids, params or SamplingParams(), sequence, continues=False))
+
+    def conversation(self, system: str | None = None) -> Conversation:
+        """A chat that keeps its history, and the keys and values of it."""
+        return Conversation(self, system)
+
+    def logits(self, ids: Sequence[int]) -> NDArray[np.float32]:
+        """Scores of the next token at every position: float32 [len(ids), vocab], the caller's own.
+
+        Raises ContextOverflow, RequestError, MemoryShortage.
+        """
+        needed, available = len(ids) * self.config.vocab * 4, available_bytes()
+        if available is not None and needed > available:
+            raise MemoryShortage(
+                f"logits of {len(ids)} tokens need {needed / 1e6:.0f} MB, {available / 1e6:.0f} MB are available: "
+                "ask for fewer tokens at a time"
+            )
+        chunks = self.engine.logits(ids)
+        first = next(chunks)
+        scores = np.empty((len(ids), self.config.vocab), np.float32)
+        scores[: len(first)] = first
+        done = len(first)
+        for chunk in chunks:
+            scores[done : done + len(chunk)] = chunk
+            done += len(chunk)
+        return scores
+
+    def bench_prefill(self, n: int) -> float:
+        """Seconds from submitting a random prompt of n tokens to its first token."""
+        return measure.prefill(self.engine, n)
+
+    def bench_decode(self, n: int, batch: int = 1, depth: int = 0) -> float:
+        """Seconds to decode n tokens in each of `batch` sequences that hold `depth` tokens already (see `measure`)."""
+        return measure.decode(self.engine, n, batch, depth)
+
+    def close(self) -> None:
+        """Free the model's memory and threads. Closing again does nothing."""
+        if self._opened is not None:
+            self._opened.backend.close()
+            self._opened = None
+
+    def __enter__(self) -> "LLM":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"LLM({self.config.name}, context {self.max_context}, kv {self.kv})"
+
+    def prompt_ids(self, prompt: Prompt) -> list[int]:
+        """The ids of a prompt: text gets what the model wants before it, ids are taken as they are."""
+        if not isinstance(prompt, str):
+            return list(prompt)
+        ids = self.tokenizer.encode(prompt)
+        end = list(self.tokenizer.special.suffix)  # an end of text, which a prompt to be continued must not have
+        return ids[: -len(end)] if end and ids[-len(end) :] == end else ids
+
+    def render(self, messages: Sequence[Message]) -> str:
+        """The messages as the model wants to read them, up to where its answer begins."""
+        return self.template.render(messages, add_generation_prompt=True)
+
+    def chat_ids(self, rendered: str) -> list[int]:
+        """The ids of a rendered chat. The template has written BOS itself, if it belongs there."""
+        return self.tokenizer.encode(rendered, add_special_tokens=False)
+
+    def answer(
+        self, ids: list[int], params: SamplingParams, sequence: KvSequence | None = None, *, continues: bool = True
+    ) -> Answer:
+        """An answer that is checked and not begun. Raises RequestError, ContextOverflow."""
+        answer = Answer(ids, params, self.tokenizer, sequence, continues=continues)
+        self.engine.scheduler.check(answer.request)
+        return answer
+
+    def pieces(self, answer: Answer) -> Iterator[Piece]:
+        """Begin an answer and yield its pieces; closing the iterator cancels it."""
+        engine = self.engine
+        engine.add(answer.request)
+        try:
+            while True:
+                piece = answer.take(engine)
+                if piece is None:
+                    self.engine.step()
+                elif piece.finish_reason:
+                    yield replace(piece, completion=answer.completion(self.timings))
+                    return
+                else:
+                    yield piece
+        finally:
+            if answer.finish_reason is None and self._opened is not None:
+                answer.end(engine)
+
+    def run(self, answers: Sequence[Answer]) -> None:
+        """Begin answers and finish them together; cancel all of them if interrupted."""
+        engine, following = self.engine, {}
+        try:
+            for answer in answers:
+                following[engine.add(answer.request).id] = answer
+            while any(answer.finish_reason is None for answer in answers):
+                for advance in engine.step():
+                    if (follower := following.get(advance.request.id)) is not None:
+                        follower.take(engine)
+                        if follower.finish_reason:
+                            del following[advance.request.id]
+        finally:
+            for answer in answers:
+                if answer.finish_reason is None and answer.request.id:
+                    answer.end(engine)

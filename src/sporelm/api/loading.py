@@ -1,0 +1,154 @@
+"""Opens a model: checks what it needs against what there is, then loads its weights and its tokenizer."""
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from sporelm.api.machine import choose_threads
+from sporelm.backends.backend import Backend, Progress
+from sporelm.backends.registry import open_backend
+from sporelm.engine import Engine, Limits, LoadedModel, Worker
+from sporelm.engine.capacity import bytes_per_page, choose
+from sporelm.errors import BackendError, RequestError
+from sporelm.models import build
+from sporelm.quant import F32 as F32_FORMAT
+from sporelm.quant import format_of
+from sporelm.tensor.dtype import F16, F32, DType
+from sporelm.text import Tokenizer, load_tokenizer
+from sporelm.weights.config import ModelConfig
+from sporelm.weights.load import ModelSource, load_parameters, match_names, open_model
+from sporelm.weights.names import Param
+from sporelm.weights.resident import available_bytes
+from sporelm.weights.store import resolve
+
+KV_TYPES: dict[str, DType] = {"f16": F16, "f32": F32}
+HOST_BACKENDS = ("cpu", "reference")  # they have one device
+MOST_BATCH = 1024
+
+
+@dataclass(frozen=True)
+class Options:
+    """What `LLM` was asked for."""
+
+    model: str | Path | None
+    backend: str
+    device: str
+    threads: int | None
+    max_context: int | None
+    kv: str | None
+    eager: bool
+    max_batch: int
+    dequantize: bool
+    token_budget: int | None
+
+    def check(self) -> None:
+        """Raise RequestError for a value that cannot be."""
+        if self.kv is not None and self.kv not in KV_TYPES:
+            raise RequestError(f"kv is {self.kv!r}: it must be one of {', '.join(KV_TYPES)}")
+        if not 1 <= self.max_batch <= MOST_BATCH:
+            raise RequestError(f"max_batch is {self.max_batch}: it must be between 1 and {MOST_BATCH}")
+        if self.max_context is not None and self.max_context < 1:
+            raise RequestError(f"--max-context is {self.max_context}: it must be at least 1")
+        if self.token_budget is not None and self.token_budget < 1:
+            raise RequestError(f"token_budget is {self.token_budget}: it must be at least 1")
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A model that is ready to run."""
+
+    path: Path
+    config: ModelConfig
+    tokenizer: Tokenizer
+    backend: Backend
+    worker: Worker
+    engine: Engine
+    threads: int
+    kv: str
+    model_bytes: int
+    load_s: float
+
+
+def open_engine(options: Options, progress: Progress | None) -> Opened:
+    """Open everything that the options name. Raises SporeError with one line."""
+    options.check()
+    path = resolve(options.model, progress)
+    threads = choose_threads(options.threads)
+    began = perf_counter()
+    source = open_model(path)
+    try:
+        backend = open_device(options.backend, options.device, threads)
+        try:
+            return _load(options, source, backend, threads, began, progress)
+        except BaseException:
+            backend.close()
+            raise
+    finally:
+        source.close()
+
+
+def open_device(name: str, device: str, threads: int) -> Backend:
+    """The back-end on that device. Raises BackendError."""
+    if name not in HOST_BACKENDS:
+        return open_backend(name, threads=threads, device=device)
+    if device != "cpu":
+        raise BackendError(f"back-end {name!r} has no device {device!r}: it has 'cpu'; see 'spore doctor' for others")
+    return open_backend(name, threads=threads)
+
+
+def _load(
+    options: Options, source: ModelSource, backend: Backend, threads: int, began: float, progress: Progress | None
+) -> Opened:
+    model = build(source.config)
+    params = model.params()
+    kv = options.kv or ("f32" if options.dequantize or source.config.dtype == "F32" else "f16")
+    nbytes = packed_bytes(source, params, backend, dequantize=options.dequantize)
+    limits = _limits(options, model.memory(), source.config, backend, KV_TYPES[kv], nbytes)
+    with ThreadPoolExecutor(1, thread_name_prefix="tokenizer") as pool:
+        coming = pool.submit(load_tokenizer, source.path)
+        weights = load_parameters(source, params, backend, progress, dequantize=options.dequantize, threads=threads)
+        tokenizer = coming.result()
+    if tokenizer.vocab_size > source.config.vocab:
+        raise RequestError(
+            f"{source.path.name}: its tokenizer has {tokenizer.vocab_size} tokens, its model only {source.config.vocab}"
+        )
+    tables = {name: backend.tensor(table) for name, table in model.tables(limits.max_context).items()}
+    load_s = perf_counter() - began
+    loaded = LoadedModel(model, weights | tables)
+    worker = Worker(loaded, backend, limits=limits, kv=KV_TYPES[kv], eager=options.eager)
+    worker.prepare(progress)
+    engine = Engine(worker, limits)
+    return Opened(source.path, source.config, tokenizer, backend, worker, engine, threads, kv, nbytes, load_s)
+
+
+def _limits(
+    options: Options, memory: Sequence[Any], config: ModelConfig, backend: Backend, kv: DType, weight_bytes: int
+) -> Limits:
+    """What the engine may hold, given what the weights will leave of the memory."""
+    available = available_bytes()
+    # Weights that do not fit are refused when they are loaded, in words of their own.
+    left = None if available is None or available < weight_bytes else available - weight_bytes
+    page_bytes = bytes_per_page(memory, backend, kv)
+    context, pages = choose(options.max_context, config.context_length, options.max_batch, page_bytes, left)
+    most = max(backend.regimes.values())
+    return Limits(
+        max_context=context,
+        model_context=config.context_length,
+        vocab=config.vocab,
+        token_budget=min(most, options.token_budget or most),
+        max_batch=min(options.max_batch, most),
+        num_pages=pages,
+    )
+
+
+def packed_bytes(source: ModelSource, params: Sequence[Param], backend: Backend, *, dequantize: bool) -> int:
+    """Bytes of all weights once they are packed: what one decoding step reads of a tied model."""
+    names = match_names(source, params)
+    total = 0
+    for param in params:
+        stored = F32_FORMAT if dequantize else format_of(source.files.tensors[names[param.name]].type_name)
+        total += backend.packed_bytes(stored, param.shape)
+    return total

@@ -1,0 +1,77 @@
+"""How many threads this process may use."""
+
+import os
+from math import ceil
+from pathlib import Path
+
+from sporelm import settings
+from sporelm.errors import RequestError
+
+MOST_THREADS = 1024
+
+
+def choose_threads(asked: int | None = None) -> int:
+    """The number asked for, else SPORE_THREADS, else the cores left to us. Raises RequestError outside 1 to 1024."""
+    value: int | str = asked if asked is not None else settings.THREADS.value
+    if value == "":
+        return usable_cores()
+    try:
+        threads = int(value)
+    except ValueError:
+        threads = 0
+    if not 1 <= threads <= MOST_THREADS:
+        raise RequestError(f"threads is {value}: it must be a whole number from 1 to {MOST_THREADS}")
+    return threads
+
+
+def usable_cores(root: Path = Path("/")) -> int:
+    """The cores on which this process may run, by affinity and by the quotas of its control groups; at least 1."""
+    if hasattr(os, "sched_getaffinity"):
+        cores = len(os.sched_getaffinity(0))
+    else:
+        cores = os.cpu_count() or 1
+    return max(1, min([cores, *quotas(root)]))
+
+
+def quotas(root: Path = Path("/")) -> list[int]:
+    """Cores that each control group of this process allows, rounded up; empty where there is no limit (Linux only)."""
+    found = []
+    for line in _text(root / "proc/self/cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        top = root / "sys/fs/cgroup"
+        if controllers:
+            if "cpu" not in controllers.split(","):
+                continue
+            top = top / "cpu"
+        inner = top / path.lstrip("/")
+        # Inside a container the path is often the host's and not there; the top folder is then the container's own.
+        for place in (inner, *inner.parents) if inner.is_dir() else (top,):
+            quota = _version_1(place) if controllers else _version_2(place)
+            if quota is not None:
+                found.append(quota)
+            if place == top:
+                break
+    return found
+
+
+def _version_2(place: Path) -> int | None:
+    words = _text(place / "cpu.max").split()
+    return _cores(*words) if len(words) == 2 else None
+
+
+def _version_1(place: Path) -> int | None:
+    return _cores(_text(place / "cpu.cfs_quota_us").strip(), _text(place / "cpu.cfs_period_us").strip())
+
+
+def _cores(quota: str, period: str) -> int | None:
+    """Microseconds of CPU time a period; None for no limit ("max", or -1)."""
+    if not quota.isdigit() or not period.isdigit() or int(period) == 0:
+        return None
+    return max(1, ceil(int(quota) / int(period)))
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
