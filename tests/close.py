@@ -16,7 +16,7 @@ TOLERANCES: dict[str, tuple[float, float]] = {
 
 
 def assert_close(actual: Any, expected: Any, dtype: str) -> None:
-    """Compare element by element within the table's tolerance for `dtype`; shapes, NaNs and infinities must be equal."""
+    """Compare element by element within the table's tolerance; shapes, NaNs and infinities must be equal."""
     absolute, relative = TOLERANCES[dtype]
     left, right = np.asarray(actual, np.float64), np.asarray(expected, np.float64)
     assert left.shape == right.shape, f"shape {left.shape} instead of {right.shape}"

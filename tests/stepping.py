@@ -34,7 +34,7 @@ class Stepper:
     def step(
         self, parts: Sequence[tuple[int, Sequence[int]]], rows: Sequence[int] | None = None
     ) -> dict[str, np.ndarray]:
-        """Run the new ids of some sequences, (sequence, ids) each; outputs of `rows`, by default of every row. Copies."""
+        """Run the new ids of some sequences, (sequence, ids) each; outputs of `rows` (default: all), copied."""
         tokens, positions, slots, starts, lengths = [], [], [], [0], []
         for sequence, ids in parts:
             for token in ids:

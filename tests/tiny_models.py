@@ -124,6 +124,9 @@ TINY = (
     Tiny("mistral-no-window", MISTRAL | {"sliding_window": None, "num_key_value_heads": 3}, 16),
 )
 
+# Rows of whole blocks of 32, which quantized formats need.
+WIDE = Tiny("llama-of-blocks", LLAMA | {"hidden_size": 96, "intermediate_size": 160}, 21)
+
 # The course project's chat model (Minueza-32M-UltraChat) by its configuration; 1,100 tokens pass its window of 1,024.
 COURSE_CHAT = Tiny(
     "course-chat",

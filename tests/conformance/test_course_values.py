@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from available import BACKENDS, opened
 from close import assert_close
-
 from sporelm import ops
 from sporelm.ops import Spec, trace
 from sporelm.plan import Plan

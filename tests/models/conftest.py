@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from available import BACKENDS, opened
 from safetensors.numpy import save_file
-from stepping import Stepper
-from tiny_models import Tiny
 
+from available import BACKENDS, opened
 from sporelm.models import build
 from sporelm.weights.load import load_parameters, open_model
+from stepping import Stepper
+from tiny_models import Tiny
 
 
 @pytest.fixture(scope="module", params=BACKENDS)

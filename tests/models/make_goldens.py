@@ -39,9 +39,7 @@ def main() -> None:
         kept = logits[tiny.wanted(), :: tiny.vocab_step]
         path = HERE / "goldens" / f"{tiny.name}.npy"
         np.save(path, kept)
-        print(
-            f"{tiny.name}: {list(kept.shape)}, logits from {logits.min():.2f} to {logits.max():.2f}, {path.stat().st_size}"
-        )
+        print(f"{tiny.name}: {list(kept.shape)} in {path.stat().st_size} bytes, up to {np.abs(logits).max():.2f}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Logits against transformers' own: against numbers kept in goldens/, and live where torch and transformers are there."""
+"""Logits against transformers' own: kept in goldens/, and live where torch and transformers are there."""
 
 import sys
 from collections.abc import Callable
@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from close import assert_close
 from stepping import Stepper
 from tiny_models import COURSE_CHAT, TINY, Tiny

@@ -168,8 +168,8 @@ def bounded(graph: Graph, limits: Mapping[str, int]) -> Graph:
 def lifetimes(graph: Graph) -> dict[int, tuple[Value, int, int]]:
     """For each value, by id: the value, the call that defines it (-1: an input), and the last that needs its memory.
 
-    A life that ends in a series of row-by-row calls lasts to the end of the series, because some threads may still be at
-    its first call when others are at its last. Outputs live to the end.
+    A life that ends in a series of row-by-row calls lasts to the end of the series, because some threads may still be
+    at its first call when others are at its last. Outputs live to the end.
     """
     end = len(graph.calls)
     settled = [0] * end  # the call after which all threads are done with this one

@@ -114,10 +114,10 @@ def match_names(source: ModelSource, params: Sequence[Param]) -> dict[str, str]:
             _check_twins(source, embedding, output)
             spare = spare | {output}
     if missing := sorted(set(names.values()) - held):
-        raise ModelFileError(f"{source.path} lacks {len(missing)} tensors of its architecture: {listed(missing)}")
+        raise ModelFileError(f"{source.path} lacks {len(missing)} of its {len(names)} tensors: {listed(missing)}")
     if surplus := sorted(held - set(names.values()) - spare):
-        what = f"{len(surplus)} tensors that {source.config.architecture} does not have"
-        raise ModelFileError(f"{source.path} holds {what}: {listed(surplus)}; they would be left out of the result")
+        what = f"what {source.config.architecture} does not have: {listed(surplus)}"
+        raise ModelFileError(f"{source.path} holds {what}; leaving it out would change the result")
     return names
 
 

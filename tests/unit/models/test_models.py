@@ -4,9 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from close import assert_close
-from tiny_models import LLAMA, MISTRAL, TINY, Tiny
 
+from close import assert_close
 from sporelm.errors import UnsupportedModel
 from sporelm.models import Columns, Param, Rows, architecture, build, known_architectures
 from sporelm.models.blocks import Paged
@@ -14,6 +13,7 @@ from sporelm.models.llama import Llama
 from sporelm.models.rotary import rope_table
 from sporelm.weights.config import config_from_hf
 from sporelm.weights.names import COMMON, ignorable, listed, stored_name, templated
+from tiny_models import LLAMA, MISTRAL, TINY, Tiny
 
 
 @pytest.mark.parametrize("tiny", TINY, ids=lambda tiny: tiny.name)

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from close import assert_close
 
+from close import assert_close
 from sporelm import ops
 from sporelm.backends.reference import ReferenceBackend
 from sporelm.models.rotary import rope_table
@@ -43,7 +43,9 @@ def test_add() -> None:
 
 def test_silu_mul() -> None:
     gate, up = random(5, 33) * 20, random(5, 33, seed=1)
-    expected = [[g / (1 + exp(-g)) * u for g, u in zip(gs, us, strict=True)] for gs, us in zip(gate.tolist(), up, strict=True)]
+    expected = [
+        [g / (1 + exp(-g)) * u for g, u in zip(gs, us, strict=True)] for gs, us in zip(gate.tolist(), up, strict=True)
+    ]
     assert_close(ops.silu_mul(tensor(gate), tensor(up)).numpy(), expected, "f32")
 
 
@@ -154,7 +156,7 @@ def test_top_k_orders_ties_by_id() -> None:
 def attention_by_hand(
     q: np.ndarray, keys: np.ndarray, values: np.ndarray, heads: int, window: int | None
 ) -> np.ndarray:
-    """The last len(q) positions of one sequence: q [rows, heads * d], keys and values [length, kv_heads, d]; float64."""
+    """The last positions of a sequence: q [rows, heads * d], keys and values [length, kv_heads, d]; in float64."""
     length, kv_heads, dim = keys.shape
     out = np.zeros((len(q), heads, dim))
     for row in range(len(q)):
@@ -165,7 +167,10 @@ def attention_by_hand(
             query = q[row].reshape(heads, dim)[head].astype(np.float64)
             scores = [float(query @ keys[i, group]) / sqrt(dim) for i in range(first, position + 1)]
             weights = [exp(score - max(scores)) for score in scores]
-            mixed = sum(w * values[i, group].astype(np.float64) for w, i in zip(weights, range(first, position + 1), strict=True))
+            mixed = sum(
+                w * values[i, group].astype(np.float64)
+                for w, i in zip(weights, range(first, position + 1), strict=True)
+            )
             out[row, head] = mixed / sum(weights)
     return out.reshape(len(q), heads * dim)
 
@@ -193,7 +198,12 @@ def test_attention_over_pages(window: int | None) -> None:
 
 
 def test_rope_store_is_its_parts() -> None:
-    q, k, v, table = tensor(random(3, 16)), tensor(random(3, 8)), tensor(random(3, 8, seed=5)), tensor(rope_table(9, 4, 10.0))
+    q, k, v, table = (
+        tensor(random(3, 16)),
+        tensor(random(3, 8)),
+        tensor(random(3, 8, seed=5)),
+        tensor(rope_table(9, 4, 10.0)),
+    )
     where, slots = ints(6, 7, 8), ints(70, 1, 127)
     together, apart = BACKEND.pages(2, 2, 4, dtype.F32), BACKEND.pages(2, 2, 4, dtype.F32)
     turned = ops.rope_store(q, k, v, where, table, together, slots, head_dim=4, style="half")

@@ -111,7 +111,14 @@ def test_prepare_reports(plan: Plan) -> None:
 def test_describe_says_what_is_there(plan: Plan) -> None:
     plan.prepare(["one"])
     text = plan.describe()
-    for part in ("8 calls on reference", "7 add", "1 select_rows", "tokens<=20", "one (up to 1 tokens): arena", "not made"):
+    for part in (
+        "8 calls on reference",
+        "7 add",
+        "1 select_rows",
+        "tokens<=20",
+        "one (up to 1 tokens): arena",
+        "not made",
+    ):
         assert part in text
 
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from close import assert_close
 
+from close import assert_close
 from sporelm import ops
 from sporelm.backends.reference import ReferenceBackend
 from sporelm.errors import GraphError
@@ -263,7 +263,7 @@ class TestQuantizeRows:
 
 @pytest.mark.parametrize("updated_between", [False, True])
 def test_updates_are_barriers_for_what_reads_the_state(updated_between: bool) -> None:
-    """A rope whose table is state does not move across a call that changes the table (traced only: the table is odd)."""
+    """A rope whose table is state does not move across a call that changes it (traced only: an odd table)."""
     table, cache = BACKEND.pages(1, 1, 2, dtype.F32), BACKEND.pages(1, 1, 2, dtype.F32)
 
     def function(q: Any, k: Any, slots: Any) -> dict[str, Any]:
