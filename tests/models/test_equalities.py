@@ -9,12 +9,12 @@ import pytest
 
 from available import opened
 from close import assert_close
-from sporelm.quant import F16, Q4_1, Q8_0, QuantFormat
+from sporelm.quant import BF16, F16, Q4_1, Q8_0, QuantFormat
 from stepping import Stepper
 from tiny_files import write_gguf
 from tiny_models import TINY, WIDE, Tiny
 
-MODELS = [*((tiny, None) for tiny in TINY), (WIDE, F16), (WIDE, Q8_0), (WIDE, Q4_1)]
+MODELS = [*((tiny, None) for tiny in TINY), (WIDE, F16), (WIDE, BF16), (WIDE, Q8_0), (WIDE, Q4_1)]
 every_model = pytest.mark.parametrize(
     "tiny_model",
     MODELS,
@@ -87,6 +87,22 @@ def test_rows_are_the_rows_asked_for(
     picked = load(folder_of(TINY[0]), backend, context=192, eager=False).step([(0, TINY[0].ids()[:9])], rows=[8, 2])
     assert_close(picked["logits"], every[[8, 2]], sameness(backend, None))
     assert picked["tokens"].tolist() == np.argmax(every[[8, 2]], axis=1).tolist()
+
+
+@pytest.mark.parametrize("length", [1, 9, 40])
+def test_a_chunk_may_want_no_row(
+    length: int, backend: Any, folder_of: Callable[[Tiny], Path], load: Callable[..., Stepper]
+) -> None:
+    """Chunks of a prompt before its last: nothing comes out, and the caches are as after any other step."""
+    ids, results = TINY[0].ids(), []
+    for rows in ([], None):
+        runner = load(folder_of(TINY[0]), backend, context=192, eager=False)
+        first = runner.step([(0, ids[:length])], rows=rows)
+        results.append(runner.step([(0, ids[length : length + 1])])["logits"])
+        if rows is not None:
+            assert first["logits"].shape == (0, TINY[0].config["vocab_size"])
+            assert first["tokens"].shape == (0,)
+    assert_close(results[0], results[1], "exact")
 
 
 def test_one_trace_serves_every_length(

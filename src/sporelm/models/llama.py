@@ -6,7 +6,7 @@ from sporelm.models.registry import architecture
 from sporelm.weights.config import ModelConfig
 
 
-@architecture("llama", "mistral", "LlamaForCausalLM", "MistralForCausalLM")
+@architecture("llama", "LlamaForCausalLM", "MistralForCausalLM")
 class Llama(Decoder):
     """Norms in front, rotary attention of grouped queries, a SiLU-gated feed-forward block (Touvron et al. 2023)."""
 

@@ -14,9 +14,9 @@ from sporelm.plan.memory import Lifetime, place
 from sporelm.plan.rules import rewrite
 from sporelm.tensor.dtype import DType
 
-TOKENS = "tokens"
+TOKENS, ROWS = "tokens", "rows"
 # Extents that no step of a regime takes beyond the regime's tokens: an output row is a token's row.
-BOUNDED = (TOKENS, "rows")
+BOUNDED = (TOKENS, ROWS)
 # Ops whose result's rows depend on the same rows alone: a back-end may run a series of them without a barrier.
 ROW_BY_ROW = frozenset({"add", "add_rms_norm", "embedding", "quantize_rows", "rms_norm", "rope", "silu_mul"})
 
@@ -59,8 +59,9 @@ class Plan:
         if extents.keys() != self.symbols.keys():
             raise OpError(f"extents must be given for {sorted(self.symbols)}, got {sorted(extents)}")
         for symbol in self.symbols.values():
-            if not 0 < extents[symbol.name] <= symbol.high:
-                raise OpError(f"{symbol.name} is {extents[symbol.name]}; the plan takes 1 to {symbol.high}")
+            low = 0 if symbol.name == ROWS else 1  # a chunk of a prompt that is not its last wants no row
+            if not low <= extents[symbol.name] <= symbol.high:
+                raise OpError(f"{symbol.name} is {extents[symbol.name]}; the plan takes {low} to {symbol.high}")
         needed = max((extents[name] for name in BOUNDED if name in extents), default=1)
         for name, limit in self.backend.regimes.items():
             if needed <= limit:

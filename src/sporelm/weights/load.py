@@ -105,7 +105,7 @@ def match_names(source: ModelSource, params: Sequence[Param]) -> dict[str, str]:
     """What the file calls each parameter. Raises ModelFileError unless it has them all and no unknown ones."""
     held = set(source.files.tensors)
     names = {param.name: stored_name(param.name, source.kind) for param in params}
-    spare = ignorable(held, source.kind) | {ROPE_FACTORS}
+    spare = ignorable(held, source.kind)
     if source.kind == HF and source.config.tie_embeddings:
         embedding, output = (stored_name(name, HF) for name in ("embedding.weight", "output.weight"))
         if embedding not in held and output in held:

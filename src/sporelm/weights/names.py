@@ -67,9 +67,10 @@ COMMON: tuple[Names, ...] = (
     ),
 )
 
-# Tensors that hold nothing a model needs: the angles of the rotary embedding, which follow from the configuration.
+# Tensors that hold nothing a model needs: the angles of the rotary embedding follow from the configuration, and
+# `open_model` refuses a file whose factors of them are not all one.
 IGNORED: Mapping[Kind, tuple[str, ...]] = {
-    "gguf": ("blk.{}.attn_rot_embd.weight",),
+    "gguf": ("rope_freqs.weight", "blk.{}.attn_rot_embd.weight"),
     "hf": ("model.layers.{}.self_attn.rotary_emb.inv_freq", "model.rotary_emb.inv_freq"),
 }
 

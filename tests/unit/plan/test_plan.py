@@ -129,7 +129,7 @@ def test_describe_says_what_is_there(plan: Plan) -> None:
         (21, 1, "tokens is 21; the plan takes 1 to 20"),
         (0, 1, "tokens is 0"),
         (-3, 1, "tokens is -3"),
-        (3, 7, "rows is 7; the plan takes 1 to 6"),
+        (3, 7, "rows is 7; the plan takes 0 to 6"),
     ],
 )
 def test_step_that_does_not_fit(plan: Plan, tokens: int, rows: int, message: str) -> None:
