@@ -1,5 +1,6 @@
 """Which way of decoding the decoder of a tokenizer.json asks for."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -12,11 +13,11 @@ from sporelm.text.token_bytes import (
 )
 
 
-def decoding_of(tokenizer: Any, spec: dict[str, Any] | None, added: frozenset[int]) -> Decoding:
+def decoding_of(tokenizer: Any, spec: dict[str, Any] | None, added: dict[int, Any]) -> Decoding:
     """The decoding for a `tokenizers.Tokenizer`.
 
     spec     its decoder as in tokenizer.json
-    added    ids of added tokens, whose text means itself
+    added    id -> added token, whose text means itself
 
     Where a text is its tokens' bytes one after the other (ByteLevel; the SentencePiece chain Replace, ByteFallback,
     Fuse, Strip; Metaspace) we do it ourselves, and exactly; anything else is left to the library.
@@ -24,17 +25,17 @@ def decoding_of(tokenizer: Any, spec: dict[str, Any] | None, added: frozenset[in
     steps = _flatten(spec)
     kinds = [step.get("type") for step in steps]
     if kinds == ["ByteLevel"]:
-        return ByteDecoding(_text_of(tokenizer), bytes_of_byte_level, plain=added)
+        return ByteDecoding(_text_of(tokenizer, added), bytes_of_byte_level, plain=added)
     if kinds == ["Metaspace"]:
         step = steps[0]
         strips = step.get("prepend_scheme", "always") != "never" and step.get("replacement") == "▁"
         if step.get("replacement") == "▁":
             convert = partial(bytes_of_sentencepiece, byte_tokens=False)
-            return ByteDecoding(_text_of(tokenizer), convert, plain=added, leading_spaces=int(strips))
+            return ByteDecoding(_text_of(tokenizer, added), convert, plain=added, leading_spaces=int(strips))
     spaces = _sentencepiece_spaces(steps)
     if spaces is not None:
         convert = partial(bytes_of_sentencepiece, byte_tokens="ByteFallback" in kinds)
-        return ByteDecoding(_text_of(tokenizer), convert, plain=added, leading_spaces=spaces)
+        return ByteDecoding(_text_of(tokenizer, added), convert, plain=added, leading_spaces=spaces)
     return LibraryDecoding(tokenizer)
 
 
@@ -66,8 +67,12 @@ def _flatten(spec: dict[str, Any] | None) -> list[dict[str, Any]]:
     return [spec]
 
 
-def _text_of(tokenizer: Any) -> Any:
+def _text_of(tokenizer: Any, added: dict[int, Any]) -> Callable[[int], str | None]:
+    plain = {token: str(entry.content) for token, entry in added.items()}
+
     def text_of(token: int) -> str | None:
+        if token in plain:  # the library may give its normalized form instead
+            return plain[token]
         try:
             text: str | None = tokenizer.id_to_token(token)
         except OverflowError:  # beyond 32 bits: no token's id

@@ -113,7 +113,7 @@ def tokenizer_of_folder(path: Path) -> Tokenizer:
     vocab_size = _vocab_size(parsing, label)
     added = parsing.get_added_tokens_decoder()
     spec = _spec_of(parsing, label)
-    decoding = decoding_of(parsing, spec.get("decoder"), frozenset(added))
+    decoding = decoding_of(parsing, spec.get("decoder"), added)
     return Tokenizer(
         parsing,
         lambda: _plain_twin(parsing),
@@ -199,6 +199,9 @@ def _special_tokens(parsing: Any, folder: Folder, added: dict[int, Any], vocab_s
     control = {token for token, entry in added.items() if entry.special} | {
         token for token in (bos, eos) if token is not None
     }
+    control_texts = {
+        str(added[token].content if token in added else parsing.id_to_token(token)): token for token in control
+    }
     prefix, suffix = _around(parsing)
     if (add_bos := folder.flag("add_bos_token")) is not None and bos is not None:
         prefix = [bos] if add_bos else [token for token in prefix if token != bos]
@@ -207,7 +210,7 @@ def _special_tokens(parsing: Any, folder: Folder, added: dict[int, Any], vocab_s
     return SpecialTokens(
         bos_id=bos,
         eos_id=eos,
-        stop_ids=stop_ids([eos, *ends], {parsing.id_to_token(token): token for token in control}),
+        stop_ids=stop_ids([eos, *ends], control_texts),
         control=frozenset(control),
         prefix=tuple(prefix),
         suffix=tuple(suffix),

@@ -1,0 +1,205 @@
+"""The jinja2 environment of chat templates: sandboxed, with a budget on all that repeats or grows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime
+from typing import Any
+
+from jinja2 import TemplateError, nodes
+from jinja2.compiler import CodeGenerator, Frame
+from jinja2.exceptions import SecurityError, TemplateAssertionError
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.runtime import LoopContext
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import Namespace
+
+from sporelm.text.bounds import BINARY, budgeted_filters, budgeted_tests, check_call, written
+from sporelm.text.budget import LimitReached, current
+
+
+class RefusedByTemplate(TemplateError):
+    """The template itself called `raise_exception`."""
+
+
+class Ticking:
+    """An iterable whose every step counts; as long as the one within."""
+
+    def __init__(self, items: Iterable[Any]) -> None:
+        self._items = items
+
+    def __iter__(self) -> Iterator[Any]:
+        tick = current().tick
+        for item in self._items:
+            tick()
+            yield item
+
+    def __len__(self) -> int:
+        return len(self._items)  # type: ignore[arg-type]  # a TypeError is what jinja2 expects of a generator
+
+
+class TemplateNamespace(Namespace):
+    """A namespace whose own text is short, whatever it holds, and whose values are accounted for."""
+
+    def __init__(*args: Any, **kwargs: Any) -> None:
+        self, rest = args[0], args[1:]
+        Namespace.__init__(self, {})
+        for name, value in dict(*rest, **kwargs).items():
+            TemplateNamespace.__setitem__(self, name, value)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        if not isinstance(name, str) or name.startswith("_"):
+            raise SecurityError(f"a namespace cannot hold the name {name!r:.60}")
+        super().__setitem__(name, current().use_value(value))
+
+    def __repr__(self) -> str:
+        return "<Namespace>"
+
+
+class Generation(Extension):
+    """`{% generation %} ... {% endgeneration %}` marks what the assistant said; it renders as what is inside."""
+
+    tags = {"generation"}
+
+    def parse(self, parser: Parser) -> nodes.Node | list[nodes.Node]:
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        # A block of its own, so that what is set inside stays inside.
+        return nodes.CallBlock(self.call_method("_inside"), [], [], body).set_lineno(line)
+
+    def _inside(self, caller: Callable[[], str]) -> str:
+        return caller()
+
+
+class BudgetedCode(CodeGenerator):
+    """Compiled templates that account for joined texts, comparisons, new containers and each step of a loop."""
+
+    def _output_child_to_const(self, node: nodes.Expr, frame: Frame, finalize: Any) -> str:
+        if not isinstance(node, nodes.TemplateData):
+            raise nodes.Impossible  # nothing is computed while compiling
+        return super()._output_child_to_const(node, frame, finalize)
+
+    def visit_For(self, node: nodes.For, frame: Frame) -> None:  # noqa: N802
+        ticking = nodes.Call(nodes.EnvironmentAttribute("ticking"), [node.iter], [], None, None)
+        node.iter = ticking.set_lineno(node.lineno).set_environment(self.environment)
+        super().visit_For(node, frame)
+
+    def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:  # noqa: N802
+        self.write("environment.joined((")
+        for part in node.nodes:
+            self.visit(part, frame)
+            self.write(", ")
+        self.write("))")
+
+    def visit_Compare(self, node: nodes.Compare, frame: Frame) -> None:  # noqa: N802
+        self.write("(environment.looked_at(")
+        self.visit(node.expr, frame)
+        self.write(")")
+        for operand in node.ops:
+            self.visit(operand, frame)
+        self.write(")")
+
+    def visit_Operand(self, node: nodes.Operand, frame: Frame) -> None:  # noqa: N802
+        self.write(f" {_OPERATORS[node.op]} environment.looked_at(")
+        self.visit(node.expr, frame)
+        self.write(")")
+
+    def visit_List(self, node: nodes.List, frame: Frame) -> None:  # noqa: N802
+        self._made(super().visit_List, node, frame)
+
+    def visit_Dict(self, node: nodes.Dict, frame: Frame) -> None:  # noqa: N802
+        self._made(super().visit_Dict, node, frame)
+
+    def visit_Tuple(self, node: nodes.Tuple, frame: Frame) -> None:  # noqa: N802
+        if node.ctx == "load":
+            self._made(super().visit_Tuple, node, frame)
+        else:
+            super().visit_Tuple(node, frame)
+
+    def visit_ScopedEvalContextModifier(  # noqa: N802
+        self, node: nodes.ScopedEvalContextModifier, frame: Frame
+    ) -> None:
+        raise TemplateAssertionError("autoescape has no place in a chat template", node.lineno)
+
+    def _made(self, visit: Callable[[Any, Frame], None], node: nodes.Expr, frame: Frame) -> None:
+        self.write("environment.made(")
+        visit(node, frame)
+        self.write(")")
+
+
+_OPERATORS = {
+    "eq": "==",
+    "ne": "!=",
+    "gt": ">",
+    "gteq": ">=",
+    "lt": "<",
+    "lteq": "<=",
+    "in": "in",
+    "notin": "not in",
+}
+
+
+class ChatEnvironment(ImmutableSandboxedEnvironment):
+    """What chat templates are compiled in: jinja2 set up as `transformers` does it, with a budget."""
+
+    code_generator_class = BudgetedCode
+    intercepted_binops = frozenset(BINARY)
+    ticking = Ticking
+    joined = staticmethod(lambda parts: "".join(map(written, parts)))
+
+    def __init__(self) -> None:
+        super().__init__(
+            trim_blocks=True,
+            lstrip_blocks=True,
+            optimized=False,
+            finalize=written,
+            extensions=[Generation, loopcontrols],
+        )
+        self.filters = budgeted_filters()
+        self.tests = budgeted_tests()
+        del self.globals["lipsum"]
+        self.globals |= {
+            "raise_exception": _raise_exception,
+            "strftime_now": strftime_now,
+            "namespace": TemplateNamespace,
+            "dict": _new_dict,
+        }
+
+    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+        return BINARY[operator](left, right)
+
+    def call(__self, __context: Any, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
+        """Call something from the template; the odd names leave every keyword to it."""
+        if __obj is Ticking:
+            return Ticking(*args)
+        check_call(__obj, args, kwargs)
+        if isinstance(__obj, LoopContext) and args:  # a recursive loop
+            args = (Ticking(args[0]), *args[1:])
+        return current().use_value(super().call(__context, __obj, *args, **kwargs))
+
+    @staticmethod
+    def made(value: Any) -> Any:
+        """Account for a container that the template wrote down."""
+        return current().use_value(value)
+
+    @staticmethod
+    def looked_at(value: Any) -> Any:
+        """Account for a side of a comparison."""
+        current().use_look(value)
+        return value
+
+
+def strftime_now(format: str) -> str:
+    """The present local time, written as `format` says."""
+    if len(format) > 200:
+        raise LimitReached("it asks for a time format of more than 200 characters")
+    return datetime.now().strftime(format)
+
+
+def _raise_exception(message: Any) -> None:
+    raise RefusedByTemplate(written(message)[:500])
+
+
+def _new_dict(*args: Any, **kwargs: Any) -> dict[Any, Any]:
+    return dict(*args, **kwargs)
