@@ -58,14 +58,17 @@ class Cells:
 
 
 def derived_cells(arrays: Mapping[str, np.ndarray], extents: Mapping[str, int]) -> dict[str, int]:
-    """What attention needs of a step's lengths: how many splits, how many tiles, and whether all rows are decoded."""
+    """What attention needs of a step's lengths: how many splits, how many tiles, and how it goes.
+
+    decoding: 0 tiles of rows; 1 one row a sequence, one split; 2 one row a sequence, several splits to merge.
+    """
     lengths, starts = arrays.get("lengths"), arrays.get("starts")
     if lengths is None or starts is None:
         return {}
     sequences = len(lengths)
-    splits = -(-int(lengths.max()) // SPLIT)
-    if extents["tokens"] == sequences:  # every sequence has a row, so each has one
-        return {"splits": splits, "sequences splits": sequences * splits, "tiles": sequences, "decoding": 1}
+    splits = -(-max(lengths.tolist()) // SPLIT)
+    if extents["tokens"] == sequences and (sequences == 1 or bool((np.diff(starts) == 1).all())):
+        return {"splits": splits, "sequences splits": sequences * splits, "tiles": sequences, "decoding": 1 + (splits > 1)}
     tiles = int((-(-np.diff(starts) // TILE_TOKENS)).sum())
     return {"splits": splits, "sequences splits": sequences * splits, "tiles": tiles, "decoding": 0}
 

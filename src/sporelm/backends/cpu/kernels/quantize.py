@@ -36,7 +36,8 @@ def write_record(k: Builder, parts: list[Val], out: Val) -> None:
         magnitudes = [k.max(a, b) for a, b in zip(magnitudes[::2], magnitudes[1::2], strict=True)]
     peak = k.fold(magnitudes[0], k.max).bits(f32)
     scale = peak / 127.0
-    inverse = k.select(peak > 0.0, k.const(f32, 127.0) / peak, k.const(f32, 0.0))
+    quotient = k.const(f32, 127.0) / peak  # infinite for 0 and for what is nearly 0: such a block is zeros
+    inverse = k.select(quotient < float("inf"), quotient, k.const(f32, 0.0))
     total = k.const(k.vi, 0)
     for number, part in enumerate(parts):
         _, q = k.round_to_int(part * k.splat(inverse))

@@ -34,8 +34,8 @@ def embedding(target: Any, kind: Panels) -> Kernel:
                 for number, value in enumerate(kind.row_values(k, panel, lane, group)):
                     k.store(value, out, at + 4 * k.lanes * number)
             _pad(k, out, f.width, f.padded)
-            with k.when(inside.equals(0)):
-                k.store(k.const(f32, float("nan")), out)
+            with k.when(inside.equals(0)), k.range(f.width) as column:
+                k.store(k.const(f32, float("nan")), out, column * 4)
 
     name = f"embedding_{kind.name.lower()}"
     return Kernel(name, fields("ids:p table:p panel_bytes:i out:p out_stride:i groups:i width:i padded:i vocab:i"), body)

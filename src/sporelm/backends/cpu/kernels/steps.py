@@ -49,14 +49,15 @@ class StepLoops:
         with k.when(spun.value > self.spins):
             k.call_address(k.load(i64, team, YIELD))
 
-    def _barrier(self, k: Builder, team: Val, threads: Val, counters: Val) -> None:
-        """All threads arrive; the last one resets the counters of the entry they leave."""
+    def _barrier(self, k: Builder, team: Val, threads: Val, counters: Val | None) -> None:
+        """All threads arrive; the last one resets the counters of the entry they leave, if any."""
         phase = k.atomic_load(team, PHASE)
         last = (k.atomic("add", team, ARRIVED, 1) + 1).equals(threads)
         with k.ir.if_else(last.raw) as (is_last, waits):
             with is_last:
-                with k.range(threads) as owner:
-                    k.store(k.index(0), counters, owner * LINE)
+                if counters is not None:
+                    with k.range(threads) as owner:
+                        k.store(k.index(0), counters, owner * LINE)
                 k.atomic("xchg", team, ARRIVED, 0)
                 k.atomic("add", team, PHASE, 1)
             with waits:
@@ -75,7 +76,7 @@ class StepLoops:
             inside = k.select(guard >= k.load(i64, entry, GUARD_LOW), k.index(1), k.index(0))
             inside = inside & k.select(guard <= k.load(i64, entry, GUARD_HIGH), k.index(1), k.index(0))
             items = k.load(i64, k.load_pointer(entry, COUNT)) * k.load(i64, entry, FACTOR) * inside
-            following = k.load(i64, entry, CHAIN) + 1  # past the last barrier the table may be gone
+            following = k.load(i64, entry, CHAIN) + 1
             with k.when(items > 0):
                 with k.range(threads) as turn:
                     owner = thread + turn
@@ -84,6 +85,9 @@ class StepLoops:
                     self._chunks(k, entry, k.at(own, owner * LINE), start, stop, scratch)
                 self._barrier(k, team, threads, own)
             index.set(index.value + following)
+        # Nobody may still look at the table or its cells (guards past the last entry that ran) when the launcher returns.
+        with k.when(entries > 0):
+            self._barrier(k, team, threads, None)
 
     def _chunks(self, k: Builder, entry: Val, counter: Val, start: Val, stop: Val, scratch: Val) -> None:
         """Take chunks of the items start..stop until there are none."""
