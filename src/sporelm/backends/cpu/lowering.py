@@ -242,16 +242,16 @@ def _attention(low: Lowering, call: Call) -> None:
     splits = -(-int(max_pages) * 64 // att.SPLIT)
     record = 4 * (pages.padded + 16)
     parts = low.places.reserve(most(sequences) * kv_heads * splits * heads.group * record)
-    decoding, tiling = (Cell("decoding"), 1, 1), (Cell("decoding"), 0, 0)
+    decoding, merging, tiling = ((Cell("decoding"), *bounds) for bounds in ((1, 2), (2, 2), (0, 0)))
     low.emit(
         att.attention_split(target, heads),
-        shared | {"splits": Cell("splits"), "parts": parts},
+        shared | {"splits": Cell("splits"), "parts": parts} | out,
         Cell("sequences splits"), factor=kv_heads, guard=decoding,
     )  # fmt: skip
     low.emit(
         att.attention_merge(target, heads),
         {"parts": parts, "lengths": low.at(lengths), "starts": low.at(starts), "splits": Cell("splits"), "kv_heads": kv_heads} | out,
-        cell_of(sequences), factor=kv_heads * heads.group, grain=heads.group, guard=decoding,
+        cell_of(sequences), factor=kv_heads * heads.group, grain=heads.group, guard=merging,
     )  # fmt: skip
     low.emit(
         attention_tile(target, heads),

@@ -208,7 +208,7 @@ def chunks_of(group: int, largest: int) -> list[tuple[int, int]]:
 
 
 def attention_split(target: Any, heads: Heads) -> Kernel:
-    """One token a sequence. An item is one kv head and one split of one sequence; results go to `parts`.
+    """One token a sequence. An item is one kv head and one split of one sequence; results go to `parts`, a lone split's out.
 
     parts: f32 [sequence][kv_head][split][group][padded + 16]: weighted values, then maximum and sum of weights.
     """
@@ -235,14 +235,25 @@ def attention_split(target: Any, heads: Heads) -> Kernel:
                     here = k.at(q, chunk * 4 * pages.head_dim)
                     values = k.at(keys, pages.half_bytes)
                     add_page(k, rows, chunk, count, here, 4 * pages.head_dim, keys, values, pages, span)
-            for row in range(group):
-                place = k.at(out, row * record)
-                for at in range(0, 4 * pages.padded, 4 * k.lanes):
-                    k.store(k.load(k.vf, rows.sums, row * rows.wide + at), place, at)
-                k.store(k.load(f32, rows.number(row, 0)), place, 4 * pages.padded)
-                k.store(k.sum(k.load(k.vf, rows.totals, row * 64)), place, 4 * pages.padded + 4)
+            direct = k.at(f.out, token * f.out_stride + head * (4 * pages.head_dim * group))
+            with k.ir.if_else(f.splits.equals(1).raw) as (alone, several):
+                with alone:  # nothing to merge
+                    for row in range(group):
+                        total = k.sum(k.load(k.vf, rows.totals, row * 64))
+                        write_out(k, pages, total, k.at(rows.sums, row * rows.wide), k.at(direct, row * 4 * pages.head_dim))
+                with several:
+                    for row in range(group):
+                        _keep(k, rows, row, k.at(out, row * record))
 
-    return Kernel(f"attention_split_{heads.name}", heads.fields("splits:c parts:p"), body, scratch=Rows.nbytes(heads, group))
+    return Kernel(f"attention_split_{heads.name}", heads.fields("splits:c parts:p out:p out_stride:i"), body, scratch=Rows.nbytes(heads, group))
+
+
+def _keep(k: Builder, rows: Rows, row: int, place: Val) -> None:
+    """A row's weighted values, maximum and sum of weights, for `attention_merge`."""
+    for at in range(0, rows.wide, 4 * k.lanes):
+        k.store(k.load(k.vf, rows.sums, row * rows.wide + at), place, at)
+    k.store(k.load(f32, rows.number(row, 0)), place, rows.wide)
+    k.store(k.sum(k.load(k.vf, rows.totals, row * 64)), place, rows.wide + 4)
 
 
 def attention_merge(target: Any, heads: Heads) -> Kernel:

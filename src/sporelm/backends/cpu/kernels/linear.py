@@ -84,14 +84,14 @@ def linear_one(target: Any, shape: Shape, ahead: int = 2048) -> Kernel:
 
 def linear_few(target: Any, shape: Shape) -> Kernel:
     """Any number of tokens, in tiles that fit the registers; fastest for a few. The next panel is fetched meanwhile."""
-    largest = target.tiles.few_tokens // (2 if shape.gated else 1)
-    sizes = [size for size in (8, 4, 2, 1) if size <= largest]
+    sizes = [size for size in (8, 4, 2, 1) if size <= target.tiles.few_tokens]
 
     def tile(k: Builder, f: Any, place: Place, token: Val, size: int) -> None:
         rows = [k.at(f.x, (token + t) * f.x_stride) for t in range(size)]
-        sums = dot_panels(k, shape.format, place.panels, rows, f.width, f.panel_bytes)
+        # one panel after the other: two at once would halve the tokens that fit the registers
+        sums = [dot_panels(k, shape.format, [panel], rows, f.width, f.panel_bytes) for panel in place.panels]
         for t in range(size):
-            result = finish(k, shape, [s.value for s in sums[t]], place.bias)
+            result = finish(k, shape, [of_panel[t][0].value for of_panel in sums], place.bias)
             k.store(result, k.at(place.out, (token + t) * place.stride))
 
     def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
