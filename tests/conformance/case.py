@@ -1,0 +1,79 @@
+"""What a conformance case is, and the values it is made of."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+
+from sporelm.quant import FORMATS, QuantFormat, quantize_tensor
+from sporelm.weights.stored import StoredTensor
+
+Arrays = list[np.ndarray]
+Work = Callable[["On"], Any]
+
+FORMAT_NAMES = ("F32", "F16", "BF16", "Q4_1", "Q8_0")
+
+
+class On:
+    """A back-end as a case sees it: random values that are the same on every back-end, packed weights, results."""
+
+    def __init__(self, backend: Any, name: str) -> None:
+        self.backend = backend
+        self.random = np.random.default_rng(crc32(name.encode()))
+
+    def values(self, *shape: int, scale: float = 1.0) -> np.ndarray:
+        """Normal random float32."""
+        return self.random.standard_normal(shape, np.float32) * np.float32(scale)
+
+    def tensor(self, array: Any) -> Any:
+        return self.backend.tensor(np.asarray(array))
+
+    def ints(self, values: Any) -> Any:
+        return self.backend.tensor(np.ascontiguousarray(values, np.int32))
+
+    def rows(self, *shape: int, scale: float = 1.0) -> Any:
+        """A tensor of normal random values."""
+        return self.tensor(self.values(*shape, scale=scale))
+
+    def weight(self, form: str, out: int, width: int, change: Callable[[np.ndarray], None] | None = None) -> Any:
+        """A packed random matrix of a number format; `change` may alter the values before they are rounded."""
+        matrix = self.values(out, width)
+        if change:
+            change(matrix)
+        return self.pack(FORMATS[form], matrix.shape, quantize_tensor(FORMATS[form], matrix))
+
+    def pack(self, form: type[QuantFormat], shape: tuple[int, ...], blocks: np.ndarray) -> Any:
+        return self.backend.pack(StoredTensor("weight", form, shape, np.ascontiguousarray(blocks)))
+
+
+@dataclass(frozen=True)
+class Case:
+    """One op on one set of values. Without --all, `rare` cases do not run, and those not `common` only on the best target."""
+
+    op: str
+    name: str
+    work: Work
+    exact: bool = False
+    common: bool = True
+    rare: bool = False
+
+    def run(self, backend: Any) -> Arrays:
+        """The results as arrays."""
+        results = self.work(On(backend, f"{self.op} {self.name}"))
+        results = results if isinstance(results, tuple) else (results,)
+        return [result if isinstance(result, np.ndarray) else result.numpy() for result in results]
+
+    def __str__(self) -> str:
+        return f"{self.op} {self.name}"
+
+
+def case(op: str, name: str, work: Callable[..., Any], *args: Any, **marks: bool) -> Case:
+    """A case whose work takes an `On` and these arguments."""
+    return Case(op, name, partial(_call, work, args), **marks)
+
+
+def _call(work: Callable[..., Any], args: tuple[Any, ...], on: On) -> Any:
+    return work(on, *args)

@@ -1,0 +1,138 @@
+"""Cases of attention over pages, and of what writes the pages."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from conformance.case import Case, On, case
+from conformance.cases_rows import HEAD_DIMS, rope_table
+from sporelm import ops
+from sporelm.ops.attention import PAGE
+from sporelm.tensor.dtype import DTYPES
+
+PAGES, TABLE = 24, 12  # pages in the cache, columns of a page table
+LENGTHS = (700, 130, 64, 1)  # several splits of 256; a page and some; a whole page; one position
+WINDOWS = (None, 1, 64, 100, 300)
+# rows of each sequence in the step: all decoded; prefill beside decode; a tile of 16 exactly, one more, several tiles
+STEPS = ((1, 1, 1, 1), (7, 1, 2, 1), (16, 17, 64, 1), (33, 130, 1, 1), (121, 2, 33, 1))
+
+
+@dataclass(frozen=True)
+class Heads:
+    """A shape of attention: `group` query heads for each of `kv_heads`."""
+
+    head_dim: int
+    group: int
+    kv_heads: int
+    kv: str
+
+    def __str__(self) -> str:
+        return f"{self.kv_heads}x{self.group} heads of {self.head_dim} {self.kv}"
+
+    @property
+    def width(self) -> int:
+        return self.head_dim * self.group * self.kv_heads
+
+
+# Each compiles kernels of its own, so by default a choice that covers every head size, group 1 to 9 and both elements;
+# every combination with --all.
+CHOSEN = (
+    Heads(2, 1, 3, "f32"),
+    Heads(16, 7, 1, "f16"),
+    Heads(26, 3, 4, "f32"),
+    Heads(64, 3, 3, "f16"),
+    Heads(64, 9, 1, "f32"),
+    Heads(80, 6, 2, "f16"),
+    Heads(128, 4, 1, "f32"),
+    Heads(128, 8, 1, "f16"),
+)
+COMMON = (CHOSEN[2], CHOSEN[3])
+EVERY = tuple(Heads(d, g, 2, kv) for d in HEAD_DIMS for g in range(1, 10) for kv in ("f16", "f32"))
+
+
+def page_tables(on: On, lengths: tuple[int, ...]) -> np.ndarray:
+    """Scattered pages for each sequence, int32 [sequences, TABLE]; entries past a sequence's last page are not pages."""
+    free = iter(on.random.permutation(PAGES))
+    tables = np.full((len(lengths), TABLE), 2**31 - 1, np.int32)
+    for sequence, length in enumerate(lengths):
+        count = -(-length // PAGE)
+        tables[sequence, :count] = [next(free) for _ in range(count)]
+    return tables
+
+
+def filled(on: On, heads: Heads) -> Any:
+    """A cache full of random values, places that no sequence holds among them."""
+    dtype = DTYPES[heads.kv]
+    cache = on.backend.pages(PAGES, heads.kv_heads, heads.head_dim, dtype)
+    canonical = on.values(PAGES, 2, heads.kv_heads, PAGE, heads.head_dim).astype(dtype.numpy)
+    on.backend.import_pages(cache, range(PAGES), canonical)
+    return cache
+
+
+def attend(on: On, heads: Heads, step: tuple[int, ...], window: int | None, gain: float) -> Any:
+    tables = page_tables(on, LENGTHS)
+    cache = filled(on, heads)
+    starts = np.concatenate([[0], np.cumsum(step)])
+    q = on.rows(int(starts[-1]), heads.width, scale=gain)
+    shared = (on.ints(starts), on.ints(LENGTHS), on.ints(tables))
+    return ops.attention(q, cache, *shared, scale=heads.head_dim**-0.5, window=window)
+
+
+def attend_beside_nan(on: On, heads: Heads, step: tuple[int, ...]) -> Any:
+    """Places past a sequence's end, and pages of nobody, hold NaN: they must not be seen."""
+    tables = page_tables(on, LENGTHS)
+    cache = on.backend.pages(PAGES, heads.kv_heads, heads.head_dim, DTYPES[heads.kv])
+    canonical = on.values(PAGES, 2, heads.kv_heads, PAGE, heads.head_dim).astype(DTYPES[heads.kv].numpy)
+    owned = np.zeros((PAGES, PAGE), bool)
+    for table, length in zip(tables, LENGTHS, strict=True):
+        for start in range(0, length, PAGE):
+            owned[table[start // PAGE], : length - start] = True
+    canonical[~np.broadcast_to(owned[:, None, None, :, None], canonical.shape)] = np.nan
+    on.backend.import_pages(cache, range(PAGES), canonical)
+    starts = np.concatenate([[0], np.cumsum(step)])
+    shared = (on.ints(starts), on.ints(LENGTHS), on.ints(tables))
+    return ops.attention(on.rows(int(starts[-1]), heads.width), cache, *shared, scale=heads.head_dim**-0.5)
+
+
+def stored(on: On, heads: Heads, tokens: int) -> Any:
+    """store_kv to scattered slots; the whole cache is the result."""
+    cache = filled(on, heads)
+    slots = on.ints(on.random.permutation(PAGES * PAGE)[:tokens])
+    width = heads.kv_heads * heads.head_dim
+    ops.store_kv(on.rows(tokens, width), on.rows(tokens, width, scale=100.0), cache, slots)
+    return on.backend.export_pages(cache, range(PAGES))
+
+
+def rotated_and_stored(on: On, heads: Heads, tokens: int, rotary: int, style: str) -> Any:
+    cache = filled(on, heads)
+    slots = on.ints(on.random.permutation(PAGES * PAGE)[:tokens])
+    positions = on.ints(np.arange(tokens) * 53 % 400)
+    narrow = heads.kv_heads * heads.head_dim
+    rows = (on.rows(tokens, heads.width), on.rows(tokens, narrow), on.rows(tokens, narrow))
+    table = on.tensor(rope_table(400, rotary))
+    rotated = ops.rope_store(*rows, positions, table, cache, slots, head_dim=heads.head_dim, style=style)
+    return rotated, on.backend.export_pages(cache, range(PAGES)).astype(np.float32)
+
+
+def cases() -> Iterator[Case]:
+    for heads in CHOSEN:
+        mark = heads in COMMON
+        for step in STEPS:
+            for window in WINDOWS:
+                yield case("attention", f"{heads} {step} window {window}", attend, heads, step, window, 1.0, common=mark)
+            yield case("attention", f"{heads} {step} beside NaN", attend_beside_nan, heads, step, common=mark)
+        for gain in (0.0, 8.0):
+            yield case("attention", f"{heads} queries of {gain:g}", attend, heads, STEPS[0], None, gain, common=mark)
+            yield case("attention", f"{heads} tiles, queries of {gain:g}", attend, heads, STEPS[2], None, gain, common=mark)
+        for tokens in (1, 7, 121):
+            yield case("store_kv", f"{heads} x{tokens}", stored, heads, tokens, exact=True, common=mark)
+            for style in ("half", "adjacent"):
+                for rotary in sorted({heads.head_dim, heads.head_dim // 4 * 2 or 2}):
+                    name = f"{heads} {style} {rotary} x{tokens}"
+                    yield case("rope_store", name, rotated_and_stored, heads, tokens, rotary, style, common=mark)
+    for heads in EVERY:
+        for step in STEPS[:3]:
+            for window in (None, 100):
+                yield case("attention", f"every {heads} {step} window {window}", attend, heads, step, window, 1.0, rare=True)

@@ -1,0 +1,126 @@
+"""Cases of ops on rows: norms, element by element, embedding, rope, picking rows and tokens, rounding."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from conformance.case import FORMAT_NAMES, Case, On, case
+from sporelm import ops
+from sporelm.quant import FORMATS
+
+TOKENS = (1, 2, 7, 16, 17, 33, 121)
+WIDTHS = (1, 7, 16, 33, 96, 320)
+VOCABS = (1, 5, 16, 33, 1003)
+IDS = (0, 1, 31, 32, 6, 6)
+HEAD_DIMS = (2, 16, 26, 64, 80, 128)
+
+
+def norm(on: On, tokens: int, width: int, scale: float) -> Any:
+    return ops.rms_norm(on.rows(tokens, width, scale=scale), on.tensor(on.values(width)), eps=1e-5)
+
+
+def add_norm(on: On, tokens: int, width: int) -> Any:
+    return ops.add_rms_norm(on.rows(tokens, width), on.rows(tokens, width), on.tensor(on.values(width)), eps=1e-6)
+
+
+def pairwise(on: On, name: str, tokens: int, width: int, scale: float) -> Any:
+    return ops.ALL[name](on.rows(tokens, width, scale=scale), on.rows(tokens, width))
+
+
+def embedded(on: On, form: str, width: int) -> Any:
+    return ops.embedding(on.ints(IDS), on.weight(form, 33, width))
+
+
+def rotated(on: On, tokens: int, heads: int, head_dim: int, rotary: int, style: str) -> Any:
+    table = rope_table(300, rotary)
+    positions = on.ints(np.arange(tokens) * 37 % 300)
+    x = on.rows(tokens, heads * head_dim)
+    return ops.rope(x, positions, on.tensor(table), head_dim=head_dim, style=style)
+
+
+def rope_table(context: int, rotary: int) -> np.ndarray:
+    """Cosines, then sines, float32 [context, rotary]."""
+    angles = np.arange(context)[:, None] / 10000 ** (np.arange(0, rotary, 2) / rotary)
+    return np.concatenate([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
+
+
+def selected(on: On, tokens: int, width: int) -> Any:
+    wanted = on.random.integers(0, tokens, max(1, tokens // 2))
+    return ops.select_rows(on.rows(tokens, width), on.ints(wanted))
+
+
+def logits(on: On, rows: int, vocab: int, kind: str) -> np.ndarray:
+    """Random scores: `plain`, with many `ties`, with `-inf` as masks leave them, or with `NaN`."""
+    values = on.values(rows, vocab)
+    if kind == "ties":
+        values = np.round(values * 2)
+    if kind == "-inf":
+        values[:, on.random.permutation(vocab)[: vocab * 9 // 10]] = -np.inf
+        values[0] = -np.inf
+    if kind == "NaN":
+        values[::2, on.random.integers(0, vocab)] = np.nan
+    return values
+
+
+def arg_max(on: On, rows: int, vocab: int, kind: str) -> Any:
+    return ops.argmax(on.tensor(logits(on, rows, vocab, kind)))
+
+
+def top(on: On, rows: int, vocab: int, k: int, kind: str) -> Any:
+    return ops.top_k(on.tensor(logits(on, rows, vocab, kind)), k=k)
+
+
+def rounded(on: On, tokens: int, width: int, kind: str) -> Any:
+    """What the products see of quantize_rows: an identity matrix gives each rounded value back."""
+    x = on.values(tokens, width)
+    if kind == "halves":  # peak 127: the integers are the values, ties to even
+        x = np.round(x * 16) / 2
+        x[:, ::32] = 127
+    if kind == "zeros":
+        x[:, :32] = 0
+    rows = ops.quantize_rows(on.tensor(x))
+    form = FORMATS["Q8_0"]
+    eye = np.zeros((width, width // 32, form.nbytes), np.uint8)
+    one = np.frombuffer(np.float16(1).tobytes(), np.uint8)
+    for row in range(width):
+        eye[row, row // 32, :2] = one
+        eye[row, row // 32, 2 + row % 32] = 1
+    return ops.linear(rows, on.pack(form, (width, width), eye))
+
+
+def cases() -> Iterator[Case]:
+    yield from plain_cases()
+    for form in FORMAT_NAMES:
+        for width in (32, 96, 320) if FORMATS[form].values > 1 else (1, 7, 33, 96):
+            yield case("embedding", f"{form} width {width}", embedded, form, width, exact=True)
+    for head_dim in HEAD_DIMS:
+        for style in ("half", "adjacent"):
+            for rotary in sorted({2, head_dim // 4 * 2 or 2, head_dim}):
+                for tokens, heads in ((1, 3), (7, 5)):
+                    name = f"{style} {rotary} of {head_dim}, {heads} heads x{tokens}"
+                    yield case("rope", name, rotated, tokens, heads, head_dim, rotary, style)
+    for kind in ("plain", "ties", "-inf", "NaN"):
+        for vocab in VOCABS:
+            yield case("argmax", f"{kind} of {vocab}", arg_max, 5, vocab, kind, exact=True)
+            if kind != "NaN":
+                for k in sorted({1, min(40, vocab), vocab if vocab < 100 else 64}):
+                    yield case("top_k", f"{kind} {k} of {vocab}", top, 5, vocab, k, kind, exact=True)
+    for kind in ("plain", "halves", "zeros"):
+        for width in (32, 96, 320):
+            yield case("quantize_rows", f"{kind} width {width}", rounded, 7, width, kind, exact=True)
+
+
+def plain_cases() -> Iterator[Case]:
+    for tokens in TOKENS:
+        for width in WIDTHS:
+            name = f"{tokens}x{width}"
+            yield case("rms_norm", name, norm, tokens, width, 1.0)
+            yield case("add_rms_norm", name, add_norm, tokens, width)
+            yield case("add", name, pairwise, "add", tokens, width, 1.0, exact=True)
+            yield case("silu_mul", name, pairwise, "silu_mul", tokens, width, 1.0)
+            yield case("select_rows", name, selected, tokens, width, exact=True)
+    for scale in (1e15, 1e-15, 1e-30, 0.0):
+        yield case("rms_norm", f"values of {scale:g}", norm, 7, 33, scale)
+    for scale in (10.0, 100.0, 1e4, 1e-30, 0.0):
+        yield case("silu_mul", f"gates of {scale:g}", pairwise, "silu_mul", 7, 33, scale)

@@ -1,0 +1,169 @@
+"""The equalities at the level of ops, bit for bit on one target: a row alone and in a batch of any size, a whole prompt
+and its chunks, one thread and several."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from conformance import cases_attention
+from conformance.case import On
+from conformance.cases_attention import CHOSEN, COMMON, Heads
+from conformance.guarded import GuardedCpu
+from conformance.test_ops import CASES
+from sporelm import ops
+from sporelm.backends.cpu.backend import FEW
+from sporelm.ops.attention import PAGE
+from sporelm.tensor.dtype import DTYPES
+
+MOST = 131  # rows of the whole batch: one past a block of tokens, and some
+BATCHES = (1, 2, 3, 7, FEW, FEW + 1, 33, 120, 121)
+KEPT = ("F32", "F16", "Q4_1", "Q8_0")
+
+
+def assert_same(found: np.ndarray, expected: np.ndarray) -> None:
+    """Bit for bit."""
+    assert found.shape == expected.shape
+    assert np.array_equal(found.view(np.uint32), expected.view(np.uint32)), f"{(found != expected).sum()} differ"
+
+
+def products(on: On, form: str) -> dict[str, Callable[[Any], Any]]:
+    """Every kind of product of rows of 160 columns."""
+    weights = tuple(on.weight(form, out, 160) for out in (65, 33, 7))
+    bias = on.tensor(on.values(65))
+    return {
+        "linear": lambda x: (ops.linear(x, weights[0]),),
+        "bias": lambda x: (ops.linear(x, weights[0], bias),),
+        "group": lambda x: ops.linear_group(x, weights),
+        "gated": lambda x: (ops.linear_silu_mul(x, weights[0], on.weight(form, 65, 160)),),
+    }
+
+
+@pytest.mark.parametrize("kind", ["linear", "bias", "group", "gated"])
+@pytest.mark.parametrize("form", KEPT)
+def test_a_row_of_a_product_is_the_same_in_any_batch(cpu: Any, form: str, kind: str) -> None:
+    """So the kernels for one, few and many tokens reduce in one order."""
+    on = On(cpu, form)
+    product = products(on, form)[kind]
+    x = on.values(MOST, 160)
+    state = on.random.bit_generator.state
+
+    def run(rows: np.ndarray) -> list[np.ndarray]:
+        on.random.bit_generator.state = state  # the same second weight each time
+        return [result.numpy() for result in product(cpu.tensor(rows))]
+
+    whole = run(x)
+    for batch in BATCHES:
+        for start in {0, MOST // 2 - batch // 2, MOST - batch}:
+            for found, expected in zip(run(x[start : start + batch]), whole, strict=True):
+                assert_same(found, expected[start : start + batch])
+
+
+def row_ops(on: On) -> dict[str, Callable[[np.ndarray], Any]]:
+    """Ops that treat each row by itself."""
+    weight, table = on.tensor(on.values(90)), on.weight("Q4_1", 64, 96)
+    other = on.values(MOST, 90)
+    return {
+        "rms_norm": lambda x: ops.rms_norm(on.tensor(x), weight, eps=1e-5),
+        "add_rms_norm": lambda x: ops.add_rms_norm(on.tensor(x), on.tensor(x * 2), weight, eps=1e-5)[0],
+        "silu_mul": lambda x: ops.silu_mul(on.tensor(x), on.tensor(np.flip(x, 1))),
+        "embedding": lambda x: ops.embedding(on.ints(np.abs(x[:, 0] * 20) % 64), table),
+        "top_k": lambda x: ops.top_k(on.tensor(x), k=7)[0],
+        "select_rows": lambda x: ops.select_rows(on.tensor(other), on.ints(np.abs(x[:, 0] * 20) % MOST)),
+    }
+
+
+@pytest.mark.parametrize("name", ["rms_norm", "add_rms_norm", "silu_mul", "embedding", "top_k", "select_rows"])
+def test_a_row_of_other_ops_is_the_same_in_any_batch(cpu: Any, name: str) -> None:
+    on = On(cpu, name)
+    run = row_ops(on)[name]
+    x = on.values(MOST, 90)
+    whole = run(x).numpy()
+    for batch in BATCHES:
+        assert_same(run(x[5 : 5 + batch]).numpy(), whole[5 : 5 + batch])
+
+
+class Prompts:
+    """Sequences whose pages are full; any of their last rows can be asked for."""
+
+    def __init__(self, cpu: Any, heads: Heads, lengths: tuple[int, ...], window: int | None) -> None:
+        self.on, self.heads, self.window = On(cpu, f"{heads} {lengths}"), heads, window
+        self.lengths = lengths
+        self.tables = cases_attention.page_tables(self.on, lengths)
+        self.cache = cases_attention.filled(self.on, heads)
+        self.queries = [self.on.values(length, heads.width) for length in lengths]
+
+    def rows(self, *parts: tuple[int, int, int]) -> list[np.ndarray]:
+        """Results of (sequence, first, last) positions, computed in one step."""
+        starts, held, q = [0], [], []
+        for sequence, first, last in parts:
+            starts.append(starts[-1] + last - first)
+            held.append(last)
+            q.append(self.queries[sequence][first:last])
+        numbers = (starts, held, self.tables[[sequence for sequence, _, _ in parts]])
+        tensors = [self.on.ints(values) for values in numbers]
+        scale = self.heads.head_dim**-0.5
+        q_tensor = self.on.tensor(np.concatenate(q))
+        out = ops.attention(q_tensor, self.cache, *tensors, scale=scale, window=self.window).numpy()
+        return np.split(out, starts[1:-1])
+
+
+@pytest.mark.parametrize("window", [None, 70])
+@pytest.mark.parametrize("heads", COMMON, ids=str)
+def test_attention_of_chunks_is_that_of_the_whole(cpu: Any, heads: Heads, window: int | None) -> None:
+    """Chunks of one are decoding: the kernel that splits positions equals the one that tiles rows."""
+    length = 600
+    prompts = Prompts(cpu, heads, (length,), window)
+    (whole,) = prompts.rows((0, 0, length))
+    for position in (0, 1, 15, 16, 63, 64, 65, 255, 256, 257, 511, 512, 599):
+        (alone,) = prompts.rows((0, position, position + 1))
+        assert_same(alone, whole[position : position + 1])
+    for chunk in (2, 7, 16, 17, 64, 250):
+        for start in (0, 3, 250, length - chunk):
+            (part,) = prompts.rows((0, start, start + chunk))
+            assert_same(part, whole[start : start + chunk])
+
+
+@pytest.mark.parametrize("heads", [*COMMON, CHOSEN[0]], ids=str)
+def test_attention_of_a_sequence_is_the_same_beside_others(cpu: Any, heads: Heads) -> None:
+    prompts = Prompts(cpu, heads, (300, 70, 513, 1), None)
+    steps = (
+        ((0, 299, 300), (1, 69, 70), (2, 512, 513), (3, 0, 1)),
+        ((0, 290, 300), (1, 69, 70), (2, 480, 513)),
+        ((2, 400, 513), (3, 0, 1)),
+    )
+    for step in steps:
+        for part, together in zip(step, prompts.rows(*step), strict=True):
+            (alone,) = prompts.rows(part)
+            assert_same(together, alone)
+
+
+def test_keys_and_values_are_stored_the_same_alone_and_together(cpu: Any) -> None:
+    heads = COMMON[1]
+    stores = []
+    for chunk in (33, 1):
+        on = On(cpu, "stored")
+        cache = on.backend.pages(2, heads.kv_heads, heads.head_dim, DTYPES[heads.kv])
+        keys, values = (on.values(33, heads.kv_heads * heads.head_dim) for _ in range(2))
+        slots = on.random.permutation(2 * PAGE)[:33]
+        for start in range(0, 33, chunk):
+            part = slice(start, start + chunk)
+            ops.store_kv(on.tensor(keys[part]), on.tensor(values[part]), cache, on.ints(slots[part]))
+        stores.append(cpu.export_pages(cache, range(2)).astype(np.float32))
+    assert_same(stores[0], stores[1])
+
+
+COMMON_OPS = [case for case in CASES if case.common and not case.rare]
+
+
+@pytest.mark.parametrize("op", sorted(ops.ALL))
+def test_results_do_not_depend_on_the_number_of_threads(teams: list[GuardedCpu], op: str) -> None:
+    """One, two and three threads, on every fourth case of an op; all of its sizes and formats are among them."""
+    for case in [case for case in COMMON_OPS if case.op == op][::4]:
+        expected, *others = (case.run(backend) for backend in teams)
+        for found in others:
+            for left, right in zip(found, expected, strict=True):
+                assert np.array_equal(left, right, equal_nan=left.dtype.kind == "f"), str(case)
+    for backend in teams:
+        backend.heap.check()

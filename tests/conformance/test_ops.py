@@ -1,0 +1,81 @@
+"""Every op, on every CPU target, against its numpy meaning."""
+
+import itertools
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+from close import assert_close
+
+from conformance import cases_attention, cases_linear, cases_rows
+from conformance.case import FORMAT_NAMES, Arrays, Case
+from conformance.guarded import TARGETS
+from sporelm import ops
+from sporelm.quant import FORMATS
+from sporelm.tensor.dtype import F32
+from sporelm.weights.stored import StoredTensor
+
+CASES = list(itertools.chain(cases_rows.cases(), cases_linear.cases(), cases_attention.cases()))
+
+
+def on_targets() -> list[Any]:
+    """(target, case): all of them on the best target, the common ones on the others; the rest is marked `all`."""
+    found = []
+    for target in TARGETS:
+        for case in CASES:
+            rare = case.rare or (target != TARGETS[0] and not case.common)
+            found.append(pytest.param(target, case, id=f"{target}-{case}", marks=[pytest.mark.all] if rare else []))
+    return found
+
+
+def assert_agrees(actual: Arrays, expected: Arrays, exact: bool) -> None:
+    """Within the table's tolerance of the result's magnitude, or bit for bit; NaN and infinity at the same places."""
+    assert len(actual) == len(expected)
+    for left, right in zip(actual, expected, strict=True):
+        finite = np.abs(right[np.isfinite(right)], dtype=np.float64)
+        magnitude = 1.0 if exact else float(finite.max(initial=0)) or 1.0
+        assert_close(left.astype(np.float64) / magnitude, right.astype(np.float64) / magnitude, "exact" if exact else "f32")
+
+
+@pytest.mark.parametrize(("opened_cpu", "case"), on_targets(), indirect=["opened_cpu"])
+def test_agrees_with_the_meaning(cpu: Any, reference: Any, case: Case) -> None:
+    assert_agrees(case.run(cpu), case.run(reference), case.exact)
+
+
+def test_every_op_has_cases_on_every_target() -> None:
+    assert {case.op for case in CASES if case.common and not case.rare} == ops.ALL.keys()
+
+
+def test_every_format_has_cases() -> None:
+    assert set(FORMAT_NAMES) == FORMATS.keys(), "a new number format needs its name in case.FORMAT_NAMES"
+
+
+def test_cases_have_names_of_their_own() -> None:
+    assert [name for name, count in Counter(map(str, CASES)).items() if count > 1] == []
+
+
+def test_the_cpu_has_a_kernel_for_every_op(cpu: Any) -> None:
+    assert cpu.lacks() == []
+
+
+def test_ids_outside_the_table_give_nan_and_leave_the_others(cpu: Any, reference: Any) -> None:
+    table = np.random.default_rng(0).standard_normal((33, 40), np.float32)
+    blocks = table.view(np.uint8).reshape(-1, 4)
+    weight = cpu.pack(StoredTensor("table", FORMATS["F32"], table.shape, blocks))
+    ids = np.array([3, -1, 33, 2**31 - 1, -(2**31), 32], np.int32)
+    found = ops.embedding(cpu.tensor(ids), weight).numpy()
+    assert np.isnan(found[1:5]).all()
+    assert np.array_equal(found[[0, 5]], table[[3, 32]])
+
+
+def test_a_sequence_without_rows_changes_nothing(cpu: Any, reference: Any) -> None:
+    """As many rows as sequences, yet not one each."""
+    results = []
+    for backend in (reference, cpu):
+        cache = backend.pages(4, 1, 16, F32)
+        backend.import_pages(cache, range(4), np.random.default_rng(1).standard_normal((4, 2, 1, 64, 16), np.float32))
+        q = backend.tensor(np.random.default_rng(2).standard_normal((2, 16), np.float32))
+        numbers = ([0, 0, 2], [5, 70], [[0, 1], [2, 3]])
+        results.append(ops.attention(q, cache, *(backend.tensor(np.array(n, np.int32)) for n in numbers), scale=0.25))
+    assert_close(results[1].numpy(), results[0].numpy(), "f32")
