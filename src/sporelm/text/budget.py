@@ -79,8 +79,10 @@ class Budget:
 
     def use_look(self, value: Any) -> None:
         """Account for looking through `value`: to compare it, or to search in it."""
-        if isinstance(value, (str, *CONTAINERS)):
-            self.use(self.text_size(value) >> 3)
+        if isinstance(value, str):
+            self.use(len(value) >> 3)
+        elif isinstance(value, CONTAINERS):
+            self.use(self.size(value, texts=True) >> 1)
 
     def text_size(self, value: Any) -> int:
         """The characters that `value` takes as text, or more."""
