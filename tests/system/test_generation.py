@@ -1,0 +1,318 @@
+"""From a path to text, through every back-end that runs here, with the story model (two layers, f32)."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from available import BACKENDS, opened
+from close import assert_close
+from sporelm import LLM, SamplingParams, pipeline
+from sporelm.engine import Scores, Step
+from sporelm.errors import BackendError, ContextOverflow, ModelNotFound, RequestError
+
+PROMPT = "Once upon a time"
+PROMPT_IDS = [1, 80, 147, 201, 282, 57]
+GREEDY = SamplingParams(max_tokens=60, temperature=0.0)
+# reference/seeds.md, G: confirmed with transformers.
+STORY_IDS = [
+    *(313, 598, 303, 1049, 1468, 267, 628, 333, 94, 1210, 263, 251, 604, 94, 1030, 94, 1030, 94, 436, 220),
+    *(1053, 615, 303, 328, 552, 319, 1269, 163, 1945, 897, 645, 1188, 108, 319, 135, 448, 563, 1799, 1380, 1067),
+    *(163, 1855, 325, 825, 1896, 274, 108, 521, 1858, 204, 1803, 94, 1252, 444, 666, 309, 448, 825, 266, 243),
+]
+STORY = ", a little girl named Lily lived in a small house with her mom, dad, and her dog, Spot, Spot, loved to play"
+PROMPTS = [PROMPT, "The dog", "Lily and Tom were playing in the park. They", "A", "One day, a big cat " * 5]
+
+
+@pytest.fixture(scope="module", params=BACKENDS)
+def name(request: pytest.FixtureRequest) -> str:
+    """Each back-end that runs here."""
+    opened(request.param).close()
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def llm(name: str, story: Path) -> Iterator[LLM]:
+    with LLM(story, backend=name, threads=2) as made:
+        yield made
+
+
+class Recorder:
+    """Runs steps and keeps the logits that each request wanted."""
+
+    def __init__(self, llm: LLM) -> None:
+        self.llm = llm
+        self.worker = llm.engine.runner
+        self.rows: dict[int, list[np.ndarray]] = {}
+        self.steps: list[Step] = []
+
+    def run(self, step: Step) -> Scores:
+        scores = self.worker.run(step)
+        self.steps.append(step)
+        wanting = [part for part in step.parts if part.rows]
+        for part, row in zip(wanting, scores.logits, strict=False):
+            self.rows.setdefault(part.request, []).append(row.copy())
+        return scores
+
+    def __enter__(self) -> "Recorder":
+        self.llm.engine.runner = self
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.llm.engine.runner = self.worker
+
+
+def same(actual: np.ndarray, expected: np.ndarray, name: str) -> None:
+    """Bitwise equal on the CPU; numpy's products, which the reference uses, depend on the number of rows."""
+    if name == "cpu":
+        np.testing.assert_array_equal(actual, expected)
+    else:
+        np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-4)
+
+
+def test_the_greedy_story_is_the_known_one(llm: LLM) -> None:
+    (completion,) = llm.generate(PROMPT, GREEDY)
+    assert completion.prompt_token_ids == PROMPT_IDS
+    assert completion.token_ids == STORY_IDS
+    assert completion.text.startswith(STORY)
+    assert completion.finish_reason == "length"
+    timings = completion.timings
+    assert min(timings.load_s, timings.ttft_s, timings.prefill_tok_s, timings.decode_tok_s) > 0
+
+
+def test_eager_gives_the_same_story(name: str, story: Path) -> None:
+    with LLM(story, backend=name, eager=True) as llm:
+        assert llm.generate([PROMPT], GREEDY)[0].token_ids == STORY_IDS
+
+
+def test_pieces_put_together_are_the_text(llm: LLM) -> None:
+    pieces = list(llm.stream(PROMPT, GREEDY))
+    completion = pieces[-1].completion
+    assert completion is not None
+    assert "".join(piece.text for piece in pieces) == completion.text == llm.generate(PROMPT, GREEDY)[0].text
+    assert [token for piece in pieces for token in piece.token_ids] == STORY_IDS
+    assert [piece.completion for piece in pieces[:-1]] == [None] * (len(pieces) - 1)
+
+
+def test_the_same_seed_gives_the_same_text(llm: LLM) -> None:
+    def text(seed: int | None) -> tuple[str, int]:
+        (completion,) = llm.generate(PROMPT, SamplingParams(max_tokens=40, temperature=1.2, seed=seed))
+        return completion.text, completion.seed
+
+    assert text(5) == text(5) != text(6)
+    drawn, seed = text(None)
+    assert text(seed) == (drawn, seed)
+
+
+def test_prompts_together_give_what_each_gives_alone(llm: LLM, name: str) -> None:
+    params = [SamplingParams(max_tokens=20, temperature=temp, seed=3) for temp in (0.0, 0.9, 0.0, 1.5, 0.0)]
+    with Recorder(llm) as together:
+        completions = llm.generate(PROMPTS, params)
+    alone = []
+    with Recorder(llm) as single:
+        for prompt, each in zip(PROMPTS, params, strict=True):
+            alone += llm.generate(prompt, each)
+    assert max(len(step.parts) for step in together.steps) == len(PROMPTS)
+    assert [each.text for each in completions] == [each.text for each in alone]
+    for first, second in zip(sorted(together.rows), sorted(single.rows), strict=True):
+        same(np.array(together.rows[first]), np.array(single.rows[second]), name)
+
+
+@pytest.mark.parametrize("budget", [1, 7, 33])
+def test_a_prompt_in_chunks_is_the_whole_prompt(llm: LLM, name: str, story: Path, budget: int) -> None:
+    ids = llm.tokenizer.encode(PROMPTS[2] + PROMPTS[4] * 3)
+    with LLM(story, backend=name, threads=1, token_budget=budget) as small:
+        same(small.logits(ids), llm.logits(ids), name)
+        (chunked,) = small.generate([ids], GREEDY)
+    assert chunked.token_ids == llm.generate([ids], GREEDY)[0].token_ids
+
+
+def test_logits_are_the_scores_behind_the_greedy_choice(llm: LLM) -> None:
+    ids = PROMPT_IDS + STORY_IDS
+    scores = llm.logits(ids)
+    assert (scores.shape, scores.dtype) == ((66, 2048), np.float32)
+    assert scores.argmax(axis=1)[5:-1].tolist() == STORY_IDS
+    before = scores.copy()
+    llm.logits(ids[::-1])
+    np.testing.assert_array_equal(scores, before)
+    top = np.sort(scores[5])[::-1][:5]
+    assert_close(top, np.array([17.3808, 13.7726, 13.7435, 12.6918, 11.3585], np.float32), "logits")
+
+
+def test_a_stop_string_ends_the_answer_before_it(llm: LLM) -> None:
+    params = SamplingParams(max_tokens=60, temperature=0.0, stop=["zzz", "her mom", "small house with her"])
+    pieces = list(llm.stream(PROMPT, params))
+    completion = pieces[-1].completion
+    assert completion is not None
+    assert completion.text == ", a little girl named Lily lived in a "
+    assert "".join(piece.text for piece in pieces) == completion.text
+    assert completion.finish_reason == "stop"
+    assert len(completion.token_ids) < 20
+    assert llm.generate(PROMPT, params)[0].token_ids == completion.token_ids
+
+
+def test_a_stop_string_of_one_prompt_leaves_the_others_alone(llm: LLM) -> None:
+    stopped = SamplingParams(max_tokens=60, temperature=0.0, stop="Lily")
+    first, second = llm.generate([PROMPT, PROMPT], [stopped, GREEDY])
+    assert first.text == ", a little girl named "
+    assert second.token_ids == STORY_IDS
+
+
+def test_stop_ids_and_the_end_of_text(llm: LLM) -> None:
+    (completion,) = llm.generate(PROMPT, SamplingParams(max_tokens=60, temperature=0.0, stop_token_ids=[267]))
+    assert completion.token_ids == STORY_IDS[:6]
+    assert (completion.text, completion.finish_reason) == (", a little girl named Lily lived in a small hou", "stop")
+    whole = SamplingParams(max_tokens=400, temperature=0.0)
+    (ended,) = llm.generate(PROMPT, whole)
+    assert (ended.token_ids[-1], ended.finish_reason) == (llm.tokenizer.eos_id, "stop")
+    assert ended.text == llm.generate(PROMPT, replace(whole, max_tokens=len(ended.token_ids) - 1))[0].text
+    (longer,) = llm.generate(PROMPT, replace(whole, ignore_eos=True))
+    assert len(longer.token_ids) > len(ended.token_ids)
+    assert longer.token_ids[: len(ended.token_ids)] == ended.token_ids
+
+
+def test_closing_a_stream_frees_its_pages(llm: LLM) -> None:
+    free = llm.engine.store.pool.num_free
+    stream = llm.stream(PROMPT, GREEDY)
+    other = llm.stream(PROMPTS[1], GREEDY)
+    next(stream)
+    next(other)
+    assert llm.engine.store.pool.num_free == free - 2
+    stream.close()
+    assert llm.engine.store.pool.num_free == free - 1
+    assert "".join(piece.text for piece in other)
+    assert llm.engine.store.pool.num_free == free
+    llm.engine.check_integrity()
+
+
+def test_streams_may_be_interleaved(llm: LLM) -> None:
+    streams = [llm.stream(prompt, GREEDY) for prompt in PROMPTS[:3]]
+    texts = [""] * 3
+    for _ in range(60):
+        for index, stream in enumerate(streams):
+            for piece in stream:
+                texts[index] += piece.text
+                break
+    assert texts == [completion.text for completion in llm.generate(PROMPTS[:3], GREEDY)]
+
+
+def test_what_cannot_be_done_is_one_line_with_the_limit(llm: LLM) -> None:
+    with pytest.raises(ContextOverflow, match=r"513 tokens.*holds 512"):
+        llm.generate([[5] * 513])
+    with pytest.raises(ContextOverflow):
+        llm.stream([5] * 513)
+    with pytest.raises(ContextOverflow):
+        llm.logits([5] * 513)
+    with pytest.raises(RequestError, match=r"token 2048.*0 to 2047"):
+        llm.generate([[2048]])
+    with pytest.raises(RequestError, match="no tokens"):
+        llm.generate([[]])
+    with pytest.raises(RequestError, match="2 sampling parameters for 1 prompts"):
+        llm.generate([PROMPT], [GREEDY, GREEDY])
+    with pytest.raises(RequestError, match="no chat template"):
+        llm.chat([{"role": "user", "content": "Hi"}])
+    assert llm.generate([]) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_tokens": 0}, "max_tokens is 0"),
+        ({"max_tokens": -1}, "max_tokens is -1"),
+        ({"max_tokens": 2.5}, "max_tokens is 2.5"),
+        ({"temperature": -1.0}, "temperature is -1"),
+        ({"top_p": 0.0}, "top_p is 0"),
+        ({"top_k": -2}, "top_k is -2"),
+        ({"seed": -1}, "seed is -1"),
+        ({"stop": [""]}, "stop string is empty"),
+        ({"stop": ["x"] * 65}, "65 stop strings"),
+    ],
+)
+def test_sampling_values_are_checked(options: Mapping[str, Any], message: str) -> None:
+    with pytest.raises(RequestError, match=message):
+        SamplingParams(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"kv": "q8"}, RequestError, "kv is 'q8'.*f16, f32"),
+        ({"max_batch": 0}, RequestError, "max_batch is 0"),
+        ({"max_context": 513}, RequestError, "--max-context is 513.*1 to 512"),
+        ({"max_context": 0}, RequestError, "--max-context is 0"),
+        ({"threads": 0}, RequestError, "threads is 0"),
+        ({"device": "cuda"}, BackendError, "no device 'cuda'"),
+        ({"backend": "abacus"}, BackendError, "abacus"),
+    ],
+)
+def test_options_are_checked(story: Path, options: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        LLM(story, **{"backend": "reference", **options})
+
+
+def test_a_model_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(ModelNotFound):
+        LLM(tmp_path / "nothing.gguf", backend="reference")
+
+
+def test_the_context_may_be_smaller_and_is_then_the_limit(story: Path) -> None:
+    with LLM(story, backend="reference", max_context=20) as llm:
+        (completion,) = llm.generate(PROMPT, GREEDY)
+        assert completion.token_ids == STORY_IDS[:15]
+        assert completion.finish_reason == "length"
+        with pytest.raises(ContextOverflow, match=r"holds 20: .*--max-context \(the model allows 512\)"):
+            llm.generate([[5] * 21])
+
+
+def test_half_numbers_in_the_cache_change_little(name: str, story: Path) -> None:
+    with LLM(story, backend=name, kv="f16") as half, LLM(story, backend=name) as full:
+        assert (half.kv, full.kv) == ("f16", "f32")
+        ids = PROMPT_IDS + STORY_IDS
+        difference = np.abs(half.logits(ids) - full.logits(ids)).max()
+        assert 0 < difference < 0.05
+
+
+def test_a_closed_model_says_so(story: Path) -> None:
+    llm = LLM(story, backend="reference")
+    stream = llm.stream(PROMPT, GREEDY)
+    next(stream)
+    llm.close()
+    llm.close()
+    with pytest.raises(RequestError, match="this model is closed"):
+        next(stream)
+    with pytest.raises(RequestError, match="this model is closed"):
+        llm.generate(PROMPT)
+
+
+def test_measurements_run_what_they_say(llm: LLM) -> None:
+    with Recorder(llm) as recorder:
+        assert llm.bench_prefill(100) > 0
+    assert sum(step.num_tokens for step in recorder.steps) == 100
+    with Recorder(llm) as recorder:
+        assert llm.bench_decode(9) > 0
+    assert [step.num_tokens for step in recorder.steps] == [1] * 9
+    with Recorder(llm) as recorder:
+        assert llm.bench_decode(9, batch=3, depth=20) > 0
+    assert [step.num_tokens for step in recorder.steps] == [60, *[3] * 9]
+    with pytest.raises(RequestError, match="batch is 99"):
+        llm.bench_decode(9, batch=99)
+    with pytest.raises(RequestError, match="more than the context"):
+        llm.bench_decode(500, depth=100)
+
+
+def test_the_pipeline_that_others_know(name: str, story: Path) -> None:
+    with pipeline(story, device="cpu", tp=1, backend=name) as pipe:
+        one = pipe(PROMPT, request_output_len=60, do_preprocess=False, temperature=0.0)
+        assert (one.token_ids, one.generate_token_len, one.input_token_len) == (STORY_IDS, 60, 6)
+        many = pipe(PROMPTS, request_output_len=5, do_preprocess=False, temperature=0.0)
+        assert [response.index for response in many] == list(range(len(PROMPTS)))
+        assert many[0].text == ", a little girl named Lily lived in a small hou"
+        with pytest.raises(RequestError, match="warmth"):
+            pipe(PROMPT, warmth=1)
+        with pytest.raises(RequestError, match="no chat template"):
+            pipe(PROMPT)
+    with pytest.raises(RequestError, match="tp is 2"):
+        pipeline(story, tp=2)
