@@ -3,7 +3,7 @@
 Keys and token types: the GGUF specification (ggml docs/gguf.md), section "Tokenizer", and llama.cpp's llama-vocab.cpp.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from sporelm.errors import ModelFileError, UnsupportedModel
@@ -54,10 +54,6 @@ class Vocabulary:
     def shown(self, token: int) -> str:
         """A token as it appears in messages."""
         return repr(self.tokens[token][:60])
-
-    def text_of(self, token: int) -> str | None:
-        """The text of a token, or None for an id that no token has."""
-        return self.tokens[token] if 0 <= token < len(self.tokens) else None
 
     def value(self, key: str, kind: type) -> Any:
         """The entry `key`, of type `kind`, or None where there is none."""
@@ -136,11 +132,13 @@ def tokenizer_of_gguf(metadata: Mapping[str, Any], label: str) -> Tokenizer:
         )
     vocabulary = Vocabulary(metadata, label)
     cutter = pre_tokenizer(vocabulary.value("tokenizer.ggml.pre", str), label)
-    parsing, model = _build(vocabulary, cutter)
+    # What the tokenizer keeps must not hold on to the vocabulary: its tables are large, and it keeps the file open.
+    added = _added_tokens(vocabulary)
+    parsing, merging = _build(vocabulary, added, cutter)
     return Tokenizer(
         parsing,
-        lambda: _complete(model, vocabulary, cutter, parse_special=False),
-        decoding=ByteDecoding(vocabulary.text_of, bytes_of_byte_level, plain=vocabulary.special),
+        lambda: _complete(merging, added, cutter, parse_special=False),
+        decoding=ByteDecoding(_text_of(vocabulary.tokens), bytes_of_byte_level, plain=vocabulary.special),
         special=_special_tokens(vocabulary, cutter),
         chat_templates=_chat_templates(vocabulary),
         vocab_size=len(vocabulary.tokens),
@@ -149,32 +147,41 @@ def tokenizer_of_gguf(metadata: Mapping[str, Any], label: str) -> Tokenizer:
     )
 
 
-def _build(vocabulary: Vocabulary, cutter: PreTokenizer) -> tuple[Any, Any]:
+def _text_of(tokens: list[str]) -> Callable[[int], str | None]:
+    return lambda token: tokens[token] if 0 <= token < len(tokens) else None
+
+
+def _added_tokens(vocabulary: Vocabulary) -> list[Any]:
+    """The tokens that are recognised as a whole, as `tokenizers` has them."""
+    from tokenizers import AddedToken
+
+    return [
+        AddedToken(vocabulary.tokens[token], special=vocabulary.types[token] != USER_DEFINED, normalized=False)
+        for token in vocabulary.special
+        if vocabulary.tokens[token]
+    ]
+
+
+def _build(vocabulary: Vocabulary, added: list[Any], cutter: PreTokenizer) -> tuple[Any, Any]:
+    """The tokenizer that parses special tokens, and the model within, which its plain twin shares."""
     from tokenizers.models import BPE
 
     merges = vocabulary.merges()
     try:
         model = BPE(vocab=vocabulary.ids, merges=merges, ignore_merges=cutter.ignore_merges)
-        return _complete(model, vocabulary, cutter, parse_special=True), model
+        return _complete(model, added, cutter, parse_special=True), model
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:  # a panic of the library is a BaseException
         raise vocabulary.fail(f"the vocabulary cannot be built: {one_line(error)}") from None
 
 
-def _complete(model: Any, vocabulary: Vocabulary, cutter: PreTokenizer, *, parse_special: bool) -> Any:
-    from tokenizers import AddedToken
+def _complete(model: Any, added: list[Any], cutter: PreTokenizer, *, parse_special: bool) -> Any:
     from tokenizers import Tokenizer as LibraryTokenizer
 
     tokenizer = LibraryTokenizer(model)
     tokenizer.pre_tokenizer = cutter.build()
-    tokenizer.add_tokens(
-        [
-            AddedToken(vocabulary.tokens[token], special=vocabulary.types[token] != USER_DEFINED, normalized=False)
-            for token in vocabulary.special
-            if vocabulary.tokens[token]
-        ]
-    )
+    tokenizer.add_tokens(added)
     tokenizer.encode_special_tokens = not parse_special
     return tokenizer
 

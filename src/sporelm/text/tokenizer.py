@@ -5,7 +5,7 @@ from typing import Any
 
 from sporelm.errors import ModelFileError, RequestError
 from sporelm.text.special_tokens import SpecialTokens
-from sporelm.text.token_bytes import ByteDecoding, Decoding
+from sporelm.text.token_bytes import Decoding
 
 
 class Tokenizer:
@@ -121,11 +121,6 @@ class Tokenizer:
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """Each token as text of its own; parts of characters show as U+FFFD."""
         return [self.id_to_piece(token) for token in ids]
-
-    @property
-    def writes_bytes(self) -> bool:
-        """Whether a text is its tokens' bytes one after the other."""
-        return isinstance(self.decoding, ByteDecoding)
 
     def __repr__(self) -> str:
         return f"Tokenizer({self.label}, {self.vocab_size} tokens)"
