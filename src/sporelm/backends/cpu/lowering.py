@@ -146,7 +146,8 @@ def _linear(low: Lowering, call: Call) -> None:
 
 def _linear_group(low: Lowering, call: Call) -> None:
     x, weights, *biases = call.args
-    _product(low, x, list(weights), list(biases[0]) if biases else [], call.results, gated=False)
+    given = list(biases[0]) if biases else []
+    _product(low, x, list(weights), given if any(b is not None for b in given) else [], call.results, gated=False)
 
 
 def _linear_silu_mul(low: Lowering, call: Call) -> None:
@@ -170,7 +171,8 @@ def _product(low: Lowering, x: Any, weights: list[Any], biases: list[Any], outs:
         fields |= {f"weight{s}": weight.address, f"out{s}": low.at(out), f"panels{s}": weight.panels}
         fields[f"out_stride{s}"] = _stride(out)
         if biases:
-            fields[f"bias{s}"] = low.at(biases[s])
+            none = biases[s] is None  # one of a group without a bias gets zeros
+            fields[f"bias{s}"] = low.places.reserve(4 * target.lanes * weight.panels) if none else low.at(biases[s])
     panels = [weight.panels for weight in packed]
     single = Cell("1", 1)
     total = panels[0] if gated else sum(panels)

@@ -2,12 +2,12 @@
 
 from typing import Any
 
-from sporelm.backends.cpu.jit import Builder, Kernel, Val, f32
+from sporelm.backends.cpu.jit import Builder, Kernel, Val, f32, i32
 from sporelm.backends.cpu.jit.kernel import fields
 
 
 def rms_norm(target: Any) -> Kernel:
-    """`vectors` counts whole vectors a row; columns past the width are zero in x and weight."""
+    """`vectors` counts the vectors of a row; what lies past the width in the last one does not matter."""
     return Kernel("rms_norm", fields("x:p x_stride:i weight:p out:p out_stride:i vectors:i width:f eps:f"), _body(False))
 
 
@@ -25,12 +25,21 @@ def _body(adds: bool) -> Any:
             squares = k.zero(k.vf)
             if adds:
                 other, total = k.at(f.residual, token * f.x_stride), k.at(f.total, token * f.x_stride)
-            with k.range(f.vectors) as v:
+
+            def column(v: Val) -> Val:
                 x = k.load(k.vf, row, v * wide)
                 if adds:
                     x = x + k.load(k.vf, other, v * wide)
                     k.store(x, total, v * wide)
+                return x
+
+            end = f.vectors - 1
+            with k.range(end) as v:
+                x = column(v)
                 squares.set(k.fma(x, x, squares.value))
+            inside = (k.iota(k.vi) + k.splat((end * k.lanes).trunc(i32))).to_float() < k.splat(f.width)
+            x = k.select(inside, column(end), k.const(k.vf, 0))
+            squares.set(k.fma(x, x, squares.value))
             mean = k.sum(squares.value) / f.width
             scale = k.splat(k.const(f32, 1.0) / k.sqrt(mean + f.eps))
             source = total if adds else row
