@@ -51,7 +51,7 @@ class On:
 
 @dataclass(frozen=True)
 class Case:
-    """One op on one set of values. Without --all, `rare` cases do not run, and those not `common` only on the best target."""
+    """One op on one set of values. Without --all, `rare` ones do not run, and those not `common` only on the best target."""
 
     op: str
     name: str

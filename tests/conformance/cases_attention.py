@@ -53,7 +53,7 @@ EVERY = tuple(Heads(d, g, 2, kv) for d in HEAD_DIMS for g in range(1, 10) for kv
 
 
 def page_tables(on: On, lengths: tuple[int, ...]) -> np.ndarray:
-    """Scattered pages for each sequence, int32 [sequences, TABLE]; entries past a sequence's last page are not pages."""
+    """Scattered pages for each sequence, int32 [sequences, TABLE]; entries past a sequence's end are no pages."""
     free = iter(on.random.permutation(PAGES))
     tables = np.full((len(lengths), TABLE), 2**31 - 1, np.int32)
     for sequence, length in enumerate(lengths):
@@ -121,11 +121,13 @@ def cases() -> Iterator[Case]:
         mark = heads in COMMON
         for step in STEPS:
             for window in WINDOWS:
-                yield case("attention", f"{heads} {step} window {window}", attend, heads, step, window, 1.0, common=mark)
+                name = f"{heads} {step} window {window}"
+                yield case("attention", name, attend, heads, step, window, 1.0, common=mark)
             yield case("attention", f"{heads} {step} beside NaN", attend_beside_nan, heads, step, common=mark)
         for gain in (0.0, 8.0):
-            yield case("attention", f"{heads} queries of {gain:g}", attend, heads, STEPS[0], None, gain, common=mark)
-            yield case("attention", f"{heads} tiles, queries of {gain:g}", attend, heads, STEPS[2], None, gain, common=mark)
+            for step in (STEPS[0], STEPS[2]):
+                name = f"{heads} {step} queries of {gain:g}"
+                yield case("attention", name, attend, heads, step, None, gain, common=mark)
         for tokens in (1, 7, 121):
             yield case("store_kv", f"{heads} x{tokens}", stored, heads, tokens, exact=True, common=mark)
             for style in ("half", "adjacent"):
@@ -135,4 +137,5 @@ def cases() -> Iterator[Case]:
     for heads in EVERY:
         for step in STEPS[:3]:
             for window in (None, 100):
-                yield case("attention", f"every {heads} {step} window {window}", attend, heads, step, window, 1.0, rare=True)
+                name = f"every {heads} {step} window {window}"
+                yield case("attention", name, attend, heads, step, window, 1.0, rare=True)

@@ -30,6 +30,12 @@ def group(on: On, form: str, outs: tuple[int, ...], tokens: int, biased: bool) -
     return ops.linear_group(on.rows(tokens, 96), weights, *biases)
 
 
+def partly_biased(on: On, form: str, tokens: int) -> Any:
+    """A bias for the second of three products only."""
+    weights = tuple(on.weight(form, out, 96) for out in (33, 50, 7))
+    return ops.linear_group(on.rows(tokens, 96), weights, (None, on.tensor(on.values(50)), None))
+
+
 def gated(on: On, form: str, out: int, width: int, tokens: int) -> Any:
     return ops.linear_silu_mul(on.rows(tokens, width), on.weight(form, out, width), on.weight(form, out, width))
 
@@ -106,5 +112,6 @@ def of_tokens(form: str, tokens: int) -> Iterator[Case]:
         few = len(outs) == 3  # weights decide the kernels: two and three on the best target, three on the others
         yield case("linear_group", f"{form} {outs} x{tokens}", group, form, outs, tokens, False, common=few)
         yield case("linear_group", f"{form} {outs} bias x{tokens}", group, form, outs, tokens, True, rare=not few)
+    yield case("linear_group", f"{form} one bias x{tokens}", partly_biased, form, tokens)
     for out, width in ((33, 96), (1, 32), (50, 320), (160, 32)):
         yield case("linear_silu_mul", f"{form} {out}x{width} x{tokens}", gated, form, out, width, tokens)

@@ -1,5 +1,7 @@
-"""A CPU back-end whose values stand between canaries and begin as NaN, so that a kernel that writes too much, or reads what
-nobody wrote, is found."""
+"""A CPU back-end whose values stand between canaries and begin as NaN.
+
+A kernel that writes too much, or reads what nobody wrote, is found.
+"""
 
 from typing import Any
 
@@ -18,8 +20,6 @@ TARGETS = ("avx512-vnni", "generic")
 FENCE = 1024  # bytes of canary on each side: wider than a row tile of any kernel is likely to miss by
 CANARY = 0xA5
 POISON = np.float32("nan")
-# Ops that say they need zeros between a row's width and the next whole vector (kernels/norm.py).
-NEED_ZEROS = ("rms_norm", "add_rms_norm")
 
 
 class GuardedHeap:
@@ -57,10 +57,9 @@ class GuardedCpu(CpuBackend):
         return Tensor(spec.dtype, Layout.contiguous(spec.bound), Stored(memory), self)
 
     def run(self, op: Op, args: Any, options: Any) -> Any:
-        if op.name not in NEED_ZEROS:
-            for arg in args:
-                if isinstance(arg, Tensor) and arg.dtype is F32 and len(arg.shape) == 2:
-                    self._poison_padding(arg)
+        for arg in args:
+            if isinstance(arg, Tensor) and arg.dtype is F32 and len(arg.shape) == 2:
+                self._poison_padding(arg)
         return super().run(op, args, options)
 
     def _poison_padding(self, tensor: Tensor) -> None:

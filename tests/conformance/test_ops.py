@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from close import assert_close
 
+from close import assert_close
 from conformance import cases_attention, cases_linear, cases_rows
 from conformance.case import FORMAT_NAMES, Arrays, Case
 from conformance.guarded import TARGETS
@@ -35,7 +35,8 @@ def assert_agrees(actual: Arrays, expected: Arrays, exact: bool) -> None:
     for left, right in zip(actual, expected, strict=True):
         finite = np.abs(right[np.isfinite(right)], dtype=np.float64)
         magnitude = 1.0 if exact else float(finite.max(initial=0)) or 1.0
-        assert_close(left.astype(np.float64) / magnitude, right.astype(np.float64) / magnitude, "exact" if exact else "f32")
+        shares = [array.astype(np.float64) / magnitude for array in (left, right)]
+        assert_close(*shares, "exact" if exact else "f32")
 
 
 @pytest.mark.parametrize(("opened_cpu", "case"), on_targets(), indirect=["opened_cpu"])
