@@ -1,6 +1,7 @@
 """A conversation: messages, and the keys and values of what was said, so that a turn costs only its own tokens."""
 
 from collections.abc import Iterator
+from contextlib import closing
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sporelm.api.answer import Answer
@@ -8,6 +9,7 @@ from sporelm.api.completion import Piece
 from sporelm.api.params import SamplingParams
 from sporelm.engine import Sequence
 from sporelm.errors import RequestError
+from sporelm.text import Detokenizer
 
 if TYPE_CHECKING:
     from sporelm.api.llm import LLM
@@ -102,11 +104,12 @@ class Conversation:
 
     def _pieces(self, answer: Answer, messages: list[dict[str, Any]], rendered: str, ids: list[int]) -> Iterator[Piece]:
         try:
-            # A failed answer says nothing that could be kept.
-            for piece in self.llm.pieces(answer):
-                if piece.finish_reason and piece.finish_reason != "error":
-                    self._keep(answer, messages, rendered, ids)
-                yield piece
+            with closing(self.llm.pieces(answer)) as pieces:
+                for piece in pieces:
+                    # A failed answer says nothing that could be kept; a cancelled one is kept below.
+                    if piece.finish_reason in ("stop", "length"):
+                        self._keep(answer, messages, rendered, ids)
+                    yield piece
         finally:
             if answer.finish_reason == "cancelled" and self.llm.is_open:
                 self._keep(answer, messages, rendered, ids)
@@ -117,7 +120,8 @@ class Conversation:
         generated = list(answer.token_ids)
         if generated and generated[-1] in answer.request.stop_ids:
             generated.pop()  # the template writes the end of a message itself
-        said = self.llm.tokenizer.decode(generated, skip_special_tokens=True)
+        reader = Detokenizer(self.llm.tokenizer, skip_special_tokens=True)
+        said = reader.push_all(generated) + reader.flush()
         if said != answer.text:  # cut at a stop string, or inside a character
             generated, said = [], ""
         self._told.append(Told(len(self.messages), rendered + said, ids + generated))

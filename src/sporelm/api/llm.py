@@ -1,6 +1,6 @@
 """LLM: a path in, text out."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -99,7 +99,7 @@ class LLM:
 
     @property
     def template(self) -> "ChatTemplate":
-        """The model's chat template. Raises UnsupportedModel if it has none."""
+        """The model's chat template. Raises RequestError if it has none."""
         if self._template is None:
             from sporelm.text import ChatTemplate
 
@@ -220,7 +220,7 @@ class LLM:
         self.engine.scheduler.check(answer.request)
         return answer
 
-    def pieces(self, answer: Answer) -> Iterator[Piece]:
+    def pieces(self, answer: Answer) -> Generator[Piece, None, None]:
         """Begin an answer and yield its pieces; closing the iterator cancels it."""
         engine = self.engine
         engine.add(answer.request)

@@ -111,10 +111,6 @@ def _load(
         coming = pool.submit(load_tokenizer, source.path)
         weights = load_parameters(source, params, backend, progress, dequantize=options.dequantize, threads=threads)
         tokenizer = coming.result()
-    if tokenizer.vocab_size > source.config.vocab:
-        raise RequestError(
-            f"{source.path.name}: its tokenizer has {tokenizer.vocab_size} tokens, its model only {source.config.vocab}"
-        )
     tables = {name: backend.tensor(table) for name, table in model.tables(limits.max_context).items()}
     load_s = perf_counter() - began
     loaded = LoadedModel(model, weights | tables)
