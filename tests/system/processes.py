@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
-SECONDS = 300
+SECONDS = 120
 
 Spore = Callable[..., subprocess.CompletedProcess[str]]
 

@@ -1,5 +1,6 @@
 """`spore chat` through a pipe and in a terminal. It needs a chat template: the story model gets one here."""
 
+import contextlib
 import json
 import re
 import shutil
@@ -21,7 +22,9 @@ TEMPLATE = (
 def talker(story: Path, tmp_path: Path) -> Path:
     """The story model with a chat template that puts the messages in a row."""
     folder = tmp_path / "talker"
-    shutil.copytree(story, folder)
+    folder.mkdir()
+    for source in story.iterdir():
+        shutil.copyfile(source, folder / source.name)
     path = folder / "tokenizer_config.json"
     config = json.loads(path.read_text(encoding="utf-8"))
     path.write_text(json.dumps(config | {"chat_template": TEMPLATE}), encoding="utf-8")
@@ -94,9 +97,14 @@ def test_chat_in_a_terminal(talker: Path, tmp_path: Path) -> None:
     screen = ""
     until("1>")
     os.write(terminal, b"/list\r")
-    until("1 turns  Once upon")
+    until("(?s)1 turns  Once upon.*1>")
     os.write(terminal, b"\x04")
-    _, status = os.waitpid(process, 0)
+    end = time.monotonic() + SECONDS
+    while (ended := os.waitpid(process, os.WNOHANG))[0] == 0:
+        assert time.monotonic() < end, f"still running: {screen!r}"
+        if select.select([terminal], [], [], 0.1)[0]:
+            with contextlib.suppress(OSError):  # a terminal whose other end is closed
+                os.read(terminal, 65536)
     os.close(terminal)
-    assert os.waitstatus_to_exitcode(status) == 0
+    assert os.waitstatus_to_exitcode(ended[1]) == 0
     assert (tmp_path / "sporelm" / "chat_history").stat().st_mode & 0o077 == 0

@@ -67,12 +67,14 @@ def parser() -> Parser:
 def run(args: argparse.Namespace) -> None:
     from sporelm.bench import LlamaPeer, cases, measure, rows
     from sporelm.cli.progress import ProgressLine
+    from sporelm.engine.capacity import DEFAULT_CONTEXT
     from sporelm.weights import store
 
     wanted = cases(args.p, args.n, args.b, args.d)
-    needed = max(case.context for case in wanted)
-    if args.max_context is None:
-        args.max_context = needed + 1
+    # While the last of a batch's prompts are computed, the first sequences go on by a few tokens.
+    needed = max(case.context + case.batch for case in wanted)
+    if args.max_context is None and needed > DEFAULT_CONTEXT:
+        args.max_context = needed
     with ProgressLine() as progress:
         path = store.resolve(args.model, progress)
     args.model = str(path)
