@@ -51,7 +51,7 @@ class On:
 
 @dataclass(frozen=True)
 class Case:
-    """One op on one set of values. Without --all, `rare` ones do not run, and those not `common` only on the best target."""
+    """One op on one set of values. `rare` ones run with --all; by default only the best target runs those not `common`."""
 
     op: str
     name: str

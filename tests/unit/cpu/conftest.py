@@ -1,0 +1,42 @@
+"""Compilers and back-ends of each target; kernels made up by tests go to a cache that is thrown away."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sporelm.backends.cpu import CpuBackend
+from sporelm.backends.cpu import target as targets
+from sporelm.backends.cpu.jit import Compiler
+from sporelm.backends.cpu.jit.cache import ObjectCache
+
+TARGETS = ("avx512-vnni", "generic")
+
+
+@pytest.fixture(scope="session", params=TARGETS)
+def target(request: pytest.FixtureRequest) -> Any:
+    """Each target that this CPU can run."""
+    available = targets.available()
+    if request.param not in available:
+        pytest.skip(f"this CPU cannot run target {request.param}; it has {', '.join(available)}")
+    return available[request.param]
+
+
+@pytest.fixture(scope="session")
+def compiler(target: Any, tmp_path_factory: pytest.TempPathFactory) -> Compiler:
+    """Tests' kernels are no part of the source digest, so they may not share the user's cache."""
+    return Compiler(target, ObjectCache(tmp_path_factory.mktemp("kernels")))
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> ObjectCache:
+    return ObjectCache(tmp_path / "kernels")
+
+
+@pytest.fixture(scope="session")
+def cpu() -> Iterator[CpuBackend]:
+    """The best target with two threads, with the user's cache."""
+    backend = CpuBackend(threads=2)
+    yield backend
+    backend.close()
