@@ -126,7 +126,7 @@ def test_eval_ppl(spore: Spore, story: Path, tmp_path: Path) -> None:
 
 
 def test_eval_kl_of_f32_weights_is_nothing(spore: Spore, story: Path, tmp_path: Path) -> None:
-    (tmp_path / "tale.txt").write_text("One day, Lily saw a small bird on the ground. " * 60, encoding="utf-8")
+    (tmp_path / "tale.txt").write_text("One day, Lily saw a small bird on the ground. " * 100, encoding="utf-8")
     done = spore("eval", "kl", story, "tale.txt", "--json", "--max-tokens", 512)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
