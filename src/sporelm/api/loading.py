@@ -21,7 +21,7 @@ from sporelm.text import Tokenizer, load_tokenizer
 from sporelm.weights.config import ModelConfig
 from sporelm.weights.load import ModelSource, load_parameters, match_names, open_model
 from sporelm.weights.names import Param
-from sporelm.weights.resident import available_bytes
+from sporelm.weights.resident import available_bytes, give_back_freed
 from sporelm.weights.store import resolve
 
 KV_TYPES: dict[str, DType] = {"f16": F16, "f32": F32}
@@ -116,6 +116,7 @@ def _load(
     loaded = LoadedModel(model, weights | tables)
     worker = Worker(loaded, backend, limits=limits, kv=KV_TYPES[kv], eager=options.eager)
     worker.prepare(progress)
+    give_back_freed()
     engine = Engine(worker, limits)
     return Opened(source.path, source.config, tokenizer, backend, worker, engine, threads, kv, nbytes, load_s)
 

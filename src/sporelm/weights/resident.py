@@ -1,5 +1,6 @@
 """How much memory there is, and giving back the pages of a mapped file that are no longer needed."""
 
+import ctypes
 import mmap
 import sys
 from pathlib import Path
@@ -36,6 +37,15 @@ def drop_pages(array: np.ndarray) -> None:
     stop = (first + array.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
     if stop > start:
         owner.madvise(mmap.MADV_DONTNEED, start, stop - start)
+
+
+def give_back_freed() -> None:
+    """Return freed heap memory to the system, where the C library offers that (glibc): loading frees a lot of it."""
+    if sys.platform != "linux":
+        return
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 def _meminfo(root: Path) -> int | None:

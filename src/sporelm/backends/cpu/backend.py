@@ -45,6 +45,7 @@ class CpuBackend:
         self.compiler = Compiler(self.target)
         self.team = Team(self.compiler, threads or int(settings.THREADS.value or 1))
         self._heap = Heap()
+        self._page_heap = Heap(huge=False)  # KV is touched page by page: large pages would take memory ahead of use
         self._kinds: dict[str, Panels] = {name: kind(self.target.lanes) for name, kind in FORMATS.items()}
 
     def probe(self) -> Ready:
@@ -111,7 +112,7 @@ class CpuBackend:
 
     def pages(self, count: int, kv_heads: int, head_dim: int, dtype: ElementType) -> Tensor:
         layout = Pages(head_dim, dtype.name)
-        storage = Stored(self._heap.take(count * layout.page_bytes(kv_heads)))
+        storage = Stored(self._page_heap.take(count * layout.page_bytes(kv_heads)))
         return Tensor(dtype, Layout.contiguous((count, 2, kv_heads, PAGE, head_dim)), storage, self)
 
     def page_bytes(self, kv_heads: int, head_dim: int, dtype: ElementType) -> int:
@@ -171,7 +172,9 @@ class CpuBackend:
         return RULES.get(call.op.name)
 
     def program(self, graph: Graph, placement: Placement, regime: str) -> CpuProgram:
-        return CpuProgram(graph, placement, self.compiler, self.team, FEW)
+        program = CpuProgram(graph, placement, self.compiler, self.team, FEW)
+        self.compiler.rest()
+        return program
 
     def assembly(self, kernel: Kernel) -> str:
         """Assembly text of a kernel, for those who look at it."""

@@ -1,5 +1,6 @@
 """Memory for weights, pages and values: zeroed, aligned, in large pages where the system gives them."""
 
+import contextlib
 import mmap
 import threading
 
@@ -7,21 +8,24 @@ import numpy as np
 
 ALIGNMENT = 64
 HUGE = 2 << 20
+# Python's default is shared memory, which never gets large pages; Windows knows no such flags
+PRIVATE: dict[str, int] = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
 
 
 class Region:
-    """Anonymous memory. Untouched parts cost nothing; freed when the last array on it is gone."""
+    """Anonymous memory. Untouched parts cost nothing; freed when the last array on it is gone.
 
-    def __init__(self, nbytes: int, huge: bool = True) -> None:
+    huge: in large pages where the system has them, for what is wholly used: a touched byte takes two megabytes then.
+    """
+
+    def __init__(self, nbytes: int, huge: bool = False) -> None:
         alignment = HUGE if huge and nbytes >= HUGE else ALIGNMENT
-        self._map = mmap.mmap(-1, max(nbytes, 1) + alignment)
+        self._map = mmap.mmap(-1, max(nbytes, 1) + alignment, **PRIVATE)
         whole = np.frombuffer(self._map, np.uint8)
         start = -whole.ctypes.data % alignment
         if alignment == HUGE and hasattr(mmap, "MADV_HUGEPAGE"):
-            try:
+            with contextlib.suppress(OSError):  # a kernel without large pages: slower, not wrong
                 self._map.madvise(mmap.MADV_HUGEPAGE)
-            except OSError:
-                pass  # the kernel has no large pages: slower, not wrong
         self.array = whole[start : start + nbytes]
         self.address = int(self.array.ctypes.data)
 
@@ -29,8 +33,8 @@ class Region:
 class Heap:
     """Hands out aligned pieces of large regions; never takes one back (weights live as long as the model)."""
 
-    def __init__(self, region_bytes: int = 64 << 20) -> None:
-        self.region_bytes = region_bytes
+    def __init__(self, region_bytes: int = 64 << 20, huge: bool = True) -> None:
+        self.region_bytes, self.huge = region_bytes, huge
         self._regions: list[Region] = []
         self._free = 0
         self._lock = threading.Lock()
@@ -40,7 +44,7 @@ class Heap:
         size = -(-nbytes // ALIGNMENT) * ALIGNMENT
         with self._lock:
             if not self._regions or self._free + size > self._regions[-1].array.size:
-                self._regions.append(Region(max(size, self.region_bytes)))
+                self._regions.append(Region(max(size, self.region_bytes), self.huge))
                 self._free = 0
             start = self._free
             self._free += size

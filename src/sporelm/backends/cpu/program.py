@@ -26,7 +26,7 @@ class Cells:
 
     def __init__(self) -> None:
         self._index: dict[str, int] = {}
-        self._region = Region(4096, huge=False)
+        self._region = Region(4096)
         self.words = self._region.array.view(np.int64)
         self._updates: list[tuple[int, str]] = []
 
@@ -125,7 +125,7 @@ def assemble(
 ) -> Table:
     """Entries and their descriptors in native form; `own` keeps the descriptors alive."""
     table = np.zeros((len(entries), ENTRY // 8), np.int64)
-    descriptors = Region(8 * sum(max(1, len(entry.kernel.fields)) for entry in entries), huge=False)
+    descriptors = Region(8 * sum(max(1, len(entry.kernel.fields)) for entry in entries))
     own.append(descriptors)
     words = descriptors.array.view(np.int64)
     at = 0

@@ -45,7 +45,7 @@ class Table:
     def __init__(self, entries: np.ndarray, threads: int) -> None:
         self.entries = np.ascontiguousarray(entries, np.int64)
         self.count = len(entries)
-        self.counters = Region(max(1, self.count) * threads * LINE, huge=False)
+        self.counters = Region(max(1, self.count) * threads * LINE)
 
 
 class Team:
@@ -58,7 +58,7 @@ class Team:
         self._run = ctypes.CFUNCTYPE(None, void, integer, void)(compiler.address(loops))
         self._serve = ctypes.CFUNCTYPE(None, void, integer, void, void)(compiler.symbol(f"{loops.name}_serve"))
         self._launch = ctypes.CFUNCTYPE(None, void, void)(compiler.symbol(f"{loops.name}_launch"))
-        self._shared = Region(PARKED + threads * LINE, huge=False)
+        self._shared = Region(PARKED + threads * LINE)
         self._words = self._shared.array.view(np.int64)
         self._words[YIELD // 8] = _yield_address()
         self._words[JOB_THREADS // 8] = threads

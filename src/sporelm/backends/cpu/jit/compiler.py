@@ -1,6 +1,9 @@
 """Kernels to native code: trace, optimise, emit, keep, load. The one place that compiles."""
 
+import ctypes
 import hashlib
+import mmap
+import sys
 import threading
 from time import perf_counter
 from typing import Any
@@ -59,6 +62,20 @@ class Compiler:
     def symbol(self, name: str) -> int:
         """Native address of another function of a module that was loaded."""
         return int(self._engine.get_function_address(name))
+
+    def rest(self) -> None:
+        """Give back the memory of LLVM's code, tens of megabytes that only compiling needs; they return when it is used.
+
+        On Linux alone, where a process can do so for a mapped library.
+        """
+        if sys.platform != "linux":
+            return
+        library = ctypes.CDLL(None)
+        with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
+            code = [line.split()[0] for line in maps if "libllvmlite" in line and "r-xp" in line]
+        for span in code:
+            start, stop = (int(address, 16) for address in span.split("-"))
+            library.madvise(ctypes.c_void_p(start), ctypes.c_size_t(stop - start), mmap.MADV_DONTNEED)
 
     def emit(self, kernel: Kernel) -> bytes:
         """Object code of a kernel."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, NamedTuple
 
 from llvmlite import ir
@@ -57,6 +58,7 @@ class Fields:
         raise AttributeError(f"the descriptor has no field {name}")
 
 
+@cache
 def fields(text: str) -> tuple[Field, ...]:
     """Fields from "x:p width:i eps:f tokens:c"."""
     pairs = (word.partition(":") for word in text.split())
