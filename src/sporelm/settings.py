@@ -56,7 +56,9 @@ KERNEL_CACHE = setting(
     doc="Folder of compiled CPU kernels. It holds native code: mode 0700, owned by the user.",
 )
 KERNEL_CACHE_BYTES = setting(
-    "SPORE_KERNEL_CACHE_BYTES", default="268435456", doc="Size in bytes above which the oldest compiled kernels are removed."
+    "SPORE_KERNEL_CACHE_BYTES",
+    default="268435456",
+    doc="Size in bytes above which the oldest compiled kernels are removed.",
 )
 MODEL_STORE = setting(
     "SPORE_MODEL_STORE",
@@ -64,7 +66,11 @@ MODEL_STORE = setting(
     doc="Folder of the models that `spore pull` fetched.",
 )
 CPU_TARGET = setting(
-    "SPORE_CPU_TARGET", default="", doc="Forces the CPU target by name (see `spore doctor`); empty takes the best the CPU has."
+    "SPORE_CPU_TARGET",
+    default="",
+    doc="Forces the CPU target by name (see `spore doctor`); empty takes the best the CPU has.",
 )
-THREADS = setting("SPORE_THREADS", default="", doc="Number of threads; empty takes the cores that affinity and cgroup leave.")
+THREADS = setting(
+    "SPORE_THREADS", default="", doc="Number of threads; empty takes the cores that affinity and cgroup leave."
+)
 BACKEND = setting("SPORE_BACKEND", default="cpu", doc="Back-end used when a command or call names none.")

@@ -31,7 +31,9 @@ def attended(
     queries, store = spec_of(q), spec_of(cache)
     head_dim, kv_heads = store.shape[4], store.shape[2]
     require(head_dim % 2 == 0, f"head_dim {head_dim} must be even")
-    require(queries.shape[1] % (head_dim * kv_heads) == 0, f"q {queries} must be whole groups of {kv_heads} x {head_dim}")
+    require(
+        queries.shape[1] % (head_dim * kv_heads) == 0, f"q {queries} must be whole groups of {kv_heads} x {head_dim}"
+    )
     require(window is None or window > 0, f"window {window} must be positive")
     return queries
 
@@ -70,5 +72,7 @@ def attention(q, cache, starts, lengths, pages, *, scale, window=None):
         scores = np.where(seen[:, None, None], scores, -np.inf)
         weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
         weights /= weights.sum(axis=-1, keepdims=True)
-        out[rows] = np.einsum("tkgp,kpd->tkgd", weights, np.where(seen.any(axis=0)[None, :, None], values, 0)).reshape(count, -1)
+        out[rows] = np.einsum("tkgp,kpd->tkgd", weights, np.where(seen.any(axis=0)[None, :, None], values, 0)).reshape(
+            count, -1
+        )
     return out

@@ -50,7 +50,9 @@ def _row_count(x: Any, weight: Any) -> Extent:
     require(rows.shape[-1] == matrix.shape[1], f"x {rows} must have as many columns as weight {matrix}")
     if rows.dtype is INT8_32:
         activation = getattr(matrix.dtype, "activation", "float")
-        require(activation == INT8_32.name, f"x is {INT8_32.name} but weight {matrix} multiplies {activation} activations")
+        require(
+            activation == INT8_32.name, f"x is {INT8_32.name} but weight {matrix} multiplies {activation} activations"
+        )
     return rows.shape[0]
 
 
@@ -65,7 +67,9 @@ def _product(x: Any, weight: Any, bias: Any = None) -> Spec:
 
 def _products(x: Any, weights: tuple[Any, ...], biases: tuple[Any, ...] = ()) -> tuple[Spec, ...]:
     require(len(biases) in (0, len(weights)), f"{len(biases)} biases for {len(weights)} weights; give none or one each")
-    return tuple(_product(x, weight, bias) for weight, bias in zip(weights, biases or [None] * len(weights), strict=True))
+    return tuple(
+        _product(x, weight, bias) for weight, bias in zip(weights, biases or [None] * len(weights), strict=True)
+    )
 
 
 def _gated(x: Any, gate: Any, up: Any) -> Spec:

@@ -26,7 +26,9 @@ class Op:
         self.rule = rule
         parameters = signature(meaning).parameters.values()
         self.arguments = tuple(p.name for p in parameters if p.kind is Parameter.POSITIONAL_OR_KEYWORD)
-        self.required = sum(p.kind is Parameter.POSITIONAL_OR_KEYWORD and p.default is Parameter.empty for p in parameters)
+        self.required = sum(
+            p.kind is Parameter.POSITIONAL_OR_KEYWORD and p.default is Parameter.empty for p in parameters
+        )
         self.option_names = frozenset(p.name for p in parameters if p.kind is Parameter.KEYWORD_ONLY)
         self.updates = tuple(self.arguments.index(name) for name in updates)
         update_wrapper(self, meaning)

@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import numpy as np
-
 from sporelm.ops.attention import store_kv
 from sporelm.ops.op import op, require
 from sporelm.ops.spec import Spec, spec_of
@@ -16,7 +14,9 @@ def rotated(x: Any, positions: Any, table: Any, *, head_dim: int, style: str) ->
     rows, angles, where = spec_of(x), spec_of(table), spec_of(positions)
     require(style in STYLES, f"rope style {style!r} must be one of {STYLES}")
     require(rows.shape[-1] % head_dim == 0, f"x {rows} must be whole heads of {head_dim}")
-    require(angles.shape[-1] <= head_dim and angles.shape[-1] % 2 == 0, f"table {angles} must rotate an even part of a head")
+    require(
+        angles.shape[-1] <= head_dim and angles.shape[-1] % 2 == 0, f"table {angles} must rotate an even part of a head"
+    )
     require(where.shape == rows.shape[:1], f"positions {where} must have one element a row of x {rows}")
     return rows
 
@@ -41,7 +41,9 @@ def rope(x, positions, table, *, head_dim, style):
     half = table.shape[1] // 2
     heads = x.reshape(len(x), -1, head_dim).copy()
     cosines, sines = table[positions, None, :half], table[positions, None, half:]
-    first, second = (slice(0, half), slice(half, 2 * half)) if style == "half" else (slice(0, 2 * half, 2), slice(1, 2 * half, 2))
+    first, second = (
+        (slice(0, half), slice(half, 2 * half)) if style == "half" else (slice(0, 2 * half, 2), slice(1, 2 * half, 2))
+    )
     left, right = heads[..., first].copy(), heads[..., second].copy()
     heads[..., first] = left * cosines - right * sines
     heads[..., second] = right * cosines + left * sines

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from statistics import median
 from time import perf_counter
 
-
 from sporelm.backends.cpu.jit import Compiler
 from sporelm.backends.cpu.kernels.limits import BLOCK, CHAINS, dots, fmas, stream
 from sporelm.backends.cpu.lowering import Cell, Entry
@@ -28,10 +27,17 @@ def measure(compiler: Compiler, team: Team) -> dict[str, float]:
         return _median(lambda: team.run(table))
 
     blocks = STREAM_BYTES // BLOCK
-    read = seconds(Entry(stream(target), {"source": memory.address}, Cell("blocks", blocks), grain=blocks // (16 * team.threads)))
+    read = seconds(
+        Entry(stream(target), {"source": memory.address}, Cell("blocks", blocks), grain=blocks // (16 * team.threads))
+    )
     share = TURNS // 16
     rates = [
-        2 * CHAINS * TURNS * team.threads * width / seconds(Entry(kernel, {"unused": 0}, Cell("turns", TURNS * team.threads), grain=share))
+        2
+        * CHAINS
+        * TURNS
+        * team.threads
+        * width
+        / seconds(Entry(kernel, {"unused": 0}, Cell("turns", TURNS * team.threads), grain=share))
         for kernel, width in ((dots(target), 4 * target.lanes), (fmas(target), target.lanes))
     ]
     return {"stream_bytes_s": STREAM_BYTES / read, "int8_dot_ops_s": rates[0], "f32_ops_s": rates[1]}
@@ -45,5 +51,3 @@ def _median(work: Callable[[], None], repeat: int = 5) -> float:
         work()
         times.append(perf_counter() - start)
     return median(times)
-
-

@@ -178,7 +178,11 @@ def _product(low: Lowering, x: Any, weights: list[Any], biases: list[Any], outs:
     total = panels[0] if gated else sum(panels)
     grain = max(1, total // (4 * low.places.threads))
     few, high = low.places.few, most(tokens)
-    one, several, many = linear.linear_one(target, shape), linear.linear_few(target, shape), linear_many.linear_many(target, shape)
+    one, several, many = (
+        linear.linear_one(target, shape),
+        linear.linear_few(target, shape),
+        linear_many.linear_many(target, shape),
+    )
     if high == 1 or cell.name == "rows":
         low.emit(one, fields, single, factor=total, grain=grain, guard=(cell, 0, 1))
     if high > 1 and (high <= few or cell.name == "rows"):
@@ -238,7 +242,12 @@ def _attention(low: Lowering, call: Call) -> None:
     target, window = low.places.target, call.options.get("window")
     heads = att.Heads(pages, int(spec_of(q).shape[1]) // (pages.head_dim * kv_heads))
     shared = {"q": low.at(q), "q_stride": _stride(q), "cache": low.at(cache), "page_bytes": pages.page_bytes(kv_heads)}
-    shared |= {"starts": low.at(starts), "lengths": low.at(lengths), "table": low.at(table), "table_stride": _stride(table)}
+    shared |= {
+        "starts": low.at(starts),
+        "lengths": low.at(lengths),
+        "table": low.at(table),
+        "table_stride": _stride(table),
+    }
     shared |= {"scale": float(call.options["scale"]), "window": window or NO_WINDOW, "kv_heads": kv_heads}
     out = {"out": low.at(call.results[0]), "out_stride": _stride(q)}
     splits = -(-int(max_pages) * 64 // att.SPLIT)
@@ -294,7 +303,12 @@ def _top_k(low: Lowering, call: Call) -> None:
     count, vocab = spec_of(logits).shape
     values, ids = call.results
     fields = {"x": low.at(logits), "stride": _stride(logits), "vocab": int(vocab), "k": call.options["k"]}
-    fields |= {"values": low.at(values), "values_stride": _stride(values), "ids": low.at(ids), "ids_stride": _stride(ids)}
+    fields |= {
+        "values": low.at(values),
+        "values_stride": _stride(values),
+        "ids": low.at(ids),
+        "ids_stride": _stride(ids),
+    }
     low.emit(rows.top_k(low.places.target), fields, cell_of(count))
 
 
@@ -316,4 +330,3 @@ RULES: dict[str, Callable[[Lowering, Call], None]] = {
     "argmax": _argmax,
     "top_k": _top_k,
 }
-

@@ -68,7 +68,12 @@ def derived_cells(arrays: Mapping[str, np.ndarray], extents: Mapping[str, int]) 
     sequences = len(lengths)
     splits = -(-max(lengths.tolist()) // SPLIT)
     if extents["tokens"] == sequences and (sequences == 1 or bool((np.diff(starts) == 1).all())):
-        return {"splits": splits, "sequences splits": sequences * splits, "tiles": sequences, "decoding": 1 + (splits > 1)}
+        return {
+            "splits": splits,
+            "sequences splits": sequences * splits,
+            "tiles": sequences,
+            "decoding": 1 + (splits > 1),
+        }
     tiles = int((-(-np.diff(starts) // TILE_TOKENS)).sum())
     return {"splits": splits, "sequences splits": sequences * splits, "tiles": tiles, "decoding": 0}
 
@@ -120,9 +125,7 @@ def _count(extent: Extent, extents: Mapping[str, int]) -> int:
     return extents[extent.name] if isinstance(extent, Symbol) else extent
 
 
-def assemble(
-    entries: Sequence[Entry], compiler: Compiler, cells: Cells, own: list[Region], threads: int
-) -> Table:
+def assemble(entries: Sequence[Entry], compiler: Compiler, cells: Cells, own: list[Region], threads: int) -> Table:
     """Entries and their descriptors in native form; `own` keeps the descriptors alive."""
     table = np.zeros((len(entries), ENTRY // 8), np.int64)
     descriptors = Region(8 * sum(max(1, len(entry.kernel.fields)) for entry in entries))
@@ -132,7 +135,9 @@ def assemble(
     always = Cell("0", 0)
     for index, entry in enumerate(entries):
         if entry.kernel.scratch > SCRATCH:
-            raise BackendError(f"{entry.kernel.name} needs {entry.kernel.scratch} bytes of scratch, there are {SCRATCH}")
+            raise BackendError(
+                f"{entry.kernel.name} needs {entry.kernel.scratch} bytes of scratch, there are {SCRATCH}"
+            )
         guard, low, high = entry.guard or (always, 0, 0)
         count = cells.address(entry.count)
         table[index] = (
@@ -160,6 +165,11 @@ def _chain(entries: Sequence[Entry], table: np.ndarray) -> None:
     chain = 0
     for index in range(len(entries) - 2, -1, -1):
         here, after = entries[index], entries[index + 1]
-        same = (here.count, here.factor, here.grain, here.guard) == (after.count, after.factor, after.grain, after.guard)
+        same = (here.count, here.factor, here.grain, here.guard) == (
+            after.count,
+            after.factor,
+            after.grain,
+            after.guard,
+        )
         chain = chain + 1 if same and here.rowwise and after.rowwise else 0
         table[index, 5] = chain

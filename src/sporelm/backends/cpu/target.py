@@ -36,7 +36,11 @@ class Target:
     features: str = ""
     lanes: int = 4
     registers: int = 16
-    tiles: Tiles = field(default_factory=lambda: Tiles(few_tokens=4, many_panels=2, many_tokens=3, float_panels=2, float_tokens=4, attention_rows=2))
+    tiles: Tiles = field(
+        default_factory=lambda: Tiles(
+            few_tokens=4, many_panels=2, many_tokens=3, float_panels=2, float_tokens=4, attention_rows=2
+        )
+    )
 
     def dot(self, k: Builder, total: Val, unsigned: Val, signed: Val) -> Val:
         """total + the sum over the four bytes of each lane of unsigned byte * signed byte; all i32 vectors."""

@@ -85,7 +85,9 @@ class BlockPanels(Panels):
 def gather(k: Builder, kind: object, rows: list[Val], present: list[Val], offset: Val) -> Val:
     """One element of each row, at a byte offset from its address, as a vector; zero for rows that do not exist."""
     zero = k.const(kind, 0)
-    return k.vector([k.select(there, k.load(kind, row, offset, align=1), zero) for row, there in zip(rows, present, strict=True)])
+    return k.vector(
+        [k.select(there, k.load(kind, row, offset, align=1), zero) for row, there in zip(rows, present, strict=True)]
+    )
 
 
 def signed_bytes(k: Builder, words: list[Val]) -> list[Val]:

@@ -11,7 +11,7 @@ NIBBLES = 0x0F0F0F0F
 FILE_BLOCK = 20  # f16 scale, f16 minimum, 16 bytes of nibbles
 
 
-class Q4_1Panels(BlockPanels):  # noqa: N801 - the format's own name
+class Q4_1Panels(BlockPanels):
     name = "Q4_1"
     k_step = 32
     has_offset = True

@@ -11,7 +11,7 @@ BIAS = -0x7F7F7F80  # 0x80808080 as a signed i32: adds 128 to each byte
 FILE_BLOCK = 34  # f16 scale, 32 int8
 
 
-class Q8_0Panels(BlockPanels):  # noqa: N801 - the format's own name
+class Q8_0Panels(BlockPanels):
     name = "Q8_0"
     k_step = 64
     blocks = 2

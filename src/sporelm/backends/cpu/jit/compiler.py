@@ -29,7 +29,14 @@ class Compiler:
         self._lock = threading.Lock()
         self._machine = self._new_machine()
         self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), self._new_machine())
-        parts = (source_digest(), target.name, target.cpu, target.features, llvmlite.__version__, str(llvm.llvm_version_info))
+        parts = (
+            source_digest(),
+            target.name,
+            target.cpu,
+            target.features,
+            llvmlite.__version__,
+            str(llvm.llvm_version_info),
+        )
         self._salt = "\0".join(parts)
 
     def _new_machine(self) -> Any:

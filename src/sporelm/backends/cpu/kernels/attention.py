@@ -30,7 +30,9 @@ class Heads:
         return f"{self.pages.name}_{self.group}"
 
     def fields(self, more: str) -> tuple[Field, ...]:
-        text = "q:p q_stride:i cache:p page_bytes:i starts:p lengths:p table:p table_stride:i scale:f window:i kv_heads:i "
+        text = (
+            "q:p q_stride:i cache:p page_bytes:i starts:p lengths:p table:p table_stride:i scale:f window:i kv_heads:i "
+        )
         return fields(text + more)
 
 
@@ -80,7 +82,6 @@ class Rows:
             merge(self.k, self.pages, self.number(row, 2), out, peak, total, sums)
 
 
-
 def merge(k: Builder, pages: Pages, numbers: Val, out: Val, peak: Val, total: Val, sums: Val) -> None:
     """One split (its maximum, sum of weights, weighted values) into a row's merged (maximum, sum) and values."""
     held_peak, held_total = k.load(f32, numbers), k.load(f32, numbers, 4)
@@ -104,7 +105,16 @@ def write_out(k: Builder, pages: Pages, total: Val, sums: Val, out: Val) -> None
 
 
 def add_page(
-    k: Builder, rows: Rows, first: int | Val, count: int, q: Val, q_stride: int, keys: Val, values: Val, page: Pages, span: Any
+    k: Builder,
+    rows: Rows,
+    first: int | Val,
+    count: int,
+    q: Val,
+    q_stride: int,
+    keys: Val,
+    values: Val,
+    page: Pages,
+    span: Any,
 ) -> None:
     """Rows `first`..`first + count` see one page: scores, softmax, weighted values.
 
@@ -240,12 +250,19 @@ def attention_split(target: Any, heads: Heads) -> Kernel:
                 with alone:  # nothing to merge
                     for row in range(group):
                         total = k.sum(k.load(k.vf, rows.totals, row * 64))
-                        write_out(k, pages, total, k.at(rows.sums, row * rows.wide), k.at(direct, row * 4 * pages.head_dim))
+                        write_out(
+                            k, pages, total, k.at(rows.sums, row * rows.wide), k.at(direct, row * 4 * pages.head_dim)
+                        )
                 with several:
                     for row in range(group):
                         _keep(k, rows, row, k.at(out, row * record))
 
-    return Kernel(f"attention_split_{heads.name}", heads.fields("splits:c parts:p out:p out_stride:i"), body, scratch=Rows.nbytes(heads, group))
+    return Kernel(
+        f"attention_split_{heads.name}",
+        heads.fields("splits:c parts:p out:p out_stride:i"),
+        body,
+        scratch=Rows.nbytes(heads, group),
+    )
 
 
 def _keep(k: Builder, rows: Rows, row: int, place: Val) -> None:

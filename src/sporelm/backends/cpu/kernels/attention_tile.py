@@ -41,7 +41,13 @@ def attention_tile(target: Any, heads: Heads) -> Kernel:
                     values = k.at(keys, pages.half_bytes)
                     if pages.element == "f16":
                         keys, values = _widen(k, pages, wide, keys, widened)
-                    span = Span(base, k.min(split_stop - base, PAGE), f.scale, f.window, lambda row: token + row // group + shift)
+                    span = Span(
+                        base,
+                        k.min(split_stop - base, PAGE),
+                        f.scale,
+                        f.window,
+                        lambda row: token + row // group + shift,
+                    )
                     with k.range(0, used, largest) as row:
                         q = k.at(queries, row * (4 * pages.padded))
                         add_page(k, rows, row, largest, q, 4 * pages.padded, keys, values, wide, span)

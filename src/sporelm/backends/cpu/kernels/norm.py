@@ -8,7 +8,9 @@ from sporelm.backends.cpu.jit.kernel import fields
 
 def rms_norm(target: Any) -> Kernel:
     """`vectors` counts the vectors of a row; what lies past the width in the last one does not matter."""
-    return Kernel("rms_norm", fields("x:p x_stride:i weight:p out:p out_stride:i vectors:i width:f eps:f"), _body(False))
+    return Kernel(
+        "rms_norm", fields("x:p x_stride:i weight:p out:p out_stride:i vectors:i width:f eps:f"), _body(False)
+    )
 
 
 def add_rms_norm(target: Any) -> Kernel:

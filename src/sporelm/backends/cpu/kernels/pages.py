@@ -5,7 +5,6 @@ positions, then values as [64][head_dim]. head_dim is rounded up to whole cache 
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 from sporelm.backends.cpu.jit import Builder, Val, f32, i16, vec
 from sporelm.ops.attention import PAGE
@@ -51,7 +50,10 @@ class Pages:
         """Write the f32 key and value at these addresses to a slot of the cache."""
         keys = k.at(cache, slot // PAGE * page_bytes + head * (2 * self.half_bytes))
         position = slot % PAGE
-        columns, row = k.at(keys, position * self.size), k.at(keys, position * (self.padded * self.size) + self.half_bytes)
+        columns, row = (
+            k.at(keys, position * self.size),
+            k.at(keys, position * (self.padded * self.size) + self.half_bytes),
+        )
         whole = self.head_dim // k.lanes * k.lanes
         for at in range(0, whole, k.lanes):
             elements = self._narrow(k, k.load(k.vf, key, 4 * at))

@@ -20,7 +20,11 @@ def quantize_rows(target: Any) -> Kernel:
         with k.range(first, last) as token:
             row, out = k.at(f.x, token * f.x_stride), k.at(f.out, token * f.out_stride)
             with k.range(f.blocks) as block:
-                write_record(k, [k.load(k.vf, row, block * 128 + 4 * at) for at in range(0, 32, k.lanes)], k.at(out, block * RECORD))
+                write_record(
+                    k,
+                    [k.load(k.vf, row, block * 128 + 4 * at) for at in range(0, 32, k.lanes)],
+                    k.at(out, block * RECORD),
+                )
             with k.range(f.blocks, f.padded) as block:
                 for at in range(0, RECORD, 16):
                     k.store(k.const(vec(i8, 16), 0), out, block * RECORD + at)
@@ -47,4 +51,3 @@ def write_record(k: Builder, parts: list[Val], out: Val) -> None:
     k.store(scale, out, 32)
     k.store(whole.to_float() * scale, out, 36)
     k.store(whole * -128, out, 40)
-

@@ -30,7 +30,9 @@ def store_kv(target: Any, pages: Pages) -> Kernel:
             slot = k.load(i32, f.slots, token * 4).sext(i64)
             pages.store(k, f.cache, f.page_bytes, slot, head, k.at(f.keys, at), k.at(f.values, at))
 
-    return Kernel(f"store_kv_{pages.name}", fields("keys:p values:p stride:i kv_heads:i cache:p page_bytes:i slots:p"), body)
+    return Kernel(
+        f"store_kv_{pages.name}", fields("keys:p values:p stride:i kv_heads:i cache:p page_bytes:i slots:p"), body
+    )
 
 
 def rope_store(target: Any, pages: Pages, rotary: int, style: str) -> Kernel:

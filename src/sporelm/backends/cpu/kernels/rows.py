@@ -26,7 +26,9 @@ def embedding(target: Any, kind: Panels) -> Kernel:
     def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
         with k.range(first, last) as token:
             given = k.load(i32, f.ids, token * 4).sext(i64)
-            inside = k.select(given >= 0, k.const(i64, 1), k.const(i64, 0)) & k.select(given < f.vocab, k.const(i64, 1), k.const(i64, 0))
+            inside = k.select(given >= 0, k.const(i64, 1), k.const(i64, 0)) & k.select(
+                given < f.vocab, k.const(i64, 1), k.const(i64, 0)
+            )
             row, out = given * inside, k.at(f.out, token * f.out_stride)
             panel, lane = k.at(f.table, row // k.lanes * f.panel_bytes), row % k.lanes
             with k.range(f.groups) as group:
@@ -38,7 +40,9 @@ def embedding(target: Any, kind: Panels) -> Kernel:
                 k.store(k.const(f32, float("nan")), out, column * 4)
 
     name = f"embedding_{kind.name.lower()}"
-    return Kernel(name, fields("ids:p table:p panel_bytes:i out:p out_stride:i groups:i width:i padded:i vocab:i"), body)
+    return Kernel(
+        name, fields("ids:p table:p panel_bytes:i out:p out_stride:i groups:i width:i padded:i vocab:i"), body
+    )
 
 
 def _pad(k: Builder, row: Val, width: Val, padded: Val) -> None:

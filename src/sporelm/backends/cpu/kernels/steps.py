@@ -35,7 +35,9 @@ class StepLoops:
         run = Builder(module, self.name, {"team": pointer, "thread": i64, "scratch": pointer}, target)
         self._run_step(run)
         run.finish()
-        serve = Builder(module, f"{self.name}_serve", {"team": pointer, "thread": i64, "scratch": pointer, "seen": pointer}, target)
+        serve = Builder(
+            module, f"{self.name}_serve", {"team": pointer, "thread": i64, "scratch": pointer, "seen": pointer}, target
+        )
         self._serve(serve, run.function)
         serve.finish()
         launch = Builder(module, f"{self.name}_launch", {"team": pointer, "scratch": pointer}, target)
