@@ -51,7 +51,7 @@ class On:
 
 @dataclass(frozen=True)
 class Case:
-    """One op on one set of values. `rare` ones run with --all; by default only the best target runs those not `common`."""
+    """One op on one set of values. Only --all runs `rare` ones, and on lesser targets those that are not `common`."""
 
     op: str
     name: str

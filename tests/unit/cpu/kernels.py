@@ -14,7 +14,9 @@ ELEMENTS = {"float32": f32, "int32": i32, "int16": i16, "int8": i8, "int64": i64
 numbers = itertools.count()
 
 
-def apply(compiler: Compiler, function: Callable[..., Val], *arrays: np.ndarray, out: str, scalar: bool = False) -> np.ndarray:
+def apply(
+    compiler: Compiler, function: Callable[..., Val], *arrays: np.ndarray, out: str, scalar: bool = False
+) -> np.ndarray:
     """`function(k, *values)` of arrays of one length, vector by vector (or one by one), as an array of type `out`."""
     lanes = 1 if scalar else compiler.target.lanes
     count = len(arrays[0])
@@ -38,7 +40,9 @@ def apply(compiler: Compiler, function: Callable[..., Val], *arrays: np.ndarray,
     return result[:count]
 
 
-def run_body(compiler: Compiler, body: Callable[[Builder, Any, Val], None], out: np.ndarray, **integers: int) -> np.ndarray:
+def run_body(
+    compiler: Compiler, body: Callable[[Builder, Any, Val], None], out: np.ndarray, **integers: int
+) -> np.ndarray:
     """Run `body(k, fields, out)` once; `fields` hold the given integers; returns `out`, which it writes."""
     text = " ".join(["out:p", *(f"{name}:i" for name in integers)])
 

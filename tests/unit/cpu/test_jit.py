@@ -13,7 +13,7 @@ from unit.cpu.kernels import apply, run_body
 random = np.random.default_rng(0)
 X, Y = (random.standard_normal(100, np.float32) * 10 for _ in range(2))
 # the least and the greatest with one operand of each sign: wrapping, not trapping
-I = np.concatenate([random.integers(-(2**31), 2**31, 98), [-(2**31), 2**31 - 1]]).astype(np.int32)
+WHOLE = np.concatenate([random.integers(-(2**31), 2**31, 98), [-(2**31), 2**31 - 1]]).astype(np.int32)
 J = random.integers(1, 1000, 100).astype(np.int32)
 
 
@@ -23,15 +23,15 @@ def binary(name: str) -> Any:
 
 FLOATS = {"__add__": X + Y, "__sub__": X - Y, "__mul__": X * Y, "__truediv__": X / Y}
 INTEGERS = {
-    "__add__": I + J,
-    "__sub__": I - J,
-    "__mul__": I * J,
-    "__and__": I & J,
-    "__or__": I | J,
-    "__xor__": I ^ J,
-    "__floordiv__": (I.view(np.uint32) // J.view(np.uint32)).view(np.int32),
-    "__mod__": (I.view(np.uint32) % J.view(np.uint32)).view(np.int32),
-    "__truediv__": np.trunc(I / J).astype(np.int32),
+    "__add__": WHOLE + J,
+    "__sub__": WHOLE - J,
+    "__mul__": WHOLE * J,
+    "__and__": WHOLE & J,
+    "__or__": WHOLE | J,
+    "__xor__": WHOLE ^ J,
+    "__floordiv__": (WHOLE.view(np.uint32) // J.view(np.uint32)).view(np.int32),
+    "__mod__": (WHOLE.view(np.uint32) % J.view(np.uint32)).view(np.int32),
+    "__truediv__": np.trunc(WHOLE / J).astype(np.int32),
 }
 
 
@@ -43,16 +43,18 @@ def test_float_operators(compiler: Compiler, name: str) -> None:
 @pytest.mark.parametrize("scalar", [False, True])
 @pytest.mark.parametrize("name", INTEGERS)
 def test_integer_operators(compiler: Compiler, name: str, scalar: bool) -> None:
-    assert np.array_equal(apply(compiler, binary(name), I, J, out="int32", scalar=scalar), INTEGERS[name])
+    assert np.array_equal(apply(compiler, binary(name), WHOLE, J, out="int32", scalar=scalar), INTEGERS[name])
 
 
 def test_shifts_and_constants(compiler: Compiler) -> None:
-    logical = (I.view(np.uint32) >> 3).view(np.int32)
-    assert np.array_equal(apply(compiler, lambda k, a: a >> 3, I, out="int32"), logical)
-    assert np.array_equal(apply(compiler, lambda k, a: a.arithmetic_shift(3), I, out="int32"), I >> 3)
-    assert np.array_equal(apply(compiler, lambda k, a: a << 5, I, out="int32"), I << 5)
-    assert np.array_equal(apply(compiler, lambda k, a: -a, I, out="int32"), -I)
-    assert np.array_equal(apply(compiler, lambda k, a: 2.5 * a + 1.5, X, out="float32"), np.float32(2.5) * X + np.float32(1.5))
+    logical = (WHOLE.view(np.uint32) >> 3).view(np.int32)
+    assert np.array_equal(apply(compiler, lambda k, a: a >> 3, WHOLE, out="int32"), logical)
+    assert np.array_equal(apply(compiler, lambda k, a: a.arithmetic_shift(3), WHOLE, out="int32"), WHOLE >> 3)
+    assert np.array_equal(apply(compiler, lambda k, a: a << 5, WHOLE, out="int32"), WHOLE << 5)
+    assert np.array_equal(apply(compiler, lambda k, a: -a, WHOLE, out="int32"), -WHOLE)
+    assert np.array_equal(
+        apply(compiler, lambda k, a: 2.5 * a + 1.5, X, out="float32"), np.float32(2.5) * X + np.float32(1.5)
+    )
 
 
 @pytest.mark.parametrize("name", ["__lt__", "__le__", "__gt__", "__ge__"])
@@ -66,7 +68,7 @@ def test_comparisons(compiler: Compiler, name: str) -> None:
         return k.select(getattr(a, name)(b), k.const(k.vi, 1), k.const(k.vi, 0))
 
     assert np.array_equal(apply(compiler, choose, x, y, out="int32"), getattr(x, name)(y))
-    assert np.array_equal(apply(compiler, choose, I, J, out="int32"), getattr(I, name)(J))
+    assert np.array_equal(apply(compiler, choose, WHOLE, J, out="int32"), getattr(WHOLE, name)(J))
 
 
 def test_equality_and_nan(compiler: Compiler) -> None:
@@ -89,8 +91,10 @@ def test_conversions(compiler: Compiler) -> None:
     wide = vec(i32, lanes)
     assert np.array_equal(apply(compiler, lambda k, a: a.sext(wide), small, out="int32"), small.astype(np.int32))
     assert np.array_equal(apply(compiler, lambda k, a: a.zext(wide), small, out="int32"), small.view(np.uint8))
-    assert np.array_equal(apply(compiler, lambda k, a: a.trunc(vec(i8, lanes)), I, out="int8"), I.astype(np.int8))
-    assert np.array_equal(apply(compiler, lambda k, a: a.to_float(), I, out="float32"), I.astype(np.float32))
+    assert np.array_equal(
+        apply(compiler, lambda k, a: a.trunc(vec(i8, lanes)), WHOLE, out="int8"), WHOLE.astype(np.int8)
+    )
+    assert np.array_equal(apply(compiler, lambda k, a: a.to_float(), WHOLE, out="float32"), WHOLE.astype(np.float32))
     assert np.array_equal(apply(compiler, lambda k, a: a.bits(k.vi), X, out="int32"), X.view(np.int32))
 
 
@@ -98,11 +102,13 @@ def test_arithmetic_functions(compiler: Compiler) -> None:
     exact = (X.astype(np.float64) * Y + 1).astype(np.float32)
     assert np.array_equal(apply(compiler, lambda k, a, b: k.fma(a, b, k.const(k.vf, 1)), X, Y, out="float32"), exact)
     assert np.array_equal(apply(compiler, lambda k, a: k.sqrt(k.fabs(a)), X, out="float32"), np.sqrt(np.abs(X)))
-    assert np.array_equal(apply(compiler, lambda k, a, b: k.max(a, b), I, J, out="int32"), np.maximum(I, J))
-    assert np.array_equal(apply(compiler, lambda k, a: k.min(a, 5), I, out="int32"), np.minimum(I, 5))
+    assert np.array_equal(apply(compiler, lambda k, a, b: k.max(a, b), WHOLE, J, out="int32"), np.maximum(WHOLE, J))
+    assert np.array_equal(apply(compiler, lambda k, a: k.min(a, 5), WHOLE, out="int32"), np.minimum(WHOLE, 5))
     nan = X.copy()
     nan[::3] = np.nan
-    assert np.array_equal(apply(compiler, lambda k, a, b: k.fmax(a, b), nan, Y, out="float32"), np.where(nan > Y, nan, Y))
+    assert np.array_equal(
+        apply(compiler, lambda k, a, b: k.fmax(a, b), nan, Y, out="float32"), np.where(nan > Y, nan, Y)
+    )
 
 
 def test_exp_is_as_exact_as_it_says(compiler: Compiler) -> None:
@@ -126,7 +132,9 @@ def test_rounding_takes_ties_to_even(compiler: Compiler) -> None:
     x = np.concatenate([np.arange(-300, 300) / 2, random.uniform(-4e6, 4e6, 1000), [0.49999997, -0.49999997]])
     x = x.astype(np.float32)
     assert np.array_equal(apply(compiler, lambda k, a: k.round_to_int(a)[0], x, out="float32"), np.rint(x))
-    assert np.array_equal(apply(compiler, lambda k, a: k.round_to_int(a)[1], x, out="int32"), np.rint(x).astype(np.int32))
+    assert np.array_equal(
+        apply(compiler, lambda k, a: k.round_to_int(a)[1], x, out="int32"), np.rint(x).astype(np.int32)
+    )
 
 
 @pytest.mark.parametrize("scalar", [False, True])
@@ -214,9 +222,11 @@ def test_moving_lanes(compiler: Compiler) -> None:
     order = [*range(1, lanes), lanes]  # all but the first of a, then the first of b
     found = apply(compiler, lambda k, a, b: k.shuffle(a, b, order), X[:count], Y[:count], out="float32")
     assert np.array_equal(found.reshape(-1, lanes), np.concatenate([x[:, 1:], y[:, :1]], axis=1))
-    reverse = apply(compiler, lambda k, a: k.vector([a.lane(n) for n in reversed(range(lanes))]), X[:count], out="float32")
+    reverse = apply(
+        compiler, lambda k, a: k.vector([a.lane(n) for n in reversed(range(lanes))]), X[:count], out="float32"
+    )
     assert np.array_equal(reverse.reshape(-1, lanes), x[:, ::-1])
-    numbered = apply(compiler, lambda k, a: k.iota(k.vi), I, out="int32")
+    numbered = apply(compiler, lambda k, a: k.iota(k.vi), WHOLE, out="int32")
     assert np.array_equal(numbered, np.arange(100) % lanes)
     opaque = apply(compiler, lambda k, a: k.opaque(a), X, out="float32")
     assert np.array_equal(opaque, X)

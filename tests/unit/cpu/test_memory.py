@@ -1,6 +1,7 @@
 """Memory: aligned, zeroed, and never handed out twice."""
 
 import threading
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -51,4 +52,4 @@ def test_threads_may_take_at_once() -> None:
         thread.join()
     starts = sorted(piece.ctypes.data for piece in taken)
     assert len(starts) == 800
-    assert all(after - before >= 128 for before, after in zip(starts, starts[1:], strict=False))
+    assert all(after - before >= 128 for before, after in pairwise(starts))

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from sporelm.backends.cpu import target as targets
-from sporelm.backends.cpu.jit import Builder, Compiler, Kernel, Val, compiler as compiler_module
+from sporelm.backends.cpu.jit import Builder, Compiler, Kernel, Val
 from sporelm.backends.cpu.jit import cache as cache_module
+from sporelm.backends.cpu.jit import compiler as compiler_module
 from sporelm.backends.cpu.jit.cache import DIGEST, ObjectCache
 from sporelm.backends.cpu.jit.kernel import fields
 from sporelm.errors import SporeError

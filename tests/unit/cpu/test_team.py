@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from sporelm.backends.cpu import team as team_module
 from sporelm.backends.cpu.jit import Builder, Compiler, Kernel, Val, i64
 from sporelm.backends.cpu.jit.kernel import fields
 from sporelm.backends.cpu.kernels.steps import LINE, PARKED
@@ -78,6 +79,12 @@ def team(compiler: Compiler, threads: int) -> Iterator[Team]:
     made.close()
 
 
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers park soon after they begin to yield, so that tests need not wait for it."""
+    monkeypatch.setattr(team_module, "PATIENCE", team_module.SPINS + 200)
+
+
 def wait_until(condition: Callable[[], bool]) -> None:
     end = monotonic() + 60
     while not condition():
@@ -123,7 +130,9 @@ def test_a_step_without_items_returns(compiler: Compiler, team: Team) -> None:
     del cells, own
 
 
-def test_idle_workers_park_and_wake(compiler: Compiler, team: Team) -> None:
+@pytest.mark.usefixtures("hasty")
+def test_idle_workers_park_and_wake(compiler: Compiler, threads: int) -> None:
+    team = Team(compiler, threads)
     work = Work(compiler, team.threads)
     for step in range(5):
         team.run(work.table)
@@ -132,15 +141,19 @@ def test_idle_workers_park_and_wake(compiler: Compiler, team: Team) -> None:
     for _ in range(100):
         team.run(work.table)
     work.check(105)
+    team.close()
 
 
-def test_steps_at_the_moment_of_parking(compiler: Compiler, team: Team) -> None:
+@pytest.mark.usefixtures("hasty")
+def test_steps_at_the_moment_of_parking(compiler: Compiler, threads: int) -> None:
     """Pauses of every length around the patience of a worker."""
+    team = Team(compiler, threads)
     work = Work(compiler, team.threads, 50)
     for step in range(150):
-        sleep(step % 30 * 0.0002)
+        sleep(step % 30 * 0.0001)
         team.run(work.table)
     work.check(150)
+    team.close()
 
 
 def test_a_busy_neighbour_only_costs_time(compiler: Compiler, team: Team) -> None:
@@ -186,6 +199,7 @@ def test_a_closed_team_says_so(compiler: Compiler, threads: int) -> None:
     work.check(1)
 
 
+@pytest.mark.usefixtures("hasty")
 def test_closing_wakes_workers_that_sleep(compiler: Compiler, threads: int) -> None:
     team = Team(compiler, threads)
     work = Work(compiler, threads)

@@ -1,0 +1,205 @@
+"""Programs: descriptors, cells, guards that pick a kernel by the number of rows, chains without a barrier, refusals."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sporelm import ops
+from sporelm.backends.cpu import CpuBackend
+from sporelm.backends.cpu.backend import FEW
+from sporelm.backends.cpu.jit import Builder, Compiler, Kernel, Val
+from sporelm.backends.cpu.jit.kernel import fields
+from sporelm.backends.cpu.kernels import linear_many
+from sporelm.backends.cpu.kernels.attention import SPLIT, TILE_TOKENS
+from sporelm.backends.cpu.kernels.steps import CHAIN
+from sporelm.backends.cpu.lowering import Cell, Entry
+from sporelm.backends.cpu.memory import Region
+from sporelm.backends.cpu.program import Cells, assemble, derived_cells
+from sporelm.backends.cpu.team import SCRATCH, Team
+from sporelm.errors import BackendError
+from sporelm.ops import Graph, Spec, Symbol, trace
+from sporelm.ops.op import Op
+from sporelm.plan import Plan
+from sporelm.quant import FORMATS, quantize_tensor
+from sporelm.tensor.dtype import F32
+from sporelm.weights.stored import StoredTensor
+
+random = np.random.default_rng(3)
+WIDTH, OUT = 96, 50
+
+
+def packed(cpu: CpuBackend, form: str = "F32", out: int = OUT) -> Any:
+    matrix = random.standard_normal((out, WIDTH), np.float32)
+    return cpu.pack(StoredTensor("w", FORMATS[form], matrix.shape, quantize_tensor(FORMATS[form], matrix)))
+
+
+def program_of(plan: Plan, regime: str) -> Any:
+    return plan.regime(regime).program
+
+
+def chains(program: Any) -> list[int]:
+    return program._table.entries[:, CHAIN // 8].tolist()
+
+
+def kernels_of(program: Any) -> list[str]:
+    return [entry.kernel.name for entry in program.entries]
+
+
+def test_descriptors_hold_what_entries_say(compiler: Compiler) -> None:
+    def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
+        k.store(f.whole, f.out)
+        k.store(f.real, f.out, 8)
+        k.store(f.cell, f.out, 16)
+        k.store(f.fixed, f.out, 24)
+        k.store(last, f.out, 32)
+
+    kernel = Kernel("test_descriptor", fields("whole:i real:f out:p cell:c fixed:c"), body)
+    out = np.zeros(5, np.int64)
+    given = {"whole": -5, "real": 0.1, "out": out.ctypes.data, "cell": Cell("tokens"), "fixed": Cell("9", 9)}
+    cells, own = Cells(), list[Region]()
+    team = Team(compiler, 1)
+    table = assemble([Entry(kernel, given, Cell("tokens"), factor=3, grain=1000)], compiler, cells, own, 1)
+    for tokens in (7, 4):
+        cells.update({"tokens": tokens}, {})
+        team.run(table)
+        assert (out[0], out[1:2].view(np.float32)[0], *out[2:]) == (-5, np.float32(0.1), tokens, 9, 3 * tokens)
+    team.close()
+
+
+def test_cells_of_blocks_round_up() -> None:
+    cells = Cells()
+    cells.address(Cell("rows blocks"))
+    cells.address(Cell("130 blocks", 130))
+    for rows, blocks in ((1, 1), (linear_many.TOKENS, 1), (linear_many.TOKENS + 1, 2)):
+        cells.update({"rows": rows}, {})
+        assert cells.words[:2].tolist() == [blocks, -(-130 // linear_many.TOKENS)]
+
+
+def test_too_many_cells_are_refused() -> None:
+    cells = Cells()
+    for number in range(512):
+        cells.address(Cell(str(number), number))
+    assert cells.words.tolist() == list(range(512))
+    with pytest.raises(BackendError, match="more than 512 extents"):
+        cells.address(Cell("one more", 1))
+
+
+def test_a_kernel_that_wants_too_much_scratch_is_refused(compiler: Compiler) -> None:
+    kernel = Kernel("test_greedy", fields("x:i"), lambda k, f, first, last, scratch: None, scratch=SCRATCH + 1)
+    with pytest.raises(BackendError, match=f"test_greedy needs {SCRATCH + 1} bytes"):
+        assemble([Entry(kernel, {"x": 0}, Cell("1", 1))], compiler, Cells(), [], 1)
+
+
+@pytest.mark.parametrize("form", ["F32", "Q4_1"])
+def test_each_regime_of_tokens_has_its_kernel(cpu: CpuBackend, form: str) -> None:
+    weight = packed(cpu, form)
+    spec = Spec((Symbol("tokens", 512), WIDTH), F32)
+    plan = Plan(trace(lambda x: {"y": ops.linear(x, weight)}, {"x": spec}), cpu)
+    for regime in ("one", "few", "many"):
+        found = [name for name in kernels_of(program_of(plan, regime)) if name.startswith("linear")]
+        assert found == [f"linear_{regime}_{form.lower()}_1"]
+
+
+@pytest.mark.parametrize("form", ["F32", "Q8_0"])
+@pytest.mark.parametrize("regime", ["one", "few", "many"])
+def test_exactly_one_kernel_serves_each_number_of_rows(cpu: CpuBackend, form: str, regime: str) -> None:
+    weight = packed(cpu, form)
+    specs = {"x": Spec((Symbol("rows", 512), WIDTH), F32)}
+    plan = Plan(trace(lambda x: {"y": ops.linear(x, weight)}, specs), cpu)
+    entries = [entry for entry in program_of(plan, regime).entries if entry.kernel.name.startswith("linear")]
+    for rows in range(1, cpu.regimes[regime] + 1):
+        serving = [entry.kernel.name for entry in entries if entry.guard and entry.guard[1] <= rows <= entry.guard[2]]
+        expected = "one" if rows == 1 else "few" if rows <= FEW else "many"
+        assert serving == [f"linear_{expected}_{form.lower()}_1"]
+
+
+def test_guards_pick_the_kernel_at_each_step(cpu: CpuBackend) -> None:
+    """All three in one program: results of any number of rows are those of the op run alone."""
+    weight = packed(cpu)
+    specs = {"x": Spec((Symbol("rows", 512), WIDTH), F32)}
+    plan = Plan(trace(lambda x: {"y": ops.linear(x, weight)}, specs), cpu)
+    program = program_of(plan, "many")
+    for rows in (1, 2, FEW, FEW + 1, 130, 1, 512, 2):
+        x = random.standard_normal((rows, WIDTH), np.float32)
+        found = program.run({"x": x}, {"rows": rows})["y"]
+        assert np.array_equal(found, ops.linear(cpu.tensor(x), weight).numpy())
+
+
+def test_row_by_row_kernels_are_chained(cpu: CpuBackend) -> None:
+    """add, norm and rounding of a token follow each other on one thread; the product waits for all of them."""
+    norm, weight = cpu.tensor(random.standard_normal(WIDTH, np.float32)), packed(cpu, "Q8_0")
+
+    def function(x: Any, y: Any) -> dict[str, Any]:
+        return {"z": ops.linear(ops.rms_norm(ops.silu_mul(x, y), norm, eps=1e-5), weight)}
+
+    rows = Spec((Symbol("tokens", 512), WIDTH), F32)
+    plan = Plan(trace(function, {"x": rows, "y": rows}), cpu)
+    for regime, tokens in (("one", 1), ("few", 7), ("many", 33)):
+        program = program_of(plan, regime)
+        assert [name.rsplit("_q8", 1)[0] for name in kernels_of(program)][:3] == [
+            "silu_mul",
+            "rms_norm",
+            "quantize_rows",
+        ]
+        assert chains(program) == [2, 1, 0, 0]
+        x, y = (random.standard_normal((tokens, WIDTH), np.float32) for _ in range(2))
+        found = program.run({"x": x, "y": y}, {"tokens": tokens})["z"]
+        assert np.array_equal(found, function(cpu.tensor(x), cpu.tensor(y))["z"].numpy())
+
+
+def test_kernels_over_other_rows_are_not_chained(cpu: CpuBackend) -> None:
+    def function(x: Any, y: Any) -> dict[str, Any]:
+        return {"a": ops.add(x, x), "b": ops.add(y, y)}
+
+    specs = {name: Spec((Symbol(extent, 64), WIDTH), F32) for name, extent in (("x", "tokens"), ("y", "rows"))}
+    assert chains(program_of(Plan(trace(function, specs), cpu), "few")) == [0, 0]
+
+
+def test_outputs_have_the_rows_of_the_step(cpu: CpuBackend) -> None:
+    plan = Plan(trace(lambda x: {"y": ops.add(x, x)}, {"x": Spec((Symbol("tokens", 64), 5), F32)}), cpu)
+    for tokens in (1, 17, 3):
+        x = random.standard_normal((tokens, 5), np.float32)
+        assert np.array_equal(plan.run({"x": x}, {"tokens": tokens})["y"], 2 * x)
+
+
+def test_what_attention_needs_of_the_lengths() -> None:
+    def cells(starts: list[int], lengths: list[int]) -> dict[str, int]:
+        arrays = {"starts": np.array(starts, np.int32), "lengths": np.array(lengths, np.int32)}
+        return derived_cells(arrays, {"tokens": starts[-1]})
+
+    assert cells([0, 1, 2], [5, SPLIT])["decoding"] == 1
+    assert cells([0, 1, 2], [5, SPLIT])["splits"] == 1
+    assert cells([0, 1, 2], [5, SPLIT + 1])["sequences splits"] == 4
+    assert cells([0, 1, 2], [5, SPLIT + 1])["decoding"] > 0
+    mixed = cells([0, 1, TILE_TOKENS + 2], [5, 100])
+    assert (mixed["decoding"], mixed["tiles"]) == (0, 3)
+    assert cells([0, 0, 2], [5, 70])["decoding"] == 0, "as many rows as sequences, but not one each"
+    assert derived_cells({}, {"tokens": 3}) == {}
+
+
+def test_an_op_without_a_kernel_is_named(cpu: CpuBackend) -> None:
+    unknown = Op(lambda x: x, lambda x: Spec((1, 1), F32), ())
+    unknown.name = "unknown_op"
+    graph = Graph()
+    graph.record(unknown, (graph.input("x", Spec((1, 1), F32)),), {})
+    with pytest.raises(BackendError, match=r"no kernel for unknown_op.*--backend reference"):
+        Plan(graph, cpu).regime("one")
+
+
+def test_a_weight_that_was_not_packed_is_named(cpu: CpuBackend) -> None:
+    plain = cpu.tensor(np.ones((4, 4), np.float32))
+    with pytest.raises(BackendError, match=r"not packed.*pack\(\)"):
+        ops.linear(plain, plain)
+
+
+def test_a_cache_is_exported_not_read(cpu: CpuBackend) -> None:
+    with pytest.raises(BackendError, match="export"):
+        cpu.pages(2, 1, 16, F32).numpy()
+
+
+def test_packed_bytes_are_what_pack_takes(cpu: CpuBackend) -> None:
+    for form in FORMATS:
+        weight = packed(cpu, form, 33)
+        assert cpu.packed_bytes(FORMATS[form], (33, WIDTH)) == weight.storage.array.size
+    assert cpu.packed_bytes(FORMATS["F32"], (7,)) == 28
