@@ -7,7 +7,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sporelm.api import LLM, Completion, Conversation, Piece, SamplingParams, pipeline
+    from sporelm.api import LLM, Completion, Conversation, Piece, SamplingParams
+    from sporelm.api.pipeline import pipeline
     from sporelm.errors import SporeError
 
 __version__ = "0.1.0"

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ from sporelm.cli.parser import Parser, listed
 
 if TYPE_CHECKING:
     from sporelm.api import LLM
+    from sporelm.backends.backend import Missing, Ready
     from sporelm.bench import Case, Row
     from sporelm.bench.rows import Limit
 
@@ -81,13 +83,24 @@ def run(args: argparse.Namespace) -> None:
     llm = options.open_model(args, max_batch=max(case.batch for case in wanted))
     try:
         peer = LlamaPeer(args.peer, path, llm.threads) if args.peer else None
-        machine = llm.backend.limits()
+        # Measured at both ends of the run, the better counts: a busy moment must not make a limit that can be passed.
+        before = llm.backend.limits()
+
+        def limit(case: "Case") -> "Limit":
+            return limit_of(llm, case, machine())
+
+        @cache
+        def machine() -> dict[str, float]:
+            after = llm.backend.limits()
+            return {name: max(value, after[name]) for name, value in before.items()}
+
         with ProgressLine() as progress:
-            found = measure(llm, wanted, args.repeat, lambda case: limit_of(llm, case, machine), peer, progress)
+            found = measure(llm, wanted, args.repeat, limit, peer, progress)
+        about = context(sys.argv[1:], llm.backend.probe())
     finally:
         llm.close()
     if args.save:
-        rows.append(args.save, found, context(sys.argv[1:]))
+        rows.append(args.save, found, about)
     print(render(found, args))
 
 
@@ -113,21 +126,25 @@ def render(found: Sequence["Row"], args: argparse.Namespace) -> str:
     table = Table(*rows.HEADS)
     for row in found:
         table.add_row(*row.cells())
-    console = Console()
+    # A narrow terminal wraps the table as it must; a file or a pipe gets all of it.
+    console = Console() if sys.stdout.isatty() else Console(width=160)
     with console.capture() as capture:
         console.print(table)
     return capture.get().rstrip()
 
 
-def context(words: Sequence[str]) -> dict[str, str]:
+def context(words: Sequence[str], state: "Ready | Missing") -> dict[str, str]:
     """What makes a row traceable: when, on which machine, of which commit, by which command (paths without folders)."""
     from sporelm.api.machine import usable_cores
     from sporelm.cli.doctor import cpu_model
 
-    command = [Path(word).name if Path(word).exists() else word for word in words]
+    # Folders are the user's own affair, and differ between machines.
+    command = [Path(word).name if Path(word).is_absolute() or "/" in word else word for word in words]
+    details = getattr(state, "details", {})
+    hardware = [cpu_model(), *(details[name] for name in ("cpu", "target") if name in details)]
     return {
         "time": datetime.now(UTC).strftime("%Y-%m-%d %H:%M"),
-        "machine": f"{cpu_model()}; {usable_cores()} cores; {platform.system()}",
+        "machine": "; ".join([*hardware, f"{usable_cores()} cores", platform.system()]),
         "commit": commit(),
         "command": shlex.join(["spore", *command]),
     }

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sporelm.errors import RequestError
 
@@ -115,7 +115,8 @@ class Sessions:
                 value = read(text)
             except ValueError:
                 raise RequestError(f"{key} cannot be {text!r}: a number is expected") from None
-            self.params = replace(self.params, **{field: value})
+            changed: dict[str, Any] = {field: value}
+            self.params = replace(self.params, **changed)
         return "\n".join(f"{key:<20}{getattr(self.params, field)}" for key, (field, _) in ARGUMENTS.items())
 
     def help(self, words: list[str]) -> str:
