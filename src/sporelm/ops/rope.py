@@ -4,7 +4,7 @@ from typing import Any
 
 from sporelm.ops.attention import store_kv
 from sporelm.ops.op import op, require
-from sporelm.ops.spec import Spec, spec_of
+from sporelm.ops.spec import Spec, fixed, spec_of
 
 STYLES = ("half", "adjacent")
 
@@ -13,10 +13,9 @@ def rotated(x: Any, positions: Any, table: Any, *, head_dim: int, style: str) ->
     """Rule of `rope`."""
     rows, angles, where = spec_of(x), spec_of(table), spec_of(positions)
     require(style in STYLES, f"rope style {style!r} must be one of {STYLES}")
-    require(rows.shape[-1] % head_dim == 0, f"x {rows} must be whole heads of {head_dim}")
-    require(
-        angles.shape[-1] <= head_dim and angles.shape[-1] % 2 == 0, f"table {angles} must rotate an even part of a head"
-    )
+    require(fixed(rows.shape[-1]) % head_dim == 0, f"x {rows} must be whole heads of {head_dim}")
+    rotary = fixed(angles.shape[-1])
+    require(rotary <= head_dim and rotary % 2 == 0, f"table {angles} must rotate an even part of a head")
     require(where.shape == rows.shape[:1], f"positions {where} must have one element a row of x {rows}")
     return rows
 
@@ -34,8 +33,8 @@ def rotated_and_stored(
 def rope(x, positions, table, *, head_dim, style):
     """Rotate pairs of each head by the angles of the row's position.
 
-    x [tokens, heads * head_dim], positions int32 [tokens], table float32 [context, rotary]: cosines then sines, half the
-    rotary width each. "half" pairs i with i + rotary/2 (Hugging Face), "adjacent" 2i with 2i + 1 (the paper, ggml's
+    x [tokens, heads * head_dim], positions int32 [tokens], table float32 [context, rotary]: cosines then sines, half
+    the rotary width each. "half" pairs i with i + rotary/2 (Hugging Face), "adjacent" 2i with 2i + 1 (the paper, ggml's
     llama). Dimensions past `rotary` stay as they are.
     """
     half = table.shape[1] // 2

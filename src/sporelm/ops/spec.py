@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+from sporelm.errors import OpError
 from sporelm.tensor.dtype import ElementType
 
 
@@ -18,6 +19,13 @@ class Symbol:
 
 
 Extent = int | Symbol
+
+
+def fixed(extent: Extent) -> int:
+    """An extent that must be known before the first step. Raises OpError when it is a symbol."""
+    if isinstance(extent, Symbol):
+        raise OpError(f"extent {extent} changes from step to step where a fixed one is needed; use a number")
+    return extent
 
 
 @dataclass(frozen=True)

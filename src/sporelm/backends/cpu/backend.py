@@ -9,7 +9,8 @@ import numpy as np
 from sporelm import settings
 from sporelm.backends.backend import Placement, Ready, WeightArray
 from sporelm.backends.cpu import target as targets
-from sporelm.backends.cpu.formats import FORMATS, F32Panels, Panels
+from sporelm.backends.cpu.formats import FORMATS, Panels
+from sporelm.backends.cpu.formats.f32 import F32Panels
 from sporelm.backends.cpu.jit import Compiler, Kernel
 from sporelm.backends.cpu.kernels.pack import pack
 from sporelm.backends.cpu.kernels.pages import Pages

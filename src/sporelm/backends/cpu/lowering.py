@@ -14,7 +14,7 @@ from sporelm.backends.cpu.target import Target
 from sporelm.errors import BackendError
 from sporelm.ops import Call
 from sporelm.ops.linear import INT8_32
-from sporelm.ops.spec import Extent, Symbol, spec_of
+from sporelm.ops.spec import Extent, Symbol, fixed, spec_of
 
 NO_WINDOW = 1 << 40
 ANY = (0, 1 << 40)
@@ -104,7 +104,7 @@ def _elementwise(kernel: Callable[[Target], Kernel]) -> Callable[[Lowering, Call
         x, y = call.args
         tokens, width = spec_of(x).shape
         values = {"x": low.at(x), "y": low.at(y), "out": low.at(call.results[0])}
-        fields = values | {"stride": _stride(x), "vectors": low.vectors(int(width))}
+        fields = values | {"stride": _stride(x), "vectors": low.vectors(fixed(width))}
         low.emit(kernel(low.places.target), fields, cell_of(tokens), grain=low.row_grain(tokens), rowwise=True)
 
     return lower
@@ -123,8 +123,9 @@ def _add_rms_norm(low: Lowering, call: Call) -> None:
 
 def _norm(low: Lowering, call: Call, kernel: Kernel, x: Any, weight: Any, more: dict[str, Any]) -> None:
     tokens, width = spec_of(x).shape
-    fields = {"x": low.at(x), "x_stride": _stride(x), "weight": low.at(weight), "out": low.at(call.results[0])}
-    fields |= {"out_stride": _stride(x), "vectors": low.vectors(int(width)), "width": float(width)}
+    fields: dict[str, Any] = {"x": low.at(x), "x_stride": _stride(x), "weight": low.at(weight)}
+    fields |= {"out": low.at(call.results[0])}
+    fields |= {"out_stride": _stride(x), "vectors": low.vectors(fixed(width)), "width": float(fixed(width))}
     fields |= {"eps": float(call.options["eps"])} | more
     low.emit(kernel, fields, cell_of(tokens), grain=low.row_grain(tokens), rowwise=True)
 
@@ -132,9 +133,9 @@ def _norm(low: Lowering, call: Call, kernel: Kernel, x: Any, weight: Any, more: 
 def _quantize_rows(low: Lowering, call: Call) -> None:
     (x,) = call.args
     tokens, width = spec_of(x).shape
-    stride = row_bytes(int(width), INT8_32)
+    stride = row_bytes(fixed(width), INT8_32)
     fields = {"x": low.at(x), "x_stride": _stride(x), "out": low.at(call.results[0]), "out_stride": stride}
-    fields |= {"blocks": -(-int(width) // 32), "padded": stride // quantize.RECORD}
+    fields |= {"blocks": -(-fixed(width) // 32), "padded": stride // quantize.RECORD}
     kernel = quantize.quantize_rows(low.places.target)
     low.emit(kernel, fields, cell_of(tokens), grain=low.row_grain(tokens), rowwise=True)
 
@@ -164,7 +165,7 @@ def _product(low: Lowering, x: Any, weights: list[Any], biases: list[Any], outs:
         raise BackendError(f"{kind.name} multiplies quantized rows; apply the rule quantize_rows")
     shape = linear.Shape(kind, len(weights), bool(biases), gated)
     cell = cell_of(tokens)
-    fields: dict[str, Any] = {"x": low.at(x), "x_stride": _stride(x), "width": int(width), "tokens": cell}
+    fields: dict[str, Any] = {"x": low.at(x), "x_stride": _stride(x), "width": fixed(width), "tokens": cell}
     fields["panel_bytes"] = packed[0].panel_bytes
     for s, weight in enumerate(packed):
         out = outs[0] if gated else outs[s]
@@ -197,7 +198,7 @@ def _rope(low: Lowering, call: Call) -> None:
     x, positions, table = call.args
     head_dim, style = call.options["head_dim"], call.options["style"]
     tokens, width = spec_of(x).shape
-    heads = int(width) // head_dim
+    heads = fixed(width) // head_dim
     fields = {"x": low.at(x), "out": low.at(call.results[0]), "stride": _stride(x), "heads": heads}
     fields |= {"positions": low.at(positions), "table": low.at(table), "table_stride": _stride(table)}
     kernel = rope.rope(low.places.target, head_dim, spec_of(table).bound[1], style)
@@ -222,7 +223,7 @@ def _rope_store(low: Lowering, call: Call) -> None:
     q, keys, values, positions, table, cache, slots = call.args
     pages, kv_heads = _pages(cache)
     tokens, width = spec_of(q).shape
-    heads = int(width) // pages.head_dim
+    heads = fixed(width) // pages.head_dim
     fields = {"x": low.at(q), "out": low.at(call.results[0]), "stride": _stride(q), "heads": heads}
     fields |= {"positions": low.at(positions), "table": low.at(table), "table_stride": _stride(table)}
     fields |= {"keys": low.at(keys), "values": low.at(values), "kv_stride": _stride(keys), "kv_heads": kv_heads}
@@ -240,8 +241,9 @@ def _attention(low: Lowering, call: Call) -> None:
     pages, kv_heads = _pages(cache)
     sequences, max_pages = spec_of(table).shape
     target, window = low.places.target, call.options.get("window")
-    heads = att.Heads(pages, int(spec_of(q).shape[1]) // (pages.head_dim * kv_heads))
-    shared = {"q": low.at(q), "q_stride": _stride(q), "cache": low.at(cache), "page_bytes": pages.page_bytes(kv_heads)}
+    heads = att.Heads(pages, fixed(spec_of(q).shape[1]) // (pages.head_dim * kv_heads))
+    shared: dict[str, Any] = {"q": low.at(q), "q_stride": _stride(q)}
+    shared |= {"cache": low.at(cache), "page_bytes": pages.page_bytes(kv_heads)}
     shared |= {
         "starts": low.at(starts),
         "lengths": low.at(lengths),
@@ -250,9 +252,11 @@ def _attention(low: Lowering, call: Call) -> None:
     }
     shared |= {"scale": float(call.options["scale"]), "window": window or NO_WINDOW, "kv_heads": kv_heads}
     out = {"out": low.at(call.results[0]), "out_stride": _stride(q)}
-    splits = -(-int(max_pages) * 64 // att.SPLIT)
+    splits = -(-fixed(max_pages) * 64 // att.SPLIT)
     record = 4 * (pages.padded + 16)
     parts = low.places.reserve(most(sequences) * kv_heads * splits * heads.group * record)
+    merged = {name: shared[name] for name in ("lengths", "starts", "kv_heads")}
+    merged |= {"parts": parts, "splits": Cell("splits")}
     decoding, merging, tiling = ((Cell("decoding"), *bounds) for bounds in ((1, 2), (2, 2), (0, 0)))
     low.emit(
         att.attention_split(target, heads),
@@ -261,7 +265,7 @@ def _attention(low: Lowering, call: Call) -> None:
     )  # fmt: skip
     low.emit(
         att.attention_merge(target, heads),
-        {"parts": parts, "lengths": low.at(lengths), "starts": low.at(starts), "splits": Cell("splits"), "kv_heads": kv_heads} | out,
+        merged | out,
         cell_of(sequences), factor=kv_heads * heads.group, grain=heads.group, guard=merging,
     )  # fmt: skip
     low.emit(
@@ -286,7 +290,7 @@ def _embedding(low: Lowering, call: Call) -> None:
 def _select_rows(low: Lowering, call: Call) -> None:
     x, wanted = call.args
     fields = {"x": low.at(x), "rows": low.at(wanted), "out": low.at(call.results[0]), "stride": _stride(x)}
-    fields["vectors"] = low.vectors(int(spec_of(x).shape[1]))
+    fields["vectors"] = low.vectors(fixed(spec_of(x).shape[1]))
     count = spec_of(wanted).shape[0]
     low.emit(rows.select_rows(low.places.target), fields, cell_of(count), grain=low.row_grain(count))
 
@@ -294,7 +298,7 @@ def _select_rows(low: Lowering, call: Call) -> None:
 def _argmax(low: Lowering, call: Call) -> None:
     (logits,) = call.args
     count, vocab = spec_of(logits).shape
-    fields = {"x": low.at(logits), "stride": _stride(logits), "vocab": int(vocab), "out": low.at(call.results[0])}
+    fields = {"x": low.at(logits), "stride": _stride(logits), "vocab": fixed(vocab), "out": low.at(call.results[0])}
     low.emit(rows.argmax(low.places.target), fields, cell_of(count))
 
 
@@ -302,7 +306,7 @@ def _top_k(low: Lowering, call: Call) -> None:
     (logits,) = call.args
     count, vocab = spec_of(logits).shape
     values, ids = call.results
-    fields = {"x": low.at(logits), "stride": _stride(logits), "vocab": int(vocab), "k": call.options["k"]}
+    fields = {"x": low.at(logits), "stride": _stride(logits), "vocab": fixed(vocab), "k": call.options["k"]}
     fields |= {
         "values": low.at(values),
         "values_stride": _stride(values),

@@ -13,11 +13,11 @@ import llvmlite.binding as llvm
 from llvmlite import ir
 
 from sporelm.backends.cpu.jit.cache import ObjectCache, source_digest
-from sporelm.backends.cpu.jit.kernel import Kernel
+from sporelm.backends.cpu.jit.kernel import Traceable
 
 
 class Compiler:
-    """Gives each kernel's native address, compiling it at most once a process and, thanks to the cache, once a machine."""
+    """Gives each kernel's native address, compiling it once a process at most and, with the cache, once a machine."""
 
     def __init__(self, target: Any, cache: ObjectCache | None = None) -> None:
         llvm.initialize_native_target()
@@ -44,11 +44,11 @@ class Compiler:
         cpu, features = self.target.cpu, self.target.features
         return triple.create_target_machine(cpu=cpu, features=features, opt=3, reloc="pic", codemodel="small", jit=True)
 
-    def key(self, kernel: Kernel) -> str:
+    def key(self, kernel: Traceable) -> str:
         """Names everything the object code depends on."""
         return hashlib.sha256(f"{self._salt}\0{kernel.name}".encode()).hexdigest()
 
-    def address(self, kernel: Kernel) -> int:
+    def address(self, kernel: Traceable) -> int:
         """Native address of the kernel's function."""
         with self._lock:
             found = self._addresses.get(kernel.name)
@@ -71,7 +71,7 @@ class Compiler:
         return int(self._engine.get_function_address(name))
 
     def rest(self) -> None:
-        """Give back the memory of LLVM's code, tens of megabytes that only compiling needs; they return when it is used.
+        """Give back the memory of LLVM's code, tens of megabytes that only compiling needs; it returns when used.
 
         On Linux alone, where a process can do so for a mapped library.
         """
@@ -84,17 +84,17 @@ class Compiler:
             start, stop = (int(address, 16) for address in span.split("-"))
             library.madvise(ctypes.c_void_p(start), ctypes.c_size_t(stop - start), mmap.MADV_DONTNEED)
 
-    def emit(self, kernel: Kernel) -> bytes:
+    def emit(self, kernel: Traceable) -> bytes:
         """Object code of a kernel."""
         code: bytes = self._machine.emit_object(self._optimised(kernel))
         return code
 
-    def assembly(self, kernel: Kernel) -> str:
+    def assembly(self, kernel: Traceable) -> str:
         """Assembly text of a kernel, for tests and for reading."""
         text: str = self._machine.emit_assembly(self._optimised(kernel))
         return text
 
-    def _optimised(self, kernel: Kernel) -> Any:
+    def _optimised(self, kernel: Traceable) -> Any:
         module = ir.Module(kernel.name)
         kernel.build(module, self.target)
         parsed = llvm.parse_assembly(str(module))

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from llvmlite import ir
 
@@ -12,10 +12,19 @@ from sporelm.backends.cpu.jit.values import Val, f32, i64, pointer
 
 
 class Field(NamedTuple):
-    """One 8-byte field of a descriptor: "p" a pointer, "i" an i64, "f" an f32, "c" a pointer to an i64 read at each call."""
+    """One 8-byte field of a descriptor: "p" a pointer, "i" an i64, "f" an f32, "c" one to an i64 read at each call."""
 
     name: str
     kind: str
+
+
+class Traceable(Protocol):
+    """What the compiler takes: code that can be traced into a module, under a name that no other code has."""
+
+    @property
+    def name(self) -> str: ...
+
+    def build(self, module: ir.Module, target: Any) -> None: ...
 
 
 @dataclass(frozen=True)

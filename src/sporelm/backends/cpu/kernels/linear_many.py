@@ -93,9 +93,9 @@ class _Lines:
             with k.range(start, stop, self.tokens) as token:
                 rows = self._rows(k, f, token, group * (48 * self.format.blocks))
                 held, at = self._held(k, sums, token - start)
-                with k.range(count * self.format.blocks) as b:
-                    blocks = self._unpacked(k, chunk, b)
-                    add_block(k, held, blocks, [k.opaque(k.at(row, b * 48)) for row in rows], self.format.biased)
+                with k.range(count * self.format.blocks) as index:
+                    blocks = self._unpacked(k, chunk, index)
+                    add_block(k, held, blocks, [k.opaque(k.at(row, index * 48)) for row in rows], self.format.biased)
                 self._put(k, held, at)
 
     def _unpack(self, k: Builder, block: Block, chunk: Val, at: Val, p: int) -> None:
