@@ -23,6 +23,6 @@ def add(x, y):  # x, y [tokens, width]
 
 @op(like_both)
 def silu_mul(gate, up):  # gate, up [tokens, width]
-    """silu(gate) * up with silu(x) = x / (1 + exp(-x)), in float32 (Hendrycks and Gimpel 2016; SwiGLU, Shazeer 2020)."""
+    """silu(gate) * up with silu(x) = x / (1 + exp(-x)), in float32 (Hendrycks, Gimpel 2016; SwiGLU, Shazeer 2020)."""
     with np.errstate(over="ignore"):
         return gate / (1 + np.exp(-gate)) * up

@@ -17,7 +17,7 @@ from sporelm.quant.activations import quantize_int8_32
 
 @dataclass(frozen=True)
 class RowFormat:
-    """Element type of rows that are rounded for integer dot products; where their parts lie is the back-end's matter."""
+    """Element type of rows that are rounded for integer dot products; how their parts lie is up to the back-end."""
 
     name: str
     values: int

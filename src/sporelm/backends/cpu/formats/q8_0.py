@@ -1,4 +1,4 @@
-"""Q8_0 panels: a group is two blocks of 32 columns, so that every vector is aligned; an odd last block is followed by zeros.
+"""Q8_0 panels: a group is two blocks of 32 columns, so that vectors are aligned; after an odd last block come zeros.
 
 [2 x lanes f16 scales][2 x 8 vectors]: in vector j a lane holds columns 4j..4j+3 of its row as value + 128, unsigned as
 the dot instruction of x86 wants it.

@@ -159,13 +159,13 @@ class Builder:
         return self.intrinsic("llvm.sqrt", a.type, a, suffix=a.type)
 
     def round_to_int(self, a: Val) -> tuple[Val, Val]:
-        """The nearest integer, ties to even, as float and as i32; |a| must be below 2**22. NaN gives NaN and any integer."""
+        """Nearest integer, ties to even, as float and i32; |a| must be below 2**22. NaN gives NaN and any integer."""
         shifted = a + ROUND
         kind = vec(i32, a.type.count) if isinstance(a.type, ir.VectorType) else i32
         return shifted - ROUND, shifted.bits(kind) - 0x4B400000
 
     def exp(self, x: Val) -> Val:
-        """e**x within 2.5e-7 of its value, for x clamped to -87..88; NaN gives NaN. Cephes' range reduction, degree 6."""
+        """e**x within 2.5e-7 of its value, x clamped to -87..88; NaN gives NaN. Cephes' range reduction, degree 6."""
         x = self.select(x < -87.0, self.const(x.type, -87.0), x)
         x = self.select(x > 88.0, self.const(x.type, 88.0), x)
         n, whole = self.round_to_int(x * 1.44269504)

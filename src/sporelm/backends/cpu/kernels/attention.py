@@ -1,8 +1,8 @@
 """Attention over pages: softmax kept running over pages of 64, split at fixed positions, merged in order.
 
 Every row (one head of one token) goes through the same arithmetic in both kernels: pages of a split in order with a
-running maximum (Milakov and Gimelshein 2018), splits of SPLIT positions merged in order (Flash-Decoding). So neither the
-tile, nor the batch, nor the thread that computed a split can change a result.
+running maximum (Milakov and Gimelshein 2018), splits of SPLIT positions merged in order (Flash-Decoding). So
+neither the tile, nor the batch, nor the thread that computed a split can change a result.
 """
 
 from dataclasses import dataclass
@@ -218,8 +218,9 @@ def chunks_of(group: int, largest: int) -> list[tuple[int, int]]:
 
 
 def attention_split(target: Any, heads: Heads) -> Kernel:
-    """One token a sequence. An item is one kv head and one split of one sequence; results go to `parts`, a lone split's out.
+    """One token a sequence. An item is one kv head and one split of one sequence.
 
+    Results go to `parts`, a lone split's to `out`.
     parts: f32 [sequence][kv_head][split][group][padded + 16]: weighted values, then maximum and sum of weights.
     """
     pages, group = heads.pages, heads.group

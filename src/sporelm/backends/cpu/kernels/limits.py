@@ -1,4 +1,4 @@
-"""Physical limits of the machine, to hold the kernels against: reading memory, and the arithmetic of one register tile."""
+"""Physical limits of the machine, to hold the kernels against: reading memory, and arithmetic in one register tile."""
 
 from typing import Any
 

@@ -1,7 +1,7 @@
 """Products with weights: the descriptor that all regimes share, and the one-token and few-token kernels.
 
-An item is one panel of the outputs (with `gated`, one panel of gate and one of up). Weights stream past once: each panel
-stays in the nearest cache while all tokens use it.
+An item is one panel of the outputs (with `gated`, one panel of gate and one of up). Weights stream past once: each
+panel stays in the nearest cache while all tokens use it.
 """
 
 from typing import Any, NamedTuple

@@ -1,7 +1,8 @@
 """How KV pages lie on the CPU.
 
 A page holds 64 positions of every kv head: per head keys as [head_dim][64], so that a vector of scores is a run of
-positions, then values as [64][head_dim]. head_dim is rounded up to whole cache lines of f32 vectors; the padding is zero.
+positions, then values as [64][head_dim]. head_dim is rounded up to whole cache lines of f32 vectors; the padding is
+zero.
 """
 
 from dataclasses import dataclass

@@ -1,8 +1,8 @@
 """Rounds rows to int8 for integer dot products.
 
 32 values become one record of 48 bytes: 32 int8 q, f32 scale, f32 scale * sum(q) (for formats with an offset), i32
--128 * sum(q) (for weights stored as value + 128), 4 bytes unused. The records of a row stand in order of k; a format that
-groups two blocks may read one more than the width has, which is zero.
+-128 * sum(q) (for weights stored as value + 128), 4 bytes unused. The records of a row stand in order of k; a format
+that groups two blocks may read one more than the width has, which is zero.
 """
 
 from typing import Any

@@ -54,7 +54,8 @@ def rope_store(target: Any, pages: Pages, rotary: int, style: str) -> Kernel:
                 slot = k.load(i32, f.slots, token * 4).sext(i64)
                 pages.store(k, f.cache, f.page_bytes, slot, kv_head, scratch, k.at(f.values, k_at))
 
-    text = "x:p out:p stride:i heads:i positions:p table:p table_stride:i keys:p values:p kv_stride:i kv_heads:i cache:p page_bytes:i slots:p"
+    text = "x:p out:p stride:i heads:i positions:p table:p table_stride:i keys:p values:p kv_stride:i kv_heads:i"
+    text += " cache:p page_bytes:i slots:p"
     name = f"rope_store_{pages.name}_{rotary}_{style}"
     return Kernel(name, fields(text), body, scratch=4 * head_dim + 256)
 

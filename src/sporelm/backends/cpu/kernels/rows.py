@@ -21,7 +21,7 @@ def select_rows(target: Any) -> Kernel:
 
 
 def embedding(target: Any, kind: Panels) -> Kernel:
-    """An item is one token; its row is read out of the panels. An id outside the table gives NaN, never foreign memory."""
+    """An item is one token; its row is read out of the panels. An id past the table gives NaN, never foreign memory."""
 
     def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
         with k.range(first, last) as token:

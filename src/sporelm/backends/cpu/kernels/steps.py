@@ -1,8 +1,8 @@
 """The native loops of the thread team: run a list of kernels, wait at a barrier, wait for the next step.
 
 A step is a table of entries, each a kernel over a number of items. Every thread has an equal run of neighbouring items,
-which it takes in chunks; one that is done takes chunks from the others, so that a thread whose core is busy elsewhere does
-less. Chained entries run over the same chunk, one after the other, without a barrier between.
+which it takes in chunks; one that is done takes chunks from the others, so that a thread whose core is busy elsewhere
+does less. Chained entries run over the same chunk, one after the other, without a barrier between.
 """
 
 from typing import Any
@@ -16,7 +16,8 @@ from sporelm.backends.cpu.jit.values import i64, pointer
 ENTRY = 80
 FN, DESC, COUNT, FACTOR, GRAIN, CHAIN, GUARD, GUARD_LOW, GUARD_HIGH = range(0, 72, 8)
 
-# the team's shared memory: one cache line each, then a line a thread (parked flag); counters have a line an entry and thread
+# the team's shared memory: one cache line each, then a line a thread (parked flag);
+# counters have a line an entry and thread
 GENERATION, ARRIVED, PHASE, JOB, STOP, YIELD, ASLEEP = range(0, 7 * 64, 64)
 JOB_TABLE, JOB_ENTRIES, JOB_COUNTERS, JOB_THREADS = JOB, JOB + 8, JOB + 16, JOB + 24
 PARKED = 512
@@ -87,7 +88,7 @@ class StepLoops:
                     self._chunks(k, entry, k.at(own, owner * LINE), start, stop, scratch)
                 self._barrier(k, team, threads, own)
             index.set(index.value + following)
-        # Nobody may still look at the table or its cells (guards past the last entry that ran) when the launcher returns.
+        # Nobody may look at the table or its cells (guards past the last entry that ran) once the launcher returns.
         with k.when(entries > 0):
             self._barrier(k, team, threads, None)
 
