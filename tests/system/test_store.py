@@ -19,7 +19,8 @@ MODEL = store.WheelModel("tiny==1.0", "tiny/model.gguf", 1000, len(CONTENT), has
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty store that knows one model, `tiny`."""
     place = tmp_path / "store"
-    monkeypatch.setattr(settings, "MODEL_STORE", settings.Setting("SPORE_MODEL_STORE", lambda: str(place), ""))
+    monkeypatch.setenv("SPORE_MODEL_STORE", str(place))  # a fresh Setting: the real one may have been read already
+    monkeypatch.setattr(settings, "MODEL_STORE", settings.Setting("SPORE_MODEL_STORE", lambda: "", ""))
     monkeypatch.setattr(store, "KNOWN", {"tiny": MODEL})
     return place
 
