@@ -88,6 +88,9 @@ class Backend(Protocol):
     def pages(self, count: int, kv_heads: int, head_dim: int, dtype: ElementType) -> Tensor:
         """A cache of `count` pages, zeroed: logical shape [count, 2, kv_heads, 64, head_dim]."""
 
+    def page_pool(self, count: int, heads: Sequence[tuple[int, int]], dtype: ElementType) -> list[Tensor]:
+        """A cache for each layer's (kv_heads, head_dim), as `pages` gives it; one page of all layers lies together."""
+
     def page_bytes(self, kv_heads: int, head_dim: int, dtype: ElementType) -> int:
         """Bytes of one page of such a cache."""
 

@@ -44,7 +44,8 @@ class Worker:
             raise UnsupportedModel(f"share {share} is a part: only whole models, (0, 1, 1), are supported")
         self.device = device
         self.share = share
-        caches = [device.pages(limits.num_pages, kept.kv_heads, kept.head_dim, kv) for kept in model.model.memory()]
+        heads = [(kept.kv_heads, kept.head_dim) for kept in model.model.memory()]
+        caches = device.page_pool(limits.num_pages, heads, kv)
         self.runner = Runner(model.model, model.weights, caches, device, limits, eager=eager)
 
     def prepare(self, progress: Progress | None = None) -> None:

@@ -19,7 +19,7 @@ from sporelm.backends.cpu.lowering import RULES
 from sporelm.backends.cpu.memory import Heap
 from sporelm.backends.cpu.program import CpuProgram
 from sporelm.backends.cpu.run_native import run_kernel
-from sporelm.backends.cpu.storage import Packed, Stored, as_array, value_bytes
+from sporelm.backends.cpu.storage import Packed, PageStore, Stored, as_array, value_bytes
 from sporelm.backends.cpu.team import Team
 from sporelm.errors import BackendError
 from sporelm.ops import ALL, Call, Graph, Op, Spec, Value, quantize_rows
@@ -46,7 +46,7 @@ class CpuBackend:
         self.compiler = Compiler(self.target)
         self.team = Team(self.compiler, threads or int(settings.THREADS.value or 1))
         self._heap = Heap()
-        self._page_heap = Heap(huge=False)  # KV is touched page by page: large pages would take memory ahead of use
+        self._page_heap = Heap()
         self._kinds: dict[str, Panels] = {name: kind(self.target.lanes) for name, kind in FORMATS.items()}
 
     def probe(self) -> Ready:
@@ -112,9 +112,17 @@ class CpuBackend:
     # ---- pages
 
     def pages(self, count: int, kv_heads: int, head_dim: int, dtype: ElementType) -> Tensor:
-        layout = Pages(head_dim, dtype.name)
-        storage = Stored(self._page_heap.take(count * layout.page_bytes(kv_heads)))
-        return Tensor(dtype, Layout.contiguous((count, 2, kv_heads, PAGE, head_dim)), storage, self)
+        return self.page_pool(count, [(kv_heads, head_dim)], dtype)[0]
+
+    def page_pool(self, count: int, heads: Sequence[tuple[int, int]], dtype: ElementType) -> list[Tensor]:
+        sizes = [self.page_bytes(*head, dtype) for head in heads]
+        stride = sum(sizes)
+        memory = self._page_heap.take(count * stride)
+        caches = []
+        for number, (kv_heads, head_dim) in enumerate(heads):
+            layout = Layout.contiguous((count, 2, kv_heads, PAGE, head_dim))
+            caches.append(Tensor(dtype, layout, PageStore(memory[sum(sizes[:number]) :], stride), self))
+        return caches
 
     def page_bytes(self, kv_heads: int, head_dim: int, dtype: ElementType) -> int:
         return Pages(head_dim, dtype.name).page_bytes(kv_heads)
@@ -124,7 +132,10 @@ class CpuBackend:
         count, _, kv_heads, _, head_dim = cache.shape
         layout = Pages(head_dim, cache.dtype.name)
         assert isinstance(cache.dtype, DType)
-        whole = cache.storage.array.view(cache.dtype.numpy).reshape(count, kv_heads, 2, layout.padded * PAGE)
+        store: PageStore = cache.storage
+        shape, size = (count, kv_heads, 2, layout.padded * PAGE), cache.dtype.nbytes
+        strides = (store.stride, 2 * layout.half_bytes, layout.half_bytes, size)
+        whole = np.lib.stride_tricks.as_strided(store.array.view(cache.dtype.numpy), shape, strides)
         keys = whole[:, :, 0].reshape(count, kv_heads, layout.padded, PAGE)
         values = whole[:, :, 1].reshape(count, kv_heads, PAGE, layout.padded)
         return keys[:, :, :head_dim], values[..., :head_dim]

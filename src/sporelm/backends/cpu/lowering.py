@@ -215,7 +215,7 @@ def _store_kv(low: Lowering, call: Call) -> None:
     pages, kv_heads = _pages(cache)
     tokens = spec_of(keys).shape[0]
     fields = {"keys": low.at(keys), "values": low.at(values), "stride": _stride(keys), "kv_heads": kv_heads}
-    fields |= {"cache": low.at(cache), "page_bytes": pages.page_bytes(kv_heads), "slots": low.at(slots)}
+    fields |= {"cache": low.at(cache), "page_bytes": cache.storage.stride, "slots": low.at(slots)}
     low.emit(rope.store_kv(low.places.target, pages), fields, cell_of(tokens), factor=kv_heads, grain=kv_heads)
 
 
@@ -227,7 +227,7 @@ def _rope_store(low: Lowering, call: Call) -> None:
     fields = {"x": low.at(q), "out": low.at(call.results[0]), "stride": _stride(q), "heads": heads}
     fields |= {"positions": low.at(positions), "table": low.at(table), "table_stride": _stride(table)}
     fields |= {"keys": low.at(keys), "values": low.at(values), "kv_stride": _stride(keys), "kv_heads": kv_heads}
-    fields |= {"cache": low.at(cache), "page_bytes": pages.page_bytes(kv_heads), "slots": low.at(slots)}
+    fields |= {"cache": low.at(cache), "page_bytes": cache.storage.stride, "slots": low.at(slots)}
     kernel = rope.rope_store(low.places.target, pages, spec_of(table).bound[1], call.options["style"])
     every = heads + kv_heads
     # neighbours in a page share cache lines: a thread takes runs of tokens
@@ -243,7 +243,7 @@ def _attention(low: Lowering, call: Call) -> None:
     target, window = low.places.target, call.options.get("window")
     heads = att.Heads(pages, fixed(spec_of(q).shape[1]) // (pages.head_dim * kv_heads))
     shared: dict[str, Any] = {"q": low.at(q), "q_stride": _stride(q)}
-    shared |= {"cache": low.at(cache), "page_bytes": pages.page_bytes(kv_heads)}
+    shared |= {"cache": low.at(cache), "page_bytes": cache.storage.stride}
     shared |= {
         "starts": low.at(starts),
         "lengths": low.at(lengths),

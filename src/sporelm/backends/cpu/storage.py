@@ -43,6 +43,13 @@ class Packed(Stored):
         return self.kind.panel_bytes(self.width)
 
 
+@dataclass(frozen=True)
+class PageStore(Stored):
+    """A layer's part of a page pool: page p begins `stride` * p bytes past the address."""
+
+    stride: int
+
+
 def row_bytes(width: int, dtype: Any) -> int:
     """Bytes from one row of a value to the next."""
     if dtype is INT8_32:

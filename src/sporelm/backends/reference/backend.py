@@ -65,6 +65,9 @@ class ReferenceBackend:
         assert isinstance(dtype, DType)
         return self._wrap(np.zeros((count, 2, kv_heads, PAGE, head_dim), dtype.numpy))
 
+    def page_pool(self, count: int, heads: Sequence[tuple[int, int]], dtype: ElementType) -> list[Tensor]:
+        return [self.pages(count, kv_heads, head_dim, dtype) for kv_heads, head_dim in heads]
+
     def page_bytes(self, kv_heads: int, head_dim: int, dtype: ElementType) -> int:
         return 2 * kv_heads * PAGE * head_dim * dtype.nbytes
 

@@ -115,11 +115,13 @@ def add_page(
     values: Val,
     page: Pages,
     span: Any,
+    following: Val | None = None,
 ) -> None:
     """Rows `first`..`first + count` see one page: scores, softmax, weighted values.
 
     `q` is the address of row `first`'s query; `page` says how keys and values lie; `span` gives the scale and which
-    positions a row sees.
+    positions a row sees. `following`, if given, is where the keys read next lie: while keys are read the values are
+    asked for, while values are read the following keys.
     """
     columns = 4 * k.lanes
     for start in range(0, PAGE, columns):
@@ -127,7 +129,8 @@ def add_page(
         sums = [[k.zero(k.vf) for _ in parts] for _ in range(count)]
         with k.range(page.head_dim) as d:
             line = k.opaque(k.at(keys, d * (PAGE * page.size)))
-            _fetch(k, line, page, len(parts) * k.lanes)
+            if following is not None and start == 0:
+                _fetch(k, k.at(values, d * (PAGE * page.size)), PAGE * page.size)
             vectors = [page.load(k, line, part * page.size) for part in parts]
             at = k.opaque(k.at(q, d * 4))
             for r in range(count):
@@ -149,7 +152,8 @@ def add_page(
         weights = k.at(rows.scores, first * (4 * PAGE))
         with k.range(span.positions) as p:
             line = k.opaque(k.at(values, p * (page.padded * page.size)))
-            _fetch(k, line, page, len(parts) * k.lanes)
+            if following is not None and start == 0:
+                _fetch(k, k.at(following, p * (page.padded * page.size)), page.padded * page.size)
             vectors = [page.load(k, line, part * page.size) for part in parts]
             at = k.opaque(k.at(weights, p * 4))
             for r in range(count):
@@ -161,11 +165,9 @@ def add_page(
                 k.store(sums[r][c].value, places[r], 4 * part)
 
 
-def _fetch(k: Builder, line: Val, page: Pages, elements: int) -> None:
-    """Ask for what is read next: the values while keys are read, the next head's keys while values are."""
-    if page.element == "f16":
-        for at in range(0, elements * page.size, 64):
-            k.prefetch(line, page.half_bytes + at)
+def _fetch(k: Builder, start: Val, size: int) -> None:
+    for at in range(0, size, 64):
+        k.prefetch(start, at)
 
 
 @dataclass(frozen=True)
@@ -217,6 +219,25 @@ def chunks_of(group: int, largest: int) -> list[tuple[int, int]]:
     return [(first, min(largest, group - first)) for first in range(0, group, largest)]
 
 
+def place_of(k: Builder, f: Any, item: Val) -> tuple[Val, Val, Val]:
+    """Split, kv head and sequence of an item of `attention_split`."""
+    rest = item // f.splits
+    return item % f.splits, rest % f.kv_heads, rest // f.kv_heads
+
+
+def keys_at(k: Builder, f: Any, pages: Pages, sequence: Val, head: Val, position: Val) -> Val:
+    """Address of a head's keys in the page that holds a position of a sequence."""
+    number = k.load(i32, f.table, sequence * f.table_stride + position // PAGE * 4).sext(i64)
+    return k.at(f.cache, number * f.page_bytes + head * (2 * pages.half_bytes))
+
+
+def first_keys(k: Builder, f: Any, pages: Pages, item: Val) -> Val:
+    """Address of the keys with which an item begins (about: without regard to a window)."""
+    split, head, sequence = place_of(k, f, item)
+    length = k.load(i32, f.lengths, sequence * 4).sext(i64)
+    return keys_at(k, f, pages, sequence, head, k.min(split * SPLIT, length - 1))
+
+
 def attention_split(target: Any, heads: Heads) -> Kernel:
     """One token a sequence. An item is one kv head and one split of one sequence.
 
@@ -229,8 +250,7 @@ def attention_split(target: Any, heads: Heads) -> Kernel:
     def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
         rows = Rows(k, heads, scratch, group)
         with k.range(first, last) as item:
-            split, rest = item % f.splits, item // f.splits
-            head, sequence = rest % f.kv_heads, rest // f.kv_heads
+            split, head, sequence = place_of(k, f, item)
             length = k.load(i32, f.lengths, sequence * 4).sext(i64)
             lowest = k.max(length - f.window, 0)
             start, stop = split * SPLIT, k.min(length, split * SPLIT + SPLIT)
@@ -238,14 +258,16 @@ def attention_split(target: Any, heads: Heads) -> Kernel:
             rows.start_split()
             token = k.load(i32, f.starts, sequence * 4).sext(i64)
             q = k.at(f.q, token * f.q_stride + head * (4 * pages.head_dim * group))
+            next_item = first_keys(k, f, pages, k.min(item + 1, last - 1))
             with k.when(stop > lowest), k.range(k.max(start, lowest // PAGE * PAGE), stop, PAGE) as base:
-                number = k.load(i32, f.table, sequence * f.table_stride + base // PAGE * 4).sext(i64)
-                keys = k.at(f.cache, number * f.page_bytes + head * (2 * pages.half_bytes))
+                keys = keys_at(k, f, pages, sequence, head, base)
+                next_page = keys_at(k, f, pages, sequence, head, k.min(base + PAGE, stop - 1))
+                following = k.select(base + PAGE < stop, next_page, next_item)
                 span = Span(base, k.min(stop - base, PAGE), f.scale, f.window, lambda row: length - 1)
                 for chunk, count in chunks_of(group, target.tiles.attention_rows):
                     here = k.at(q, chunk * 4 * pages.head_dim)
                     values = k.at(keys, pages.half_bytes)
-                    add_page(k, rows, chunk, count, here, 4 * pages.head_dim, keys, values, pages, span)
+                    add_page(k, rows, chunk, count, here, 4 * pages.head_dim, keys, values, pages, span, following)
             direct = k.at(f.out, token * f.out_stride + head * (4 * pages.head_dim * group))
             with k.ir.if_else(f.splits.equals(1).raw) as (alone, several):
                 with alone:  # nothing to merge

@@ -7,7 +7,7 @@ token with the heads of one group.
 from typing import Any
 
 from sporelm.backends.cpu.jit import Builder, Kernel, Val, f32, i32, i64
-from sporelm.backends.cpu.kernels.attention import SPLIT, TILE_TOKENS, Heads, Rows, Span, add_page, write_out
+from sporelm.backends.cpu.kernels.attention import SPLIT, TILE_TOKENS, Heads, Rows, Span, add_page, keys_at, write_out
 from sporelm.backends.cpu.kernels.pages import Pages
 from sporelm.ops.attention import PAGE
 
@@ -36,8 +36,7 @@ def attention_tile(target: Any, heads: Heads) -> Kernel:
                 rows.start_split()
                 split_stop = k.min(stop + shift, split + SPLIT)
                 with k.range(k.max(split, lowest // PAGE * PAGE), split_stop, PAGE) as base:
-                    number = k.load(i32, f.table, sequence * f.table_stride + base // PAGE * 4).sext(i64)
-                    keys = k.at(f.cache, number * f.page_bytes + head * (2 * pages.half_bytes))
+                    keys = keys_at(k, f, pages, sequence, head, base)
                     values = k.at(keys, pages.half_bytes)
                     if pages.element == "f16":
                         keys, values = _widen(k, pages, wide, keys, widened)
