@@ -44,15 +44,21 @@ class Plan:
         self.symbols = symbols(self.graph)
         self.built: dict[str, Regime] = {}
         self._building = Lock()
+        # The mappings checked last and their program: a decode loop that passes the same objects is not checked again.
+        self._seen: tuple[Mapping[str, np.ndarray], Mapping[str, int], Program] | None = None
 
     def run(self, arrays: Mapping[str, np.ndarray], extents: Mapping[str, int]) -> dict[str, np.ndarray]:
         """Run one step: every input of the graph by name, every symbol's extent by its name.
 
-        Outputs are views that the next run overwrites. Raises OpError if arrays or extents do not fit the graph.
+        Outputs are views that the next run overwrites. Raises OpError if arrays or extents do not fit the graph. A
+        mapping that is passed again must still hold arrays of the same shapes.
         """
-        name = self.regime_of(extents)
-        self.check_arrays(arrays, extents)
-        return self.regime(name).program.run(arrays, extents)
+        seen = self._seen
+        if seen is None or seen[0] is not arrays or seen[1] is not extents:
+            name = self.regime_of(extents)
+            self.check_arrays(arrays, extents)
+            seen = self._seen = (arrays, extents, self.regime(name).program)
+        return seen[2].run(arrays, extents)
 
     def regime_of(self, extents: Mapping[str, int]) -> str:
         """The first regime that holds a step of these extents."""

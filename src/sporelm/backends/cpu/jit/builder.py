@@ -224,6 +224,13 @@ class Builder:
         self.ir.branch(head)
         self.ir.position_at_end(end)
 
+    def both(self, first: Val, second: Callable[[], Val]) -> Val:
+        """Whether both hold; the second is evaluated only where the first does."""
+        result = self.var(self.const(ir.IntType(1), 0))
+        with self.when(first):
+            result.set(second())
+        return result.value
+
     # ---- atomics, for the thread team
 
     def atomic_load(self, base: Val, offset: Offset = 0, order: str = "acquire") -> Val:

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from llvmlite.ir import IntType
+
 from sporelm.backends.cpu.formats import Panels
 from sporelm.backends.cpu.jit import Builder, Kernel, Val, f32, i32, i64
 from sporelm.backends.cpu.jit.kernel import fields
@@ -52,34 +54,52 @@ def _pad(k: Builder, row: Val, width: Val, padded: Val) -> None:
 
 
 def argmax(target: Any) -> Kernel:
-    """An item is one row of logits: the lowest id of the greatest, -1 where there is NaN."""
+    """An item is one row of logits: the lowest id of the greatest, -1 where there is NaN.
+
+    Two passes, each with several vectors in flight: the greatest, then the first place that equals it.
+    """
 
     def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
         with k.range(first, last) as item:
             row = k.at(f.x, item * f.stride)
-            best, best_id = k.var(k.const(k.vf, float("-inf"))), k.var(k.const(k.vi, 0x7FFFFFFF))
-            broken = k.zero(k.vi)
-            whole = f.vocab // k.lanes * k.lanes
-            with k.range(0, whole, k.lanes) as at:
-                _better(k, k.load(k.vf, row, at * 4), k.splat(at.trunc(i32)) + k.iota(k.vi), best, best_id, broken)
-            with k.range(whole, f.vocab) as at:
-                _better(k, k.splat(k.load(f32, row, at * 4)), k.splat(at.trunc(i32)), best, best_id, broken)
-            peak = k.fold(best.value, k.fmax)
-            ids = k.select(best.value.equals(k.splat(peak)), best_id.value, k.const(k.vi, 0x7FFFFFFF))
-            bad = k.fold(broken.value, lambda a, b: a | b)
-            chosen = k.fold(ids, k.min)
-            k.store(k.select(bad.differs(0), k.const(i32, -1), chosen), f.out, item * 4)
+            peak, broken = _greatest(k, row, f.vocab)
+            place, wide = k.var(k.index(0)), k.splat(peak)
+            block = 4 * k.lanes
+            whole = f.vocab // block * block
+
+            def absent() -> Val:
+                hits = [(k.load(k.vf, row, place.value * 4 + 4 * k.lanes * v)).equals(wide).raw for v in range(4)]
+                hit = k.ir.or_(k.ir.or_(hits[0], hits[1]), k.ir.or_(hits[2], hits[3]))
+                return Val(k, hit).bits(IntType(k.lanes)).equals(0)
+
+            with k.loop_while(lambda: k.both(place.value < whole, absent)):
+                place.set(place.value + block)
+            end = k.min(f.vocab - 1, place.value + block)
+            with k.loop_while(lambda: k.both(place.value < end, lambda: k.load(f32, row, place.value * 4).differs(peak))):
+                place.set(place.value + 1)
+            k.store(k.select(broken, k.const(i32, -1), place.value.trunc(i32)), f.out, item * 4)
 
     return Kernel("argmax", fields("x:p stride:i vocab:i out:p"), body)
 
 
-def _better(k: Builder, x: Val, ids: Val, best: Any, best_id: Any, broken: Any) -> None:
-    greater = x > best.value
-    first = k.select(best_id.value.equals(0x7FFFFFFF), k.const(k.vi, 1), k.const(k.vi, 0)).differs(0)
-    take = Val(k, k.ir.or_(greater.raw, k.ir.and_(first.raw, x.equals(best.value).raw)))
-    best_id.set(k.select(take, ids, best_id.value))
-    best.set(k.select(take, x, best.value))
-    broken.set(broken.value | k.select(x.is_nan(), k.const(k.vi, 1), k.const(k.vi, 0)))
+def _greatest(k: Builder, row: Val, count: Val) -> tuple[Val, Val]:
+    """The greatest of a row, and whether it holds NaN."""
+    tops = [k.var(k.const(k.vf, float("-inf"))) for _ in range(4)]
+    odd = k.zero(k.vi)
+    block = 4 * k.lanes
+    whole = count // block * block
+
+    def meet(top: Any, x: Val) -> None:
+        top.set(k.fmax(x, top.value))
+        odd.set(odd.value | k.select(x.is_nan(), k.const(k.vi, 1), k.const(k.vi, 0)))
+
+    with k.range(0, whole, block) as at:
+        for v, top in enumerate(tops):
+            meet(top, k.load(k.vf, row, at * 4 + 4 * k.lanes * v))
+    with k.range(whole, count) as at:
+        meet(tops[0], k.splat(k.load(f32, row, at * 4)))
+    best = k.fmax(k.fmax(tops[0].value, tops[1].value), k.fmax(tops[2].value, tops[3].value))
+    return k.fold(best, k.fmax), k.fold(odd.value, lambda a, b: a | b).differs(0)
 
 
 def top_k(target: Any) -> Kernel:
