@@ -123,23 +123,18 @@ def add_page(
     positions a row sees. `following`, if given, is where the keys read next lie: while keys are read the values are
     asked for, while values are read the following keys.
     """
-    columns = 4 * k.lanes
+    columns = 4 * k.lanes  # positions, then dimensions, whose sums are held in registers at once
     for start in range(0, PAGE, columns):
         parts = [start + k.lanes * c for c in range(4)]
-        sums = [[k.zero(k.vf) for _ in parts] for _ in range(count)]
-        with k.range(page.head_dim) as d:
-            line = k.opaque(k.at(keys, d * (PAGE * page.size)))
-            if following is not None and start == 0:
-                _fetch(k, k.at(values, d * (PAGE * page.size)), PAGE * page.size)
-            vectors = [page.load(k, line, part * page.size) for part in parts]
-            at = k.opaque(k.at(q, d * 4))
-            for r in range(count):
-                x = k.broadcast(k.vf, at, r * q_stride)
-                for c, vector in enumerate(vectors):
-                    sums[r][c].set(k.fma(x, vector, sums[r][c].value))
-        for r in range(count):
-            for c, part in enumerate(parts):
-                k.store(sums[r][c].value, k.at(rows.scores, (first + r) * (4 * PAGE)), 4 * part)
+        ahead = values if following is not None and start == 0 else None
+        if len(parts) * k.lanes < PAGE:
+            _scores(k, rows, first, count, q, q_stride, keys, page, parts, ahead)
+            continue
+        with k.ir.if_else((span.positions > PAGE // 2).raw) as (whole, half):  # the last page is often half empty
+            with whole:
+                _scores(k, rows, first, count, q, q_stride, keys, page, parts, ahead)
+            with half:
+                _scores(k, rows, first, count, q, q_stride, keys, page, parts[:2], ahead)
     for r in range(count):
         _softmax(k, rows, first + r, span)
     for start in range(0, page.padded, columns):
@@ -163,6 +158,35 @@ def add_page(
         for r in range(count):
             for c, part in enumerate(parts):
                 k.store(sums[r][c].value, places[r], 4 * part)
+
+
+def _scores(
+    k: Builder,
+    rows: Rows,
+    first: int | Val,
+    count: int,
+    q: Val,
+    q_stride: int,
+    keys: Val,
+    page: Pages,
+    parts: list[int],
+    ahead: Val | None,
+) -> None:
+    """Scores of some rows at the positions `parts` (vectors of them) of a page; `ahead` is read into the cache."""
+    sums = [[k.zero(k.vf) for _ in parts] for _ in range(count)]
+    with k.range(page.head_dim) as d:
+        line = k.opaque(k.at(keys, d * (PAGE * page.size)))
+        if ahead is not None:
+            _fetch(k, k.at(ahead, d * (PAGE * page.size)), PAGE * page.size)
+        vectors = [page.load(k, line, part * page.size) for part in parts]
+        at = k.opaque(k.at(q, d * 4))
+        for r in range(count):
+            x = k.broadcast(k.vf, at, r * q_stride)
+            for c, vector in enumerate(vectors):
+                sums[r][c].set(k.fma(x, vector, sums[r][c].value))
+    for r in range(count):
+        for c, part in enumerate(parts):
+            k.store(sums[r][c].value, k.at(rows.scores, (first + r) * (4 * PAGE)), 4 * part)
 
 
 def _fetch(k: Builder, start: Val, size: int) -> None:
