@@ -93,7 +93,13 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 
 def parked(team: Team) -> int:
-    return sum(int(team._words[(PARKED + thread * LINE) // 8]) for thread in range(1, team.threads))
+    assert team._crew is not None
+    return sum(int(team._crew.words[(PARKED + thread * LINE) // 8]) for thread in range(1, team.threads))
+
+
+def workers_of(team: Team) -> list[threading.Thread]:
+    assert team._crew is not None
+    return list(team._crew.workers)
 
 
 @pytest.mark.parametrize(("items", "grain"), [(ITEMS, 7), (1, 1), (2, 5), (13, 100), (64, 64)])
@@ -189,7 +195,7 @@ def test_a_closed_team_says_so(compiler: Compiler, threads: int) -> None:
     team = Team(compiler, threads)
     work = Work(compiler, threads)
     team.run(work.table)
-    workers = list(team._workers)
+    workers = workers_of(team)
     assert len(workers) == threads - 1
     team.close()
     assert not any(worker.is_alive() for worker in workers)
@@ -206,7 +212,7 @@ def test_closing_wakes_workers_that_sleep(compiler: Compiler, threads: int) -> N
     team.run(work.table)
     wait_until(lambda: parked(team) == threads - 1)
     team.close()
-    assert not any(worker.is_alive() for worker in team._workers)
+    assert not any(worker.is_alive() for worker in workers_of(team))
 
 
 def test_a_team_that_never_ran_can_be_closed(compiler: Compiler, threads: int) -> None:

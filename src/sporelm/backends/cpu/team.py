@@ -1,24 +1,27 @@
-"""The thread team: workers that spin for the next step, then park; one native call a thread a step."""
+"""The thread team: workers that spin for the next step, then sleep; one native call a thread a step.
+
+Workers spend their life in native code, asleep as well as awake, and a step is launched, run and waited for in one
+native call: Python's exceptions cannot come in between. A team that is dropped without `close` stops its workers.
+"""
 
 import ctypes
+import os
 import sys
 import threading
+import weakref
 from typing import Any
 
 import numpy as np
 
 from sporelm.backends.cpu.jit import Compiler
 from sporelm.backends.cpu.kernels.steps import (
-    ASLEEP,
-    ENTRY,
-    JOB_COUNTERS,
-    JOB_ENTRIES,
-    JOB_TABLE,
+    ACQUIRE,
     JOB_THREADS,
     LINE,
+    LOCK,
     PARKED,
+    RELEASE,
     STOP,
-    WAKE,
     YIELD,
     StepLoops,
 )
@@ -28,15 +31,34 @@ from sporelm.errors import ContextError
 SPINS = 4000  # turns of the barrier's loop before it yields its core
 PATIENCE = 30000  # turns before an idle worker parks
 SCRATCH = 4 << 20  # bytes of scratch memory a thread; untouched pages cost nothing
+CLOSED = "the thread team is closed; open a new back-end"
+FORKED = "the threads of this back-end stayed in the process that was forked; open the model in this process"
+
+
+def _address(function: Any) -> int:
+    return ctypes.cast(function, ctypes.c_void_p).value or 0
 
 
 def _yield_address() -> int:
     """Address of the system call that gives the core to another thread."""
     if sys.platform == "win32":
-        function: Any = ctypes.windll.kernel32.SwitchToThread
-    else:
-        function = ctypes.CDLL(None).sched_yield
-    return ctypes.cast(function, ctypes.c_void_p).value or 0
+        return _address(ctypes.windll.kernel32.SwitchToThread)
+    return _address(ctypes.CDLL(None).sched_yield)
+
+
+class NativeLock:
+    """A lock of Python's C API, taken: native code sleeps on it and releases it without the interpreter lock."""
+
+    def __init__(self) -> None:
+        python = ctypes.pythonapi
+        allocate = ctypes.PYFUNCTYPE(ctypes.c_void_p)(("PyThread_allocate_lock", python))
+        acquire = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int)(("PyThread_acquire_lock", python))
+        free = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(("PyThread_free_lock", python))
+        self.address = int(allocate() or 0)
+        if not self.address:
+            raise MemoryError("no memory for a lock")
+        acquire(self.address, 1)
+        weakref.finalize(self, free, self.address).atexit = False
 
 
 class Table:
@@ -44,79 +66,106 @@ class Table:
 
     def __init__(self, entries: np.ndarray, threads: int) -> None:
         self.entries = np.ascontiguousarray(entries, np.int64)
-        self.count = len(entries)
-        self.counters = Region(max(1, self.count) * threads * LINE)
+        self.counters = Region(max(1, len(entries)) * threads * LINE)
+        self.job = (int(self.entries.ctypes.data), len(entries), self.counters.address)
+
+
+class Crew:
+    """Workers 1 to `threads` - 1 with all that they need, the compiler's code among it; they keep it alive."""
+
+    def __init__(self, compiler: Compiler, loops: StepLoops, threads: int) -> None:
+        void, integer = ctypes.c_void_p, ctypes.c_int64
+        self.compiler = compiler
+        self._serve = ctypes.CFUNCTYPE(None, void, integer, void)(compiler.symbol(f"{loops.name}_serve"))
+        native = compiler.symbol(f"{loops.name}_launch")
+        self.launch = ctypes.CFUNCTYPE(None, void, void, integer, integer, integer)(native)
+        self.shared = Region(PARKED + threads * LINE)
+        self.words = self.shared.array.view(np.int64)
+        self.scratch = [Region(SCRATCH) for _ in range(threads)]
+        self._locks = [NativeLock() for _ in range(threads)]
+        python = ctypes.pythonapi
+        self.words[YIELD // 8] = _yield_address()
+        self.words[ACQUIRE // 8] = _address(python.PyThread_acquire_lock)
+        self.words[RELEASE // 8] = _address(python.PyThread_release_lock)
+        self.words[JOB_THREADS // 8] = threads
+        for number, lock in enumerate(self._locks):
+            self.words[(PARKED + number * LINE + LOCK) // 8] = lock.address
+        self.workers = [
+            threading.Thread(target=self._work, args=(number,), name=f"sporelm-{number}", daemon=True)
+            for number in range(1, threads)
+        ]
+
+    def start(self) -> None:
+        """Start the workers: all of them, or none when it raises."""
+        try:
+            for worker in self.workers:
+                worker.start()
+        except BaseException:
+            self.stop()
+            raise
+
+    def _work(self, number: int) -> None:
+        self._serve(self.shared.address, number, self.scratch[number].address)
+
+    def stop(self) -> None:
+        """Tell the workers to leave. They do so soon; may be called at any time between steps, and more than once."""
+        self.words[STOP // 8] = 1
+        self.launch(self.shared.address, self.scratch[0].address, 0, 0, 0)
 
 
 class Team:
-    """`threads` threads, the caller's among them. Steps run one at a time."""
+    """`threads` threads, the caller's among them. Steps run one at a time. Workers start with the first step."""
 
     def __init__(self, compiler: Compiler, threads: int) -> None:
         self.threads = threads
-        loops = StepLoops(SPINS, PATIENCE)
-        void, integer = ctypes.c_void_p, ctypes.c_int64
-        self._run = ctypes.CFUNCTYPE(None, void, integer, void)(compiler.address(loops))
-        self._serve = ctypes.CFUNCTYPE(None, void, integer, void, void)(compiler.symbol(f"{loops.name}_serve"))
-        self._launch = ctypes.CFUNCTYPE(None, void, void)(compiler.symbol(f"{loops.name}_launch"))
-        self._shared = Region(PARKED + threads * LINE)
-        self._words = self._shared.array.view(np.int64)
-        self._words[YIELD // 8] = _yield_address()
-        self._words[JOB_THREADS // 8] = threads
-        self._scratch = [Region(SCRATCH) for _ in range(threads)]
-        self._wake = [threading.Semaphore(0) for _ in range(threads)]
+        self._compiler = compiler  # owns the code of the loops and of every kernel in a table
+        self._loops = StepLoops(SPINS, PATIENCE)
+        compiler.address(self._loops)
+        self._crew: Crew | None = None
+        self._refusal: str | None = None
         self._lock = threading.Lock()
-        self._workers: list[threading.Thread] = []
-        self._closed = False
-
-    def _start(self) -> None:
-        for number in range(1, self.threads):
-            worker = threading.Thread(target=self._work, args=(number,), name=f"sporelm-{number}", daemon=True)
-            self._workers.append(worker)
-            worker.start()
-
-    def _work(self, number: int) -> None:
-        seen = ctypes.c_int64(0)
-        scratch, team = self._scratch[number].address, self._shared.address
-        while True:
-            self._serve(team, number, scratch, ctypes.addressof(seen))
-            if self._words[STOP // 8]:
-                return
-            self._wake[number].acquire()
+        _TEAMS.add(self)
 
     def run(self, table: Table) -> None:
-        """Run a step to its end."""
+        """Run a step to its end. Raises ContextError when the team is closed, or in a forked process."""
         with self._lock:
-            if self._closed:
-                raise ContextError("the thread team is closed; open a new back-end")
-            if not self._workers and self.threads > 1:
-                self._start()
-            words = self._words
-            words[JOB_TABLE // 8] = table.entries.ctypes.data
-            words[JOB_ENTRIES // 8] = table.count
-            words[JOB_COUNTERS // 8] = table.counters.address
-            self._launch(self._shared.address, self._scratch[0].address)
-            if words[ASLEEP // 8]:
-                self._wake_sleepers()
-                self._run(self._shared.address, 0, self._scratch[0].address)
+            if self._refusal:
+                raise ContextError(self._refusal)
+            crew = self._crew or self._start()
+            crew.launch(crew.shared.address, crew.scratch[0].address, *table.job)
 
-    def _wake_sleepers(self) -> None:
-        for number in range(1, self.threads):
-            wake = (PARKED + number * LINE + WAKE) // 8
-            if self._words[wake]:
-                self._words[wake] = 0
-                self._wake[number].release()
+    def _start(self) -> Crew:
+        crew = Crew(self._compiler, self._loops, self.threads)
+        # The crew knows nothing of the team, so that it ends with the team's last reference
+        weakref.finalize(self, crew.stop)
+        crew.start()
+        self._crew = crew
+        return crew
 
     def close(self) -> None:
         """Stop the workers and wait for them."""
         with self._lock:
-            if self._closed:
+            self._refusal = self._refusal or CLOSED
+            if self._crew is None:
                 return
-            self._closed = True
-            self._words[STOP // 8] = 1
-            empty = Table(np.zeros((0, ENTRY // 8), np.int64), self.threads)
-            self._words[JOB_TABLE // 8], self._words[JOB_ENTRIES // 8] = empty.entries.ctypes.data, 0
-            if self._workers:
-                self._launch(self._shared.address, self._scratch[0].address)
-                self._wake_sleepers()
-            for worker in self._workers:
+            self._crew.stop()
+            for worker in self._crew.workers:
                 worker.join()
+
+    def _forked(self) -> None:
+        """In the child of a fork, which has none of its parent's threads."""
+        self._lock = threading.Lock()  # perhaps held by one of them
+        if self._crew is not None:
+            self._refusal = FORKED
+
+
+_TEAMS: weakref.WeakSet[Team] = weakref.WeakSet()
+
+
+def _forked() -> None:
+    for team in _TEAMS:
+        team._forked()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)

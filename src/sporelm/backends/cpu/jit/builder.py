@@ -240,10 +240,10 @@ class Builder:
         """Read-modify-write of an i64; the value before. `operation`: add, sub, xchg."""
         return Val(self, self.ir.atomic_rmw(operation, self.at(base, offset).raw, self.index(value).raw, order))
 
-    def compare_exchange(self, base: Val, offset: Offset, expected: Offset, new: Offset) -> Val:
+    def compare_exchange(self, base: Val, offset: Offset, expected: Offset, new: Offset, order: str = "acq_rel") -> Val:
         """Whether the i64 held `expected` and was replaced by `new`."""
-        address = self.at(base, offset).raw
-        pair = self.ir.cmpxchg(address, self.index(expected).raw, self.index(new).raw, "acq_rel", "acquire")
+        address, failure = self.at(base, offset).raw, "acquire" if order == "acq_rel" else order
+        pair = self.ir.cmpxchg(address, self.index(expected).raw, self.index(new).raw, order, failure)
         return Val(self, self.ir.extract_value(pair, 1))
 
     def call_address(self, address: Val, *args: Val) -> None:

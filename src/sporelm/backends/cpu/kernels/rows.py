@@ -75,7 +75,11 @@ def argmax(target: Any) -> Kernel:
             with k.loop_while(lambda: k.both(place.value < whole, absent)):
                 place.set(place.value + block)
             end = k.min(f.vocab - 1, place.value + block)
-            with k.loop_while(lambda: k.both(place.value < end, lambda: k.load(f32, row, place.value * 4).differs(peak))):
+
+            def other() -> Val:
+                return k.load(f32, row, place.value * 4).differs(peak)
+
+            with k.loop_while(lambda: k.both(place.value < end, other)):
                 place.set(place.value + 1)
             k.store(k.select(broken, k.const(i32, -1), place.value.trunc(i32)), f.out, item * 4)
 

@@ -10,23 +10,28 @@ from typing import Any
 from llvmlite import ir
 
 from sporelm.backends.cpu.jit import Builder, Val
-from sporelm.backends.cpu.jit.values import i64, pointer
+from sporelm.backends.cpu.jit.values import i32, i64, pointer
 
 # an entry: 8-byte fields
 ENTRY = 80
 FN, DESC, COUNT, FACTOR, GRAIN, CHAIN, GUARD, GUARD_LOW, GUARD_HIGH = range(0, 72, 8)
 
-# the team's shared memory: one cache line each, then a line a thread (parked flag);
+# the team's shared memory: one cache line each, then a line a thread (parked flag, its lock);
 # counters have a line an entry and thread
-GENERATION, ARRIVED, PHASE, JOB, STOP, YIELD, ASLEEP = range(0, 7 * 64, 64)
-JOB_TABLE, JOB_ENTRIES, JOB_COUNTERS, JOB_THREADS = JOB, JOB + 8, JOB + 16, JOB + 24
-PARKED = 512
-WAKE = 8  # in a thread's line
 LINE = 64
+GENERATION, ARRIVED, PHASE, JOB, STOP, SYSTEM = range(0, 6 * LINE, LINE)
+JOB_TABLE, JOB_ENTRIES, JOB_COUNTERS, JOB_THREADS = JOB, JOB + 8, JOB + 16, JOB + 24
+YIELD, ACQUIRE, RELEASE = SYSTEM, SYSTEM + 8, SYSTEM + 16  # addresses of functions of the system and of Python
+PARKED = 512
+LOCK = 8  # in a thread's line
+
+# Parking is Dekker's pattern: a worker sets its flag and looks at the generation, a launcher raises the generation and
+# looks at the flags. One of the two must see the other, which only sequential consistency promises.
+TOTAL = "seq_cst"
 
 
 class StepLoops:
-    """Functions of the team, traced into one module: one to run a step, one to serve, one to launch."""
+    """Functions of the team, traced into one module: to run a step, to serve as a worker, to launch a step."""
 
     def __init__(self, spins: int, patience: int) -> None:
         self.spins, self.patience = spins, patience  # turns before a barrier yields; turns before a worker parks
@@ -36,12 +41,11 @@ class StepLoops:
         run = Builder(module, self.name, {"team": pointer, "thread": i64, "scratch": pointer}, target)
         self._run_step(run)
         run.finish()
-        serve = Builder(
-            module, f"{self.name}_serve", {"team": pointer, "thread": i64, "scratch": pointer, "seen": pointer}, target
-        )
+        serve = Builder(module, f"{self.name}_serve", {"team": pointer, "thread": i64, "scratch": pointer}, target)
         self._serve(serve, run.function)
         serve.finish()
-        launch = Builder(module, f"{self.name}_launch", {"team": pointer, "scratch": pointer}, target)
+        job = {"team": pointer, "scratch": pointer, "table": i64, "entries": i64, "counters": i64}
+        launch = Builder(module, f"{self.name}_launch", job, target)
         self._launch(launch, run.function)
         launch.finish()
 
@@ -104,42 +108,49 @@ class StepLoops:
             first.set(start + k.atomic("add", counter, 0, grain, "monotonic"))
 
     def _serve(self, k: Builder, run_step: Any) -> None:
-        """A worker: run steps as they come; return when none came for a while (parked) or the team stops.
+        """A worker: run steps as they come, asleep when none came for a while; return when the team stops.
 
-        Before it returns it says that it is parked; whoever launches the next step takes that word back and wakes it.
+        Before it sleeps it says that it is parked; whoever launches the next step takes that word back and then owes it
+        exactly one release of its lock.
         """
-        team, thread, scratch, seen = (k.arguments[name] for name in ("team", "thread", "scratch", "seen"))
-        leave, spun = k.zero(i64), k.zero(i64)
-        flag = k.at(team, thread * LINE + PARKED)
-        with k.loop_while(lambda: leave.value.equals(0)):
+        team, thread, scratch = (k.arguments[name] for name in ("team", "thread", "scratch"))
+        serving, seen, spun = k.var(k.index(1)), k.zero(i64), k.zero(i64)
+        with k.loop_while(lambda: serving.value.equals(1)):
             now = k.atomic_load(team, GENERATION)
-            with k.ir.if_else(now.differs(k.load(i64, seen)).raw) as (fresh, idle):
+            with k.ir.if_else(now.differs(seen.value).raw) as (fresh, idle):
                 with fresh:
-                    k.store(now, seen)
-                    leave.set(k.atomic_load(team, STOP))
-                    with k.when(leave.value.equals(0)):
+                    seen.set(now)
+                    serving.set(k.index(1) - k.atomic_load(team, STOP))
+                    with k.when(serving.value.equals(1)):
                         k.ir.call(run_step, [team.raw, thread.raw, scratch.raw])
                     spun.set(k.index(0))
                 with idle:
                     self._wait(k, spun, team)
                     with k.when(spun.value > self.patience):
-                        k.atomic("xchg", flag, 0, 1)
-                        leave.set(k.index(1))
-                        with k.when(k.atomic_load(team, GENERATION).differs(now)):
-                            # a step came meanwhile: go on, unless its launcher already owes us a wake-up
-                            leave.set(k.select(k.compare_exchange(flag, 0, 1, 0), k.index(0), k.index(1)))
+                        self._park(k, team, k.at(team, thread * LINE + PARKED), now)
                         spun.set(k.index(0))
 
+    def _park(self, k: Builder, team: Val, line: Val, now: Val) -> None:
+        """Sleep until the next launch, unless a step came since generation `now` was looked at."""
+        k.atomic("xchg", line, 0, 1, TOTAL)
+        sleeps = k.var(k.index(1))
+        with k.when(k.atomic_load(team, GENERATION, TOTAL).differs(now)):
+            # a step came meanwhile: go on, unless its launcher already owes us a wake-up
+            sleeps.set(k.select(k.compare_exchange(line, 0, 1, 0, TOTAL), k.index(0), k.index(1)))
+        with k.when(sleeps.value.equals(1)):
+            k.call_address(k.load(i64, team, ACQUIRE), k.load_pointer(line, LOCK), k.const(i32, 1))
+
     def _launch(self, k: Builder, run_step: Any) -> None:
-        """Start a step and take part in it, or, when workers sleep, only say which (WAKE = 1 in their lines)."""
-        team, scratch = k.arguments["team"], k.arguments["scratch"]
-        k.atomic("add", team, GENERATION, 1)
-        asleep = k.zero(i64)
+        """Start a step, wake the workers that sleep, and take part in it.
+
+        All in one call: an exception of Python (Ctrl-C) comes before the step or after it, never in between.
+        """
+        team = k.arguments["team"]
+        for name, place in (("table", JOB_TABLE), ("entries", JOB_ENTRIES), ("counters", JOB_COUNTERS)):
+            k.store(k.arguments[name], team, place)
+        k.atomic("add", team, GENERATION, 1, TOTAL)
         with k.range(1, k.load(i64, team, JOB_THREADS)) as thread:
             line = k.at(team, thread * LINE + PARKED)
-            with k.when(k.compare_exchange(line, 0, 1, 0)):
-                k.store(k.index(1), line, WAKE)
-                asleep.set(k.index(1))
-        k.store(asleep.value, team, ASLEEP)
-        with k.when(asleep.value.equals(0)):
-            k.ir.call(run_step, [team.raw, k.index(0).raw, scratch.raw])
+            with k.when(k.compare_exchange(line, 0, 1, 0, TOTAL)):
+                k.call_address(k.load(i64, team, RELEASE), k.load_pointer(line, LOCK))
+        k.ir.call(run_step, [team.raw, k.index(0).raw, k.arguments["scratch"].raw])
