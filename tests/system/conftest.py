@@ -1,11 +1,19 @@
-"""The fixture that runs `spore`."""
+"""The fixtures that run `spore`, and a model to chat with."""
 
+import json
+import shutil
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from system.processes import SECONDS, Spore, command, environment
+
+TEMPLATE = (
+    "{{ bos_token }}{% for message in messages %}{{ message['content'] + ' ' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '' }}{% endif %}"
+)
 
 
 @pytest.fixture
@@ -20,3 +28,27 @@ def spore(tmp_path: Path) -> Spore:
         )  # fmt: skip
 
     return run
+
+
+@pytest.fixture
+def talker(story: Path, tmp_path: Path) -> Path:
+    """The story model with a chat template that puts the messages in a row."""
+    folder = tmp_path / "talker"
+    folder.mkdir()
+    for source in story.iterdir():
+        shutil.copyfile(source, folder / source.name)
+    path = folder / "tokenizer_config.json"
+    config = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps(config | {"chat_template": TEMPLATE}), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture
+def broken(talker: Path) -> Path:
+    """The talker with norms so large that its scores are not numbers, though every weight is."""
+    from safetensors.numpy import load_file, save_file
+
+    weights = load_file(talker / "model.safetensors")
+    changed = {name: array * np.float32(1e37) if "norm" in name else array for name, array in weights.items()}
+    save_file(changed, talker / "model.safetensors")
+    return talker

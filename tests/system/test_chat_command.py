@@ -1,34 +1,9 @@
-"""`spore chat` through a pipe and in a terminal. It needs a chat template: the story model gets one here."""
+"""`spore chat` through a pipe."""
 
-import contextlib
-import json
 import re
-import shutil
-import sys
-import time
 from pathlib import Path
 
-import pytest
-
-from system.processes import SECONDS, Spore, command, environment
-
-TEMPLATE = (
-    "{{ bos_token }}{% for message in messages %}{{ message['content'] + ' ' }}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '' }}{% endif %}"
-)
-
-
-@pytest.fixture
-def talker(story: Path, tmp_path: Path) -> Path:
-    """The story model with a chat template that puts the messages in a row."""
-    folder = tmp_path / "talker"
-    folder.mkdir()
-    for source in story.iterdir():
-        shutil.copyfile(source, folder / source.name)
-    path = folder / "tokenizer_config.json"
-    config = json.loads(path.read_text(encoding="utf-8"))
-    path.write_text(json.dumps(config | {"chat_template": TEMPLATE}), encoding="utf-8")
-    return folder
+from system.processes import Spore, one_line
 
 
 def test_chat_through_a_pipe(spore: Spore, talker: Path) -> None:
@@ -68,43 +43,8 @@ def test_chat_without_a_template_says_so(spore: Spore, story: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="no pseudo-terminals there")
-def test_chat_in_a_terminal(talker: Path, tmp_path: Path) -> None:
-    """Ctrl-C stops the answer and not the program; Ctrl-D leaves."""
-    import os
-    import pty
-    import select
-
-    words = command("chat", talker, "--temp", 0, "-n", 100000, "--ignore-eos", "--backend", "reference")
-    process, terminal = pty.fork()
-    if process == 0:
-        os.execve(words[0], words, environment(XDG_DATA_HOME=str(tmp_path), TERM="dumb"))
-    screen = ""
-
-    def until(pattern: str) -> None:
-        nonlocal screen
-        end = time.monotonic() + SECONDS
-        while not re.search(pattern, screen):
-            assert time.monotonic() < end, f"no {pattern!r} in {screen!r}"
-            if select.select([terminal], [], [], 0.1)[0]:
-                screen += os.read(terminal, 65536).decode("utf-8", "replace")
-
-    until("1>")
-    os.write(terminal, b"Once upon a time\r")
-    until("little girl")
-    os.write(terminal, b"\x03")
-    until("(stopped|cancelled|tok/s)")
-    screen = ""
-    until("1>")
-    os.write(terminal, b"/list\r")
-    until("(?s)1 turns  Once upon.*1>")
-    end = time.monotonic() + SECONDS
-    while (ended := os.waitpid(process, os.WNOHANG))[0] == 0:
-        assert time.monotonic() < end, f"still running: {screen!r}"
-        with contextlib.suppress(OSError):  # a terminal whose other end is closed
-            os.write(terminal, b"\x04")  # again and again: between two prompts it is not heard
-            if select.select([terminal], [], [], 0.1)[0]:
-                os.read(terminal, 65536)
-    os.close(terminal)
-    assert os.waitstatus_to_exitcode(ended[1]) == 0
-    assert (tmp_path / "sporelm" / "chat_history").stat().st_mode & 0o077 == 0
+def test_an_answer_that_fails_says_why(spore: Spore, broken: Path) -> None:
+    done = spore("chat", broken, stdin="Hello\n/list\n")
+    assert done.returncode == 1
+    assert "logits are not numbers" in one_line(done.stderr)
+    assert "0 turns" in done.stdout

@@ -11,6 +11,7 @@ import pytest
 from available import BACKENDS, opened
 from close import assert_close
 from sporelm import LLM, SamplingParams, pipeline
+from sporelm.api import Piece
 from sporelm.engine import Scores, Step
 from sporelm.errors import BackendError, ContextOverflow, ModelNotFound, RequestError
 
@@ -188,6 +189,18 @@ def test_closing_a_stream_frees_its_pages(llm: LLM) -> None:
     llm.engine.check_integrity()
 
 
+def test_a_stream_can_be_closed_while_its_prompt_is_computed(name: str, story: Path) -> None:
+    with LLM(story, backend=name, threads=1, token_budget=4) as llm, Recorder(llm) as recorder:
+        free = llm.engine.store.pool.num_free
+        stream = llm.stream([5] * 100, GREEDY)
+        assert [next(stream) for _ in range(3)] == [Piece("", [])] * 3
+        stream.close()
+        assert len(recorder.steps) == 3
+        assert llm.engine.scheduler.idle
+        assert llm.engine.store.pool.num_free == free
+        assert llm.generate(PROMPT, GREEDY)[0].token_ids == STORY_IDS
+
+
 def test_streams_may_be_interleaved(llm: LLM) -> None:
     streams = [llm.stream(prompt, GREEDY) for prompt in PROMPTS[:3]]
     texts = [""] * 3
@@ -301,6 +314,9 @@ def test_measurements_run_what_they_say(llm: LLM) -> None:
         llm.bench_decode(9, batch=99)
     with pytest.raises(RequestError, match="more than the context"):
         llm.bench_decode(500, depth=100)
+    with pytest.raises(ContextOverflow, match="600 tokens"):
+        llm.bench_decode(8, depth=600)
+    assert llm.engine.scheduler.idle
 
 
 def test_the_pipeline_that_others_know(name: str, story: Path) -> None:

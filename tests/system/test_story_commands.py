@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from available import BACKENDS, opened
 from system.processes import SECONDS, Spore, command, environment, one_line
 
 # Confirmed with transformers; see the tests of the models.
@@ -15,6 +16,15 @@ PROMPT = "Once upon a time"
 PROMPT_IDS = [1, 80, 147, 201, 282, 57]
 GREEDY = [313, 598, 303, 1049, 1468, 267, 628, 333, 94, 1210, 263, 251]
 GREEDY_TEXT = ", a little girl named Lily lived in a small house with"
+
+
+# A step takes at least 20 ms, so that no answer ends before a signal comes.
+SLOW = """
+import time
+from sporelm.engine import Engine
+step = Engine.step
+Engine.step = lambda self: (time.sleep(0.02), step(self))[1]
+"""
 
 
 def greedy(story: Path, count: int = len(GREEDY)) -> list[object]:
@@ -152,12 +162,28 @@ def test_bench_rows(spore: Spore, story: Path, tmp_path: Path) -> None:
     assert saved[0].startswith("time,machine,commit,command,test,")
 
 
+def test_a_depth_over_the_context_is_refused_in_one_line(spore: Spore, story: Path) -> None:
+    done = spore("bench", story, "-p", 0, "-n", 8, "-d", 600)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "the prompt has 600 tokens, the context holds 512" in one_line(done.stderr)
+
+
+@pytest.mark.parametrize("form", [[], ["--json"]], ids=["text", "json"])
+def test_a_completion_that_fails_says_why(spore: Spore, broken: Path, form: list[str]) -> None:
+    done = spore("run", broken, "-p", "Once", *form)
+    assert done.returncode == 1
+    assert "logits are not numbers" in one_line(done.stderr)
+    if form:
+        assert json.loads(done.stdout)["finish_reason"] == "error"
+
+
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="signals and pipes differ there")
 
 
 def started(story: Path, *words: object) -> subprocess.Popen[bytes]:
     """`spore run` on a long text, its first character awaited."""
     long = command("run", story, "-p", PROMPT, "-n", 400, "--ignore-eos", *words)
+    long[2] = SLOW + long[2]
     process = subprocess.Popen(long, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout is not None
     assert process.stdout.read(1)
@@ -175,8 +201,10 @@ def test_closed_pipe_is_no_error(story: Path) -> None:
 
 
 @POSIX
-def test_ctrl_c_leaves_quietly(story: Path) -> None:
-    process = started(story, "--backend", "reference")
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_ctrl_c_leaves_quietly(story: Path, backend: str) -> None:
+    opened(backend).close()
+    process = started(story, "--backend", backend)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=SECONDS)
     assert process.returncode == 130

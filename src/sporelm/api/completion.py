@@ -63,7 +63,10 @@ class Completion:
 
 @dataclass(frozen=True)
 class Piece:
-    """What has come since the piece before. The last one carries the reason of the end and the whole completion."""
+    """What has come since the piece before; nothing, where a step computed a part of the prompt.
+
+    The last one carries the reason of the end and the whole completion.
+    """
 
     text: str
     token_ids: list[int]

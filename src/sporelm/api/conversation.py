@@ -1,6 +1,6 @@
 """A conversation: messages, and the keys and values of what was said, so that a turn costs only its own tokens."""
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -35,11 +35,11 @@ class Conversation:
         self._told: list[Told] = []  # after each answer, the latest last
         self._sequence: Sequence | None = llm.engine.sequence()
 
-    def ask(self, text: str, params: SamplingParams | None = None) -> Iterator[Piece]:
+    def ask(self, text: str, params: SamplingParams | None = None) -> Generator[Piece, None, None]:
         """Say `text` and yield the answer piece by piece. Both join the messages when the answer begins.
 
-        Closing the iterator early keeps what was answered so far. Raises ContextOverflow, RequestError before anything
-        is changed.
+        Closing the iterator early keeps what was answered so far; before the answer begins, nothing of the turn. Raises
+        ContextOverflow, RequestError before anything is changed.
         """
         messages = [*self.messages, {"role": "user", "content": text}]
         rendered = self.llm.render(messages)
@@ -102,7 +102,9 @@ class Conversation:
         if self.llm.engine.scheduler.uses(self.sequence):
             raise RequestError("this conversation is still answering: finish or close that answer first")
 
-    def _pieces(self, answer: Answer, messages: list[dict[str, Any]], rendered: str, ids: list[int]) -> Iterator[Piece]:
+    def _pieces(
+        self, answer: Answer, messages: list[dict[str, Any]], rendered: str, ids: list[int]
+    ) -> Generator[Piece, None, None]:
         try:
             with closing(self.llm.pieces(answer)) as pieces:
                 for piece in pieces:
@@ -111,7 +113,7 @@ class Conversation:
                         self._keep(answer, messages, rendered, ids)
                     yield piece
         finally:
-            if answer.finish_reason == "cancelled" and self.llm.is_open:
+            if answer.finish_reason == "cancelled" and answer.token_ids and self.llm.is_open:
                 self._keep(answer, messages, rendered, ids)
 
     def _keep(self, answer: Answer, messages: list[dict[str, Any]], rendered: str, ids: list[int]) -> None:

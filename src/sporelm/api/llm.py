@@ -1,6 +1,6 @@
 """LLM: a path in, text out."""
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -127,8 +127,11 @@ class LLM:
         self.run(answers)
         return [answer.completion(self.timings) for answer in answers]
 
-    def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[Piece]:
-        """Continue one prompt piece by piece; closing the iterator cancels. Raises as `generate`, before it returns."""
+    def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Generator[Piece, None, None]:
+        """Continue one prompt piece by piece; closing the iterator cancels, even while the prompt is computed.
+
+        A piece may be empty. Raises as `generate`, before it returns.
+        """
         return self.pieces(self.answer(self.prompt_ids(prompt), params or SamplingParams()))
 
     def chat(self, messages: Sequence[Message], params: SamplingParams | None = None) -> Completion:
@@ -138,7 +141,9 @@ class LLM:
                 return piece.completion
         raise AssertionError("a stream ends with its completion")
 
-    def chat_stream(self, messages: Sequence[Message], params: SamplingParams | None = None) -> Iterator[Piece]:
+    def chat_stream(
+        self, messages: Sequence[Message], params: SamplingParams | None = None
+    ) -> Generator[Piece, None, None]:
         """`chat`, piece by piece."""
         ids = self.chat_ids(self.render(messages))
         if self._chat is None:
@@ -221,19 +226,22 @@ class LLM:
         return answer
 
     def pieces(self, answer: Answer) -> Generator[Piece, None, None]:
-        """Begin an answer and yield its pieces; closing the iterator cancels it."""
+        """Begin an answer and yield its pieces; closing the iterator cancels it.
+
+        A step without news, as most of a long prompt's are, yields an empty piece: the caller can stop there too.
+        """
         engine = self.engine
         engine.add(answer.request)
         try:
-            while True:
-                piece = answer.take(engine)
+            piece = answer.take(engine)
+            while piece is None or not piece.finish_reason:
                 if piece is None:
                     self.engine.step()
-                elif piece.finish_reason:
-                    yield replace(piece, completion=answer.completion(self.timings))
-                    return
+                    piece = answer.take(engine) or Piece("", [])
                 else:
                     yield piece
+                    piece = answer.take(engine)
+            yield replace(piece, completion=answer.completion(self.timings))
         finally:
             if answer.finish_reason is None and self._opened is not None:
                 answer.end(engine)

@@ -2,10 +2,7 @@
 
 import argparse
 import contextlib
-import signal
 import sys
-from collections.abc import Iterator
-from types import FrameType
 from typing import TYPE_CHECKING
 
 from sporelm.cli import options
@@ -52,6 +49,8 @@ def run(args: argparse.Namespace) -> int:
                     answer(sessions, text)
             except Leave:
                 break
+            except KeyboardInterrupt:  # a second Ctrl-C, while the first was not heard yet
+                print(f"\n{dim('stopped')}", file=sys.stderr, flush=True)
             except SporeError as error:
                 failures += 1
                 print(f"spore: {error}", file=sys.stderr, flush=True)
@@ -61,37 +60,25 @@ def run(args: argparse.Namespace) -> int:
 
 
 def answer(sessions: "Sessions", text: str) -> None:
-    """Print the answer as it comes, then the figures. Ctrl-C ends the answer; what was said so far stays."""
-    stream = sessions.current.ask(text, sessions.params)
+    """Print the answer as it comes, then the figures. Ctrl-C ends the answer; what was said so far stays.
+
+    Raises SporeError for a turn that is refused, and for an answer that fails on its way.
+    """
+    from sporelm.cli.interrupt import interrupt_flag
+
     completion: Completion | None = None
     with interrupt_flag() as interrupted:
-        for piece in stream:
-            sys.stdout.write(piece.text)
-            sys.stdout.flush()
-            completion = piece.completion or completion
-            if interrupted:
-                break
-    if hasattr(stream, "close"):
-        stream.close()
-    print(flush=True)
-    print(dim(figures(completion)), file=sys.stderr, flush=True)
-
-
-@contextlib.contextmanager
-def interrupt_flag() -> Iterator[list[bool]]:
-    """A list that Ctrl-C fills, so that a step is never cut in the middle; a second Ctrl-C interrupts at once."""
-    flag: list[bool] = []
-
-    def note(number: int, frame: FrameType | None) -> None:
-        if flag:
-            raise KeyboardInterrupt
-        flag.append(True)
-
-    before = signal.signal(signal.SIGINT, note)
-    try:
-        yield flag
-    finally:
-        signal.signal(signal.SIGINT, before)
+        with contextlib.closing(sessions.current.ask(text, sessions.params)) as stream:
+            for piece in stream:
+                sys.stdout.write(piece.text)
+                sys.stdout.flush()
+                completion = piece.completion or completion
+                if interrupted:
+                    break
+        print(flush=True)
+        if completion is not None and completion.finish_reason == "error":
+            raise SporeError(completion.error or "the answer failed without a reason")
+        print(dim(figures(completion)), file=sys.stderr, flush=True)
 
 
 def figures(completion: "Completion | None") -> str:

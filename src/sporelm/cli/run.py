@@ -1,6 +1,7 @@
 """`spore run`: complete a prompt. The text goes to stdout as it comes, the figures to stderr."""
 
 import argparse
+import contextlib
 import json
 import sys
 from pathlib import Path
@@ -11,7 +12,9 @@ from sporelm.cli.parser import Parser
 from sporelm.errors import RequestError, SporeError
 
 if TYPE_CHECKING:
-    from sporelm.api import Completion
+    from sporelm.api import LLM, Completion, SamplingParams
+
+INTERRUPTED = 130  # exit code of a program that SIGINT ended: 128 + 2
 
 
 def parser() -> Parser:
@@ -32,26 +35,41 @@ def parser() -> Parser:
     return made
 
 
-def run(args: argparse.Namespace) -> None:
+def run(args: argparse.Namespace) -> int:
     params = options.sampling_params(args)
     prompt = args.prompt if args.prompt is not None else read_text(args.file)
     llm = options.open_model(args)
     try:
-        if args.json:
-            completion = llm.generate(prompt, params)[0]
-            print(json.dumps(as_json(completion), ensure_ascii=False))
-        else:
-            for piece in llm.stream(prompt, params):
-                sys.stdout.write(piece.text)
-                sys.stdout.flush()
-                if piece.completion is not None:
-                    completion = piece.completion
-            print()
-            print(figures(completion), file=sys.stderr)
+        completion = complete(llm, prompt, params, show=not args.json)
     finally:
         llm.close()
+    if completion is None:
+        return INTERRUPTED
+    if args.json:
+        print(json.dumps(as_json(completion), ensure_ascii=False))
+    else:
+        print()
     if completion.finish_reason == "error":
         raise SporeError(completion.error or "the request failed without a reason")
+    if not args.json:
+        print(figures(completion), file=sys.stderr)
+    return 0
+
+
+def complete(llm: "LLM", prompt: str, params: "SamplingParams", *, show: bool) -> "Completion | None":
+    """The completion, its text on stdout as it comes if `show`; None if Ctrl-C stopped it."""
+    from sporelm.cli.interrupt import interrupt_flag
+
+    with interrupt_flag() as interrupted, contextlib.closing(llm.stream(prompt, params)) as stream:
+        for piece in stream:
+            if show:
+                sys.stdout.write(piece.text)
+                sys.stdout.flush()
+            if piece.completion is not None:
+                return piece.completion
+            if interrupted:
+                break
+    return None
 
 
 def read_text(name: str) -> str:

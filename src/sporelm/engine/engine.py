@@ -64,7 +64,7 @@ class Engine:
                 self.cancel(request)
 
     def cancel(self, request: Request) -> None:
-        """End a request now. Changes the store. Does nothing if it has ended already."""
+        """End a request now. Changes the store. Does nothing if it has ended already, or was never added."""
         if request.finish_reason is None:
             self.scheduler.end(request, "cancelled")
             self.sampler.drop(request.id)

@@ -146,10 +146,17 @@ class Scheduler:
         return advances
 
     def end(self, request: Request, reason: FinishReason) -> None:
-        """Take a request out. Changes the store: a temporary sequence goes, another keeps its KV and is idle."""
-        request.finish_reason = reason
-        if self.running.pop(request.id, None) is None:
+        """Take a request out. Changes the store: a temporary sequence goes, another keeps its KV and is idle.
+
+        Does nothing for a request that is not here, such as one that was refused.
+        """
+        if self.running.get(request.id) is request:
+            del self.running[request.id]
+        elif request in self.waiting:
             self.waiting.remove(request)
+        else:
+            return
+        request.finish_reason = reason
         if request.sequence is not None:
             self._rest(request, request.sequence)
 

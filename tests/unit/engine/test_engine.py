@@ -63,6 +63,19 @@ def test_a_stop_id_ends_a_request_and_is_its_last_token():
     assert request.finish_reason == "stop"
 
 
+def test_cancel_of_a_request_that_was_refused_does_nothing():
+    made = engine()
+    refused, other = Request(prompt(300)), Request(prompt(3))
+    with pytest.raises(ContextOverflow):
+        made.add(refused)
+    for request in (refused, other):
+        made.cancel(request)
+        assert request.finish_reason is None
+    assert made.add(other).finish_reason is None
+    made.run([other])
+    assert other.finish_reason == "length"
+
+
 def test_cancel_frees_the_pages_and_leaves_the_others_alone():
     made = engine(max_batch=2)
     first, second = (made.add(Request(prompt(70, seed), max_tokens=30)) for seed in (1, 2))

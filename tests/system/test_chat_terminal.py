@@ -1,0 +1,123 @@
+"""`spore chat` in a terminal: Ctrl-C stops the answer and not the program, Ctrl-D leaves."""
+
+import contextlib
+import os
+import re
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from available import BACKENDS, opened
+from system.processes import SECONDS, command, environment
+
+if sys.platform == "win32":
+    pytest.skip("no pseudo-terminals there", allow_module_level=True)
+else:
+    import pty
+    import select
+
+# `spore`, but a step takes four tokens and at least 50 ms: a prompt of some hundred tokens takes seconds.
+SLOW = """
+import sys, time
+from dataclasses import replace
+import sporelm.api.loading as loading
+from sporelm.engine import Engine
+step, limits = Engine.step, loading._limits
+Engine.step = lambda self: (time.sleep(0.05), step(self))[1]
+loading._limits = lambda *given: replace(limits(*given), token_budget=4)
+from sporelm.cli.main import main
+sys.exit(main())
+"""
+
+
+class Terminal:
+    """A program in a pseudo-terminal, and what it has written there."""
+
+    def __init__(self, words: list[str], variables: dict[str, str]) -> None:
+        self.process, self.file = pty.fork()
+        if self.process == 0:
+            os.execve(words[0], words, variables)
+        self.screen = ""
+
+    def until(self, pattern: str) -> None:
+        """Read until the pattern is seen; what was read up to there is then forgotten."""
+        end = time.monotonic() + SECONDS
+        while not (found := re.search(pattern, self.screen)):
+            alive = self.read() and time.monotonic() < end
+            assert alive, f"no {pattern!r} in {self.screen!r}"
+        self.screen = self.screen[found.end() :]
+
+    def read(self) -> bool:
+        """Wait a moment for more; False once the program has closed its end."""
+        if select.select([self.file], [], [], 0.1)[0]:
+            try:
+                self.screen += os.read(self.file, 65536).decode("utf-8", "replace")
+            except OSError:
+                return False
+        return True
+
+    def type(self, text: bytes) -> None:
+        with contextlib.suppress(OSError):
+            os.write(self.file, text)
+
+    def leave(self) -> int:
+        """Press Ctrl-D until the program has ended: between two prompts it is not heard. The exit code."""
+        end = time.monotonic() + SECONDS
+        while (ended := os.waitpid(self.process, os.WNOHANG))[0] == 0:
+            assert time.monotonic() < end, f"still running: {self.screen!r}"
+            self.type(b"\x04")
+            self.read()
+        os.close(self.file)
+        return os.waitstatus_to_exitcode(ended[1])
+
+
+@pytest.fixture(params=BACKENDS)
+def backend(request: pytest.FixtureRequest) -> str:
+    """Each back-end that runs here."""
+    opened(request.param).close()
+    return str(request.param)
+
+
+def slow_chat(model: Path, data: Path, backend: str) -> Terminal:
+    """A slow chat at its first prompt."""
+    words = command("chat", model, "--temp", 0, "-n", 400, "--ignore-eos", "--backend", backend)
+    words[2] = SLOW
+    terminal = Terminal(words, environment(XDG_DATA_HOME=str(data), TERM="dumb"))
+    terminal.until("1>")
+    return terminal
+
+
+def test_ctrl_c_stops_an_answer(talker: Path, tmp_path: Path, backend: str) -> None:
+    terminal = slow_chat(talker, tmp_path, backend)
+    for turn in range(2):
+        terminal.type(b"Once upon a time\r")
+        terminal.until(r"time\s*\n(?!Onc)[^\n]*\w{3}" if turn else "little girl")  # not the echo
+        terminal.type(b"\x03")
+        terminal.until("stopped")
+        terminal.until("1>")
+    terminal.type(b"/list\r")
+    terminal.until("(?s)2 turns  Once upon.*1>")
+    assert terminal.leave() == 0
+    assert (tmp_path / "sporelm" / "chat_history").stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize("presses", [1, 2])
+def test_ctrl_c_stops_a_prompt_that_is_still_computed(talker: Path, tmp_path: Path, backend: str, presses: int) -> None:
+    terminal = slow_chat(talker, tmp_path, backend)
+    terminal.type(b"Once upon a time " * 60 + b"end\r")
+    terminal.until("end")
+    for press in range(presses):
+        time.sleep(0.4 if press == 0 else 0.01)
+        terminal.type(b"\x03")
+    terminal.until("stopped")
+    terminal.until("1>")
+    # The question was not answered, so it is not part of the conversation.
+    terminal.type(b"/list\r")
+    terminal.until(r"(?s)0 turns  \(empty\).*1>")
+    terminal.type(b"/args max-tokens 2\r")
+    terminal.until("(?s)max-tokens +2.*1>")
+    terminal.type(b"Once\r")
+    terminal.until("(?s)2 tokens, .*1>")
+    assert terminal.leave() == 0
