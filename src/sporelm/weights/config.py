@@ -1,9 +1,8 @@
 """What a model file says about its architecture, every value checked: model files are hostile."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from math import isfinite
-from typing import Any, cast
+from typing import Any
 
 from sporelm.errors import ModelFileError, UnsupportedModel
 
@@ -59,7 +58,7 @@ class Fields:
         """A finite number between low and high, both allowed."""
         value = self._get(key, default)
         number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not number or not isfinite(value) or not low <= value <= high:
+        if not number or not low <= value <= high:  # NaN is in no range
             raise ModelFileError(f"{self.where}: {key} is {_shown(value)}; it must be a number from {low} to {high}")
         return float(value)
 
@@ -78,6 +77,14 @@ class Fields:
                 f"{self.where}: {key} is {_shown(value)}; it must be text, at most {LONGEST_NAME} long"
             )
         return value
+
+    def name(self, key: str, default: str) -> str:
+        """A name to show: of one line, cut where it is too long to be one."""
+        value = self._get(key, default)
+        if not isinstance(value, str):
+            raise ModelFileError(f"{self.where}: {key} is {_shown(value)}; it must be text")
+        cut = value[:LONGEST_NAME]
+        return "".join(letter if letter.isprintable() else " " for letter in cut).strip() or default
 
     def has(self, key: str) -> bool:
         return self.values.get(key) is not None
@@ -119,7 +126,7 @@ def config_from_gguf(
     vocab = embedded[0] if len(embedded) == 2 else fields.integer("vocab_size", 1, MOST_VOCAB)
     return _checked(
         ModelConfig(
-            name=top.text("general.name", architecture),
+            name=top.name("general.name", architecture),
             architecture=architecture,
             layers=fields.integer("block_count", 1, MOST_LAYERS),
             width=width,
@@ -161,7 +168,7 @@ def config_from_hf(values: Mapping[str, Any], where: str, dtype: str = "F32") ->
     attention_bias = fields.flag("attention_bias", False)
     return _checked(
         ModelConfig(
-            name=fields.text("_name_or_path", "") or named[0],
+            name=fields.name("_name_or_path", named[0][:LONGEST_NAME]),
             architecture=named[0],
             layers=layers,
             width=width,
@@ -202,7 +209,11 @@ def _per_layer(fields: Fields, key: str, default: int | None = None, highest: in
     """A number that GGUF files may give once or for each layer; all layers must agree."""
     value = fields.values.get(key)
     if value is not None and not isinstance(value, int | float | str | bool):
-        items = list(cast(Collection[Any], value))[: MOST_LAYERS + 1]
+        if len(value) > MOST_LAYERS:
+            raise ModelFileError(f"{fields.where}: {key} has {len(value)} values; at most {MOST_LAYERS} can be layers")
+        items = value.tolist() if hasattr(value, "tolist") else list(value)
+        if any(not isinstance(item, int | float | str | bool) for item in items):
+            raise ModelFileError(f"{fields.where}: {key} is {_shown(items)}; it must be one number for each layer")
         if not items or any(item != items[0] for item in items):
             raise UnsupportedModel(f"{fields.where}: {key} differs between layers, not supported: {_shown(items)}")
         return Fields({key: items[0]}, fields.where).integer(key, 1, highest)

@@ -5,13 +5,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sporelm.errors import ModelError, ModelFileError, UnsupportedModel
 from sporelm.weights.config import ModelConfig, config_from_gguf, config_from_hf
+from sporelm.weights.gguf import GgufWriter, open_gguf
 from tiny_models import LLAMA, MISTRAL
 
 GGUF: dict[str, Any] = {
@@ -69,10 +69,50 @@ def test_gguf_defaults() -> None:
     assert (config.kv_heads, config.rope_theta, config.head_dim) == (6, 10000.0, 8)
 
 
-def test_gguf_numbers_per_layer_must_agree() -> None:
-    assert gguf(attention__head_count_kv=np.array([2, 2], np.int32).tolist()).kv_heads == 2
-    with pytest.raises(UnsupportedModel, match="head_count_kv differs between layers"):
-        gguf(attention__head_count_kv=[2, 3])
+PER_LAYER = {"attention.head_count": 6, "attention.head_count_kv": 2, "feed_forward_length": 88}
+
+
+def from_file(path: Path, key: str, value: Any) -> ModelConfig:
+    """The configuration as a file gives it, with one value changed."""
+    writer = GgufWriter(path / "m.gguf")
+    for name, usual in (GGUF | {f"llama.{key}": value}).items():
+        writer.add(name, usual, "f64" if name.endswith("epsilon") else None)
+    writer.write()
+    with open_gguf(path / "m.gguf") as file:
+        return config_from_gguf(file.metadata, SHAPES, "m.gguf")
+
+
+@pytest.mark.parametrize("key", PER_LAYER)
+def test_gguf_numbers_may_be_given_for_each_layer(tmp_path: Path, key: str) -> None:
+    assert from_file(tmp_path, key, [PER_LAYER[key]] * 2) == gguf()
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ([2, 3], "head_count_kv differs between layers"),
+        ([[2, 2], [2, 2]], "must be one number for each layer"),
+        ([2] * 5000, "has 5000 values; at most 4096"),
+        ([2.0, 2.0], "head_count_kv is 2.0; it must be whole"),
+        (["2", "2"], "head_count_kv is '2'; it must be whole"),
+        ([-2, -2], "head_count_kv is -2; it must be whole"),
+        ([True, True], "head_count_kv is True; it must be whole"),
+    ],
+    ids=["different", "nested", "many", "float", "text", "negative", "bool"],
+)
+def test_gguf_numbers_for_each_layer_are_checked(tmp_path: Path, value: list[Any], message: str) -> None:
+    with pytest.raises(ModelError, match=message):
+        from_file(tmp_path, "attention.head_count_kv", value)
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [("a" * 900, "a" * 200), (" Two\nlines\x1b[2J", "Two lines [2J"), ("", "llama"), ("\t", "llama")],
+)
+def test_a_name_is_one_line_and_not_too_long(given: str, shown: str) -> None:
+    config = config_from_gguf(GGUF | {"general.name": given}, SHAPES, "x.gguf")
+    assert config.name == shown
+    assert config_from_hf(LLAMA | {"_name_or_path": "a" * 900}, "config.json").name == "a" * 200
 
 
 def test_window_of_each_layer() -> None:
@@ -135,6 +175,8 @@ def test_gguf_values_refused(change: dict[str, Any], kind: type[ModelError], mes
         ({"layer_types": ["full_attention"]}, UnsupportedModel, "each of the 2 layers"),
         ({"vocab_size": 1 << 30}, ModelFileError, "vocab_size"),
         ({"rms_norm_eps": "1e-5"}, ModelFileError, "rms_norm_eps is '1e-5'"),
+        ({"rms_norm_eps": 10**400}, ModelFileError, "rms_norm_eps is 1000"),
+        ({"rope_theta": float("inf")}, ModelFileError, "rope_theta is inf"),
     ],
 )
 def test_folder_values_refused(change: dict[str, Any], kind: type[ModelError], message: str) -> None:
@@ -144,7 +186,7 @@ def test_folder_values_refused(change: dict[str, Any], kind: type[ModelError], m
 
 
 ANYTHING = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    st.none() | st.booleans() | st.integers() | st.just(10**400) | st.floats() | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
     max_leaves=5,
 )
