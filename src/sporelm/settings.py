@@ -1,40 +1,69 @@
 """Settings from the environment: the only reader of `os.environ`.
 
 Each setting is declared once with its default and one sentence; `docs/settings.md` is checked against this list.
-A setting is read when it is first asked for and does not change afterwards.
+A setting is read when it is first asked for and does not change afterwards. One that makes no sense raises a
+RequestError that names the variable.
 """
 
 import os
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from sporelm.errors import RequestError
+
 
 @dataclass(frozen=True)
 class Setting:
-    """One environment variable: its name, the value used when it is unset, and what it is for."""
+    """One environment variable: its name, the value used when it is unset, what it is for; a number's bounds."""
 
     name: str
     default: Callable[[], str]
     doc: str
+    bounds: tuple[int, int] | None = None
 
     @cached_property
     def value(self) -> str:
-        return os.environ.get(self.name) or self.default()
+        try:
+            return os.environ.get(self.name) or self.default()
+        except RuntimeError as error:  # no home folder: a container whose user has no entry
+            raise RequestError(f"{self.name}: this user has no home folder; set it to a folder's full path") from error
 
     @property
     def path(self) -> Path:
-        return Path(self.value).expanduser()
+        try:
+            return Path(self.value).expanduser()
+        except RuntimeError as error:
+            raise RequestError(
+                f"{self.name} is {self._shown}: there is no such home folder; give a full path"
+            ) from error
+
+    @property
+    def integer(self) -> int | None:
+        """A whole number within the bounds; None where the setting and its default are empty."""
+        if not self.value:
+            return None
+        assert self.bounds is not None
+        low, high = self.bounds
+        number = int(self.value) if re.fullmatch(r"-?[0-9]{1,30}", self.value) else None
+        if number is None or not low <= number <= high:
+            raise RequestError(f"{self.name} is {self._shown}: it must be a whole number from {low} to {high}")
+        return number
+
+    @property
+    def _shown(self) -> str:
+        return repr(self.value if len(self.value) <= 80 else self.value[:80] + "...")
 
 
 ALL: list[Setting] = []
 
 
-def setting(name: str, *, default: str | Callable[[], str], doc: str) -> Setting:
+def setting(name: str, *, default: str | Callable[[], str], doc: str, bounds: tuple[int, int] | None = None) -> Setting:
     """Declare a setting and add it to `ALL`."""
-    declared = Setting(name, default if callable(default) else lambda: default, doc)
+    declared = Setting(name, default if callable(default) else lambda: default, doc, bounds)
     ALL.append(declared)
     return declared
 
@@ -59,6 +88,7 @@ KERNEL_CACHE_BYTES = setting(
     "SPORE_KERNEL_CACHE_BYTES",
     default="268435456",
     doc="Size in bytes above which the oldest compiled kernels are removed.",
+    bounds=(0, 1 << 60),
 )
 MODEL_STORE = setting(
     "SPORE_MODEL_STORE",
@@ -71,6 +101,9 @@ CPU_TARGET = setting(
     doc="Forces the CPU target by name (see `spore doctor`); empty takes the best the CPU has.",
 )
 THREADS = setting(
-    "SPORE_THREADS", default="", doc="Number of threads; empty takes the cores that affinity and cgroup leave."
+    "SPORE_THREADS",
+    default="",
+    doc="Number of threads, 1 to 1024; empty takes the cores that affinity and cgroup leave.",
+    bounds=(1, 1024),
 )
 BACKEND = setting("SPORE_BACKEND", default="cpu", doc="Back-end used when a command or call names none.")

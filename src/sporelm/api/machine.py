@@ -12,15 +12,14 @@ MOST_THREADS = 1024
 
 def choose_threads(asked: int | None = None) -> int:
     """The number asked for, else SPORE_THREADS, else the cores left to us. Raises RequestError outside 1 to 1024."""
-    value: int | str = asked if asked is not None else settings.THREADS.value
-    if value == "":
-        return usable_cores()
+    if asked is None:
+        return settings.THREADS.integer or usable_cores()
     try:
-        threads = int(value)
+        threads = int(asked)
     except ValueError:
         threads = 0
     if not 1 <= threads <= MOST_THREADS:
-        raise RequestError(f"threads is {value}: it must be a whole number from 1 to {MOST_THREADS}")
+        raise RequestError(f"threads is {asked}: it must be a whole number from 1 to {MOST_THREADS}")
     return threads
 
 

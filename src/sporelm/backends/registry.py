@@ -1,12 +1,13 @@
 """Finds back-ends by name: our own, and those that other packages offer at the entry point `sporelm.backends`."""
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any
 
-from sporelm.backends.backend import Backend, Missing
-from sporelm.errors import BackendError
+from sporelm.backends.backend import Backend, Missing, Ready
+from sporelm.errors import BackendError, SporeError
 
 OWN = {
     "cpu": "sporelm.backends.cpu:CpuBackend",
@@ -26,18 +27,42 @@ def names() -> list[str]:
 
 
 def open_backend(name: str, **options: Any) -> Backend:
-    """A ready back-end. Raises BackendError with the list of names, or with the reason why it cannot run here."""
+    """A ready back-end. Raises BackendError with the list of names, or with the reason why it cannot run here.
+
+    `options` go to the constructor: `threads`, and `device` for back-ends that are not the host's.
+    """
     if name not in names():
         raise BackendError(f"no back-end {name!r}; there are {', '.join(names())}")
-    points = {point.name: point for point in entry_points(group="sporelm.backends")}
-    try:
-        backend = _load(OWN[name])(**options) if name in OWN else points[name].load()(**options)
-    except ImportError as error:
-        raise BackendError(f"back-end {name!r} cannot be loaded: {error}") from error
-    state = backend.probe()
+    with _named(name):
+        if name in OWN:
+            backend = _load(OWN[name])(**options)
+        else:
+            points = {point.name: point for point in entry_points(group="sporelm.backends")}
+            backend = points[name].load()(**options)
+        state = backend.probe()
     if isinstance(state, Missing):
         raise BackendError(f"back-end {name!r} cannot run here: {state.reason}")
     return backend
+
+
+@contextlib.contextmanager
+def _named(name: str) -> Iterator[None]:
+    """Turn what a back-end raises into a BackendError that names it: of our own an import that fails, else anything."""
+    try:
+        yield
+    except SporeError:
+        raise
+    except ImportError as error:
+        raise BackendError(f"back-end {name!r} cannot be loaded: {_line(error)}") from error
+    except Exception as error:
+        if name in OWN:
+            raise
+        raise BackendError(f"back-end {name!r} failed: {type(error).__name__}: {_line(error)}") from error
+
+
+def _line(error: Exception) -> str:
+    """What an error says, on one line."""
+    return " ".join(str(error).split())[:300]
 
 
 def all_backends() -> dict[str, Backend | Missing]:
@@ -46,6 +71,18 @@ def all_backends() -> dict[str, Backend | Missing]:
     for name in names():
         try:
             found[name] = open_backend(name)
-        except BackendError as error:
+        except SporeError as error:  # of its own, or of a setting that it reads
             found[name] = Missing(str(error))
     return found
+
+
+def describe(name: str) -> tuple[Ready, list[str]] | Missing:
+    """What a back-end says of itself and the ops for which it has no kernel, or why it cannot run. Never raises."""
+    try:
+        backend = open_backend(name)
+        with _named(name):
+            state, lacks = backend.probe(), list(backend.lacks())
+            backend.close()
+            return state if isinstance(state, Missing) else (Ready(dict(state.details)), lacks)
+    except SporeError as error:
+        return Missing(str(error))

@@ -79,16 +79,15 @@ def package_version(name: str) -> str | None:
 def backends() -> dict[str, dict[str, Any]]:
     """Each back-end: ready with its details and the ops it leaves to the reference, or the reason it is missing."""
     from sporelm.backends.backend import Missing
-    from sporelm.backends.registry import all_backends
+    from sporelm.backends.registry import describe, names
 
     found: dict[str, dict[str, Any]] = {}
-    for name, backend in all_backends().items():
-        state = backend if isinstance(backend, Missing) else backend.probe()
-        if isinstance(backend, Missing) or isinstance(state, Missing):
-            found[name] = {"ready": False, "reason": state.reason if isinstance(state, Missing) else ""}
+    for name in names():
+        state = describe(name)
+        if isinstance(state, Missing):
+            found[name] = {"ready": False, "reason": state.reason}
         else:
-            found[name] = {"ready": True, "details": dict(state.details), "lacks": list(backend.lacks())}
-            backend.close()
+            found[name] = {"ready": True, "details": dict(state[0].details), "lacks": state[1]}
     return found
 
 
@@ -97,13 +96,13 @@ def kernel_cache(folder: Path) -> dict[str, Any]:
     if not folder.is_dir():
         return {"path": str(folder), "exists": False}
     status = folder.stat()
-    files = [path.stat() for path in folder.rglob("*") if path.is_file()]
+    files = [path.stat() for path in folder.glob("*.o") if path.is_file()]
     report = {
         "path": str(folder),
         "exists": True,
         "files": len(files),
         "bytes": sum(entry.st_size for entry in files),
-        "limit_bytes": int(settings.KERNEL_CACHE_BYTES.value),
+        "limit_bytes": settings.KERNEL_CACHE_BYTES.integer,
         "mode": f"{stat.S_IMODE(status.st_mode):04o}",
     }
     if hasattr(os, "getuid"):

@@ -1,7 +1,7 @@
 """What the hot kernels compile to: no vector spills, the integer dot instruction, and nothing that the target lacks."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
 
@@ -25,7 +25,7 @@ CONSTANT = (
 )
 ALLOWED = {
     "attention_split_64_f16_3": CONSTANT,
-    "attention_split_26_f32_3": CONSTANT,
+    "attention_split_26_f32_3": CONSTANT + 1,  # and one vector of scores waits, once a page
     "attention_tile_64_f16_3": CONSTANT,
     "attention_tile_26_f32_3": CONSTANT,
     # two scaled sums wait while the other half of the tile is multiplied, once a block of 32 columns
@@ -53,23 +53,29 @@ def named(target: str) -> list[str]:
     return [kernel.name for kernel in hot(targets.Avx512Vnni() if target != "generic" else targets.Target())]
 
 
-@cache
-def assembly(target: str, name: str) -> str:
+@pytest.fixture(scope="module")
+def assembly(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], str]:
+    """Assembly text of the kernel `name` for a target; skips where the CPU cannot run it."""
+    objects = ObjectCache(tmp_path_factory.mktemp("kernels"))
+    return cache(lambda target, name: assembly_of(objects, target, name))
+
+
+def assembly_of(objects: ObjectCache, target: str, name: str) -> str:
     found = targets.available().get(target)
     if found is None:
         pytest.skip(f"this CPU cannot run target {target}")
     kernel = next(kernel for kernel in hot(found) if kernel.name == name)
-    return Compiler(found, ObjectCache()).assembly(kernel)
+    return Compiler(found, objects).assembly(kernel)
 
 
 @pytest.mark.parametrize("name", named("avx512-vnni"))
-def test_hot_kernels_do_not_spill_vectors(name: str) -> None:
+def test_hot_kernels_do_not_spill_vectors(assembly: Callable[[str, str], str], name: str) -> None:
     spills = SPILL.findall(assembly("avx512-vnni", name))
     assert len(spills) <= ALLOWED.get(name, 0), f"{len(spills)} spills in {name}: {spills[:4]}"
 
 
 @pytest.mark.parametrize("name", [name for name in named("avx512-vnni") if name.startswith("linear")])
-def test_integer_products_use_the_dot_instruction(name: str) -> None:
+def test_integer_products_use_the_dot_instruction(assembly: Callable[[str, str], str], name: str) -> None:
     text = assembly("avx512-vnni", name)
     assert ("vpdpbusd" in text) == ("_q" in name)
     assert "vfmadd" in text
@@ -89,7 +95,7 @@ def test_the_search_finds_spills() -> None:
 @pytest.mark.parametrize(
     "name", ["linear_one_q4_1_1", "linear_many_q8_0_1", "linear_few_f16_1", "attention_tile_64_f16_3"]
 )
-def test_the_generic_target_uses_what_every_cpu_has(name: str) -> None:
+def test_the_generic_target_uses_what_every_cpu_has(assembly: Callable[[str, str], str], name: str) -> None:
     """No AVX registers, no fused instructions: what it calls for them is arithmetic, or a library function."""
     text = assembly("generic", name)
     assert not re.search(r"%[yz]mm\d", text)

@@ -1,12 +1,14 @@
 """The cache of object code: what a key depends on, damage, size, whose folder it is, and what happens without one."""
 
 import os
+import re
 import stat
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from llvmlite import ir
 
 from sporelm.backends.cpu import target as targets
 from sporelm.backends.cpu.jit import Builder, Compiler, Kernel, Val
@@ -14,7 +16,7 @@ from sporelm.backends.cpu.jit import cache as cache_module
 from sporelm.backends.cpu.jit import compiler as compiler_module
 from sporelm.backends.cpu.jit.cache import DIGEST, ObjectCache
 from sporelm.backends.cpu.jit.kernel import fields
-from sporelm.errors import SporeError
+from sporelm.errors import BackendError, SporeError
 
 posix = pytest.mark.skipif(not hasattr(os, "getuid"), reason="file owners and modes are POSIX")
 
@@ -47,6 +49,10 @@ def test_the_key_names_all_that_the_code_depends_on(cache: ObjectCache, monkeypa
 
     keys = [key(), key(name="test_other"), key(replace(target, features=f"{target.features},+none"))]
     keys += [key(replace(target, cpu="x86-64-v2")), key(replace(target, name="other"))]
+    keys += [key(replace(target, tiles=replace(target.tiles, many_tokens=7)))]
+    with monkeypatch.context() as patch:
+        patch.setattr(compiler_module, "PAGE", 128)
+        keys.append(key())
     with monkeypatch.context() as patch:
         patch.setattr(compiler_module, "source_digest", lambda: "other sources")
         keys.append(key())
@@ -108,6 +114,24 @@ def test_the_oldest_files_go_when_the_folder_outgrows_its_limit(tmp_path: Path) 
     assert cache.get("large") is not None
 
 
+def test_what_was_just_compiled_stays_however_small_the_limit(tmp_path: Path) -> None:
+    cache = ObjectCache(tmp_path / "kernels", limit=0)
+    for name in ("first", "second"):
+        cache.put(name, bytes(1000))
+    assert cache.get("second") == bytes(1000)
+    assert len(cache.entries()) == 1
+
+
+def test_files_that_a_killed_process_left_go_after_an_hour(cache: ObjectCache) -> None:
+    old, new = cache.folder / "old.part", cache.folder / "new.part"
+    for path in (old, new):
+        path.write_bytes(bytes(1000))
+    os.utime(old, (1, 1))
+    cache.put("k", b"code")
+    assert not old.exists()
+    assert new.exists(), "its process may still be writing it"
+
+
 def test_no_part_files_are_left(cache: ObjectCache) -> None:
     for number in range(5):
         cache.put(f"k{number}", b"code")
@@ -167,12 +191,75 @@ def test_without_a_folder_kernels_are_compiled_all_the_same(tmp_path: Path) -> N
     assert compiler.compiled == 1
 
 
-def test_a_folder_that_stops_taking_files_is_given_up(cache: ObjectCache) -> None:
+def test_a_folder_that_stops_taking_files_is_given_up(cache: ObjectCache, caplog: pytest.LogCaptureFixture) -> None:
     compiler = Compiler(best(), cache)
     cache.folder.rmdir()
     cache.folder.write_text("a file now")
     assert compiler.address(kernel()) != 0
     assert cache.refusal is not None
+    assert cache.refusal in caplog.text
+
+
+def test_a_refusal_is_told_once_when_something_is_compiled(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "file").write_text("in the way")
+    for _ in range(2):
+        compiler = Compiler(best(), ObjectCache(tmp_path / "file" / "kernels"))
+        compiler.address(kernel("test_one"))
+        compiler.address(kernel("test_two"))
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+    assert str(tmp_path / "file" / "kernels") in record.message
+    assert "SPORE_KERNEL_CACHE" in record.message
+    assert "\n" not in record.message
+
+
+def test_a_cache_that_works_says_nothing(cache: ObjectCache, caplog: pytest.LogCaptureFixture) -> None:
+    Compiler(best(), cache).address(kernel())
+    assert not caplog.records
+
+
+def test_kernels_take_nothing_from_elsewhere_that_the_key_lacks(root: Path) -> None:
+    """What is traced is named by this back-end's sources, the target, and PAGE."""
+    folder = root / "src" / "sporelm" / "backends" / "cpu"
+    traced = [
+        folder / "target.py",
+        *(path for part in ("kernels", "formats") for path in (folder / part).rglob("*.py")),
+    ]
+    foreign = {
+        line.strip()
+        for path in traced
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if re.match(r"\s*(from|import) sporelm\b(?!\.backends\.cpu)", line)
+    }
+    harmless = {"from sporelm import settings", "from sporelm.errors import BackendError"}
+    assert foreign - harmless == {"from sporelm.ops.attention import PAGE"}
+
+
+def test_resting_needs_no_map_of_the_process(cache: ObjectCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sandbox may hide /proc; nothing is read where nothing was loaded since the last rest."""
+    asked: list[Any] = []
+
+    def hidden(*args: Any, **options: Any) -> Any:
+        asked.append(args)
+        raise FileNotFoundError(2, "no such file", "/proc/self/maps")
+
+    monkeypatch.setattr(compiler_module, "open", hidden, raising=False)
+    monkeypatch.setattr(compiler_module.sys, "platform", "linux")
+    compiler = Compiler(best(), cache)
+    compiler.rest()
+    compiler.rest()
+    assert len(asked) == 1
+    compiler.address(kernel())
+    compiler.rest()
+    assert len(asked) == 2
+
+
+def test_a_llvmlite_without_its_list_of_attributes_is_named(
+    cache: ObjectCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ir.values.FunctionAttributes, "_known", None)
+    with pytest.raises(BackendError, match=r"llvmlite \S+ .*install 'llvmlite<"):
+        Compiler(best(), cache).address(kernel())
 
 
 def test_two_kernels_of_one_name_in_one_process_are_the_same_code(cache: ObjectCache) -> None:

@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import llvmlite
 from llvmlite import ir
 
 from sporelm.backends.cpu.jit.values import (
@@ -23,6 +24,7 @@ from sporelm.backends.cpu.jit.values import (
     pointer,
     vec,
 )
+from sporelm.errors import BackendError
 
 Offset = Val | int
 ROUND = 12582912.0  # 1.5 * 2**23: adding and subtracting it rounds |x| < 2**22 to the nearest integer, ties to even
@@ -34,10 +36,7 @@ class Builder:
     def __init__(self, module: ir.Module, name: str, parameters: dict[str, Any], target: Any) -> None:
         self.module, self.target, self.lanes = module, target, target.lanes
         self.function = ir.Function(module, ir.FunctionType(ir.VoidType(), list(parameters.values())), name)
-        width = f'"prefer-vector-width"="{target.lanes * 32}"'
-        self.function.attributes._known = self.function.attributes._known | {width}
-        for attribute in ("nounwind", width):
-            self.function.attributes.add(attribute)
+        _add_attributes(self.function, "nounwind", f'"prefer-vector-width"="{target.lanes * 32}"')
         self.ir = ir.IRBuilder(self.function.append_basic_block("entry"))
         self.arguments = dict(zip(parameters, (Val(self, arg) for arg in self.function.args), strict=True))
         self.vi, self.vf = vec(i32, self.lanes), vec(f32, self.lanes)
@@ -250,6 +249,17 @@ class Builder:
         """Call a native function of no result by its address."""
         kind = ir.FunctionType(ir.VoidType(), [a.type for a in args])
         self.ir.call(self.ir.inttoptr(address.raw, kind.as_pointer()), [a.raw for a in args])
+
+
+def _add_attributes(function: Any, *wanted: str) -> None:
+    """Add attributes to a function, also such as llvmlite does not list. Raises BackendError where it cannot."""
+    attributes = function.attributes
+    known = getattr(attributes, "_known", None)
+    if not isinstance(known, frozenset):
+        raise BackendError(f"llvmlite {llvmlite.__version__} is newer than this back-end: install 'llvmlite<0.51'")
+    attributes._known = known | set(wanted)
+    for attribute in wanted:
+        attributes.add(attribute)
 
 
 def _suffix(kind: Any) -> str:

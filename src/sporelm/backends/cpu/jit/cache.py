@@ -2,19 +2,24 @@
 
 The folder holds native code, so it is ours alone: mode 0700 and owned by the user, or it is not used. Files are written
 beside and renamed, so that many processes may share it; each begins with the hash of its content, so that a damaged
-one is compiled again. When it outgrows its limit the files used longest ago go.
+one is compiled again. When it outgrows its limit the files used longest ago go, but never the newest; files that a
+killed process left half written go when they are an hour old.
 """
 
+import contextlib
 import hashlib
 import os
 import stat
 import tempfile
 from functools import cache
 from pathlib import Path
+from time import time
 
 from sporelm import settings
 
 DIGEST = 32  # bytes of sha256 before the object code
+PART = ".part"  # ends the name of a file that is being written
+STALE = 3600  # seconds after which nobody is still writing it
 
 
 @cache
@@ -32,7 +37,7 @@ class ObjectCache:
 
     def __init__(self, folder: Path | None = None, limit: int | None = None) -> None:
         self.folder = folder or settings.KERNEL_CACHE.path
-        self.limit = limit if limit is not None else int(settings.KERNEL_CACHE_BYTES.value)
+        self.limit = limit if limit is not None else settings.KERNEL_CACHE_BYTES.integer or 0
         self.refusal = self._refusal()
 
     def _refusal(self) -> str | None:
@@ -71,7 +76,7 @@ class ObjectCache:
         if self.refusal:
             return
         try:
-            handle, name = tempfile.mkstemp(dir=self.folder, suffix=".part")
+            handle, name = tempfile.mkstemp(dir=self.folder, suffix=PART)
             try:
                 with os.fdopen(handle, "wb") as file:
                     file.write(hashlib.sha256(code).digest() + code)
@@ -95,9 +100,13 @@ class ObjectCache:
         return sorted(found)
 
     def _trim(self) -> None:
+        for path in self.folder.glob(f"*{PART}"):
+            with contextlib.suppress(FileNotFoundError):  # its process is done with it
+                if path.stat().st_mtime < time() - STALE:
+                    path.unlink()
         entries = self.entries()
         excess = sum(size for _, size, _ in entries) - self.limit
-        for _, size, path in entries:
+        for _, size, path in entries[:-1]:
             if excess <= 0:
                 break
             path.unlink(missing_ok=True)

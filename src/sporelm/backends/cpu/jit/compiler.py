@@ -1,7 +1,9 @@
 """Kernels to native code: trace, optimise, emit, keep, load. The one place that compiles."""
 
+import contextlib
 import ctypes
 import hashlib
+import logging
 import mmap
 import sys
 import threading
@@ -14,6 +16,10 @@ from llvmlite import ir
 
 from sporelm.backends.cpu.jit.cache import ObjectCache, source_digest
 from sporelm.backends.cpu.jit.kernel import Traceable
+from sporelm.ops.attention import PAGE
+
+log = logging.getLogger(__name__)
+told: set[str] = set()  # what was logged already, once a process
 
 
 class Compiler:
@@ -29,14 +35,9 @@ class Compiler:
         self._lock = threading.Lock()
         self._machine = self._new_machine()
         self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), self._new_machine())
-        parts = (
-            source_digest(),
-            target.name,
-            target.cpu,
-            target.features,
-            llvmlite.__version__,
-            str(llvm.llvm_version_info),
-        )
+        self._idle = False  # since `rest`
+        # a target's repr has its name, CPU, features and tiles; PAGE is the one number that kernels take from elsewhere
+        parts = (source_digest(), repr(target), f"page {PAGE}", llvmlite.__version__, str(llvm.llvm_version_info))
         self._salt = "\0".join(parts)
 
     def _new_machine(self) -> Any:
@@ -54,17 +55,26 @@ class Compiler:
             found = self._addresses.get(kernel.name)
             if found is None:
                 start = perf_counter()
+                self._idle = False
                 key = self.key(kernel)
                 code = self.cache.get(key)
                 if code is None:
                     code = self.emit(kernel)
                     self.cache.put(key, code)
                     self.compiled += 1
+                    self._warn()
                 self._engine.add_object_file(llvm.ObjectFileRef.from_data(code))
                 self._engine.finalize_object()
                 found = self._addresses[kernel.name] = self._engine.get_function_address(kernel.name)
                 self.seconds += perf_counter() - start
             return found
+
+    def _warn(self) -> None:
+        """Say, once a process, why what was just compiled is not kept."""
+        refusal = self.cache.refusal
+        if refusal and refusal not in told:
+            told.add(refusal)
+            log.warning("kernels are compiled at every start: %s (SPORE_KERNEL_CACHE names the folder)", refusal)
 
     def symbol(self, name: str) -> int:
         """Native address of another function of a module that was loaded."""
@@ -73,16 +83,21 @@ class Compiler:
     def rest(self) -> None:
         """Give back the memory of LLVM's code, tens of megabytes that only compiling needs; it returns when used.
 
-        On Linux alone, where a process can do so for a mapped library.
+        On Linux alone, where a process can do so for a mapped library; nothing where it may not look at its maps, or
+        where no kernel was loaded since.
         """
         if sys.platform != "linux":
             return
-        library = ctypes.CDLL(None)
-        with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
-            code = [line.split()[0] for line in maps if "libllvmlite" in line and "r-xp" in line]
-        for span in code:
-            start, stop = (int(address, 16) for address in span.split("-"))
-            library.madvise(ctypes.c_void_p(start), ctypes.c_size_t(stop - start), mmap.MADV_DONTNEED)
+        with self._lock, contextlib.suppress(OSError):
+            if self._idle:
+                return
+            self._idle = True
+            library = ctypes.CDLL(None)
+            with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
+                code = [line.split()[0] for line in maps if "libllvmlite" in line and "r-xp" in line]
+            for span in code:
+                start, stop = (int(address, 16) for address in span.split("-"))
+                library.madvise(ctypes.c_void_p(start), ctypes.c_size_t(stop - start), mmap.MADV_DONTNEED)
 
     def emit(self, kernel: Traceable) -> bytes:
         """Object code of a kernel."""
