@@ -44,7 +44,7 @@ class CpuBackend:
     def __init__(self, threads: int | None = None, target: str | None = None) -> None:
         self.target = targets.choose(target)
         self.compiler = Compiler(self.target)
-        self.team = Team(self.compiler, threads or int(settings.THREADS.value or 1))
+        self.team = Team(self.compiler, threads or settings.THREADS.integer or 1)
         self._heap = Heap()
         self._page_heap = Heap()
         self._kinds: dict[str, Panels] = {name: kind(self.target.lanes) for name, kind in FORMATS.items()}
