@@ -52,7 +52,9 @@ def main(argv: list[str] | None = None) -> int:
     except OSError as error:
         where = f" {error.filename!r}:" if error.filename else ""
         return fail(f"{where} {error.strerror or error}".strip(), words)
-    except Exception as error:
+    except SystemExit:
+        raise
+    except BaseException as error:  # a panic of a library is no Exception
         reason = (str(error).splitlines() or [""])[0]
         return fail(f"unexpected {type(error).__name__}: {reason} (--debug shows the traceback)", words)
 

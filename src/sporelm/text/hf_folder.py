@@ -6,6 +6,7 @@ from typing import Any
 
 from sporelm.errors import ModelFileError, ModelNotFound, UnsupportedModel
 from sporelm.text.decoders import decoding_of
+from sporelm.text.library import guarded, refuse_panics
 from sporelm.text.special_tokens import SpecialTokens, stop_ids
 from sporelm.text.token_bytes import byte_alphabet
 from sporelm.text.tokenizer import Tokenizer, one_line
@@ -106,7 +107,11 @@ def tokenizer_of_folder(path: Path) -> Tokenizer:
                 f"{path} has only a SentencePiece tokenizer.model, which is not supported; save it as a tokenizer.json"
             )
         raise ModelNotFound(f"{path} has no tokenizer.json")
-    folder = Folder(path)
+    with guarded(str(file)):
+        return _tokenizer(file, Folder(path))
+
+
+def _tokenizer(file: Path, folder: Folder) -> Tokenizer:
     label = str(file)
     parsing = _load(file)
     _add_missing(parsing, folder)
@@ -131,14 +136,17 @@ def _load(file: Path) -> Any:
 
     data = _bytes_of(file, MAX_TOKENIZER_BYTES)
     try:
-        tokenizer = LibraryTokenizer.from_buffer(data)
-        tokenizer.no_truncation()  # a prompt is never cut
-        tokenizer.no_padding()
-        tokenizer.encode_special_tokens = False
-    except (KeyboardInterrupt, SystemExit):
-        raise
-    except BaseException as error:  # a panic of the library is a BaseException
-        raise ModelFileError(f"{file} cannot be read: {one_line(error)}") from None
+        spec = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise ModelFileError(f"{file} is not JSON: {one_line(error)}") from None
+    if not isinstance(spec, dict):
+        raise ModelFileError(f"{file} holds a {type(spec).__name__}, not an object")
+    refuse_panics(spec, str(file))
+    del spec  # large
+    tokenizer = LibraryTokenizer.from_buffer(data)
+    tokenizer.no_truncation()  # a prompt is never cut
+    tokenizer.no_padding()
+    tokenizer.encode_special_tokens = False
     return tokenizer
 
 

@@ -79,8 +79,8 @@ class Tokenizer:
         Raises RequestError for text that no ids can stand for.
         """
         self._check(text)
-        tokenizer = self._parsing if parse_special else self._plain_twin()
         try:
+            tokenizer = self._parsing if parse_special else self._plain_twin()
             ids: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
         except (KeyboardInterrupt, SystemExit):
             raise

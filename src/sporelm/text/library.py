@@ -1,0 +1,133 @@
+"""The `tokenizers` library at arm's length: what makes it panic is refused before, and its failures become ours.
+
+A panic prints a traceback of its own on stderr before Python hears of it, and one inside a destructor ends the process.
+"""
+
+import base64
+import binascii
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from sporelm.errors import ModelFileError, SporeError
+from sporelm.text.tokenizer import one_line
+
+LEAF = 1 << 31  # marks the units of a double array that hold a value
+BYTES = np.arange(1, 256, dtype=np.int64)
+
+
+@contextmanager
+def guarded(label: str) -> Iterator[None]:
+    """Turn whatever the library raises into a ModelFileError. A panic is a BaseException that it does not export."""
+    try:
+        yield
+    except (SporeError, KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:
+        raise ModelFileError(f"{label} cannot be read: {one_line(error)}") from None
+
+
+def refuse_panics(spec: Mapping[str, Any], label: str) -> None:
+    """Raise ModelFileError for contents of a tokenizer.json that the library does not survive."""
+    for part in _parts(spec.get("normalizer"), "normalizers"):
+        kind, pattern = part.get("type"), part.get("pattern")
+        if kind == "Precompiled" and not _readable_charsmap(part.get("precompiled_charsmap")):
+            raise ModelFileError(f"{label}: the normalizer's precompiled_charsmap is damaged")
+        empty = isinstance(pattern, Mapping) and "" in pattern.values()
+        if (kind == "Replace" and empty) or (kind == "Prepend" and part.get("prepend") == ""):
+            raise ModelFileError(f"{label}: the normalizer's {kind} is empty, which nothing can be replaced by")
+    for part in _parts(spec.get("pre_tokenizer"), "pretokenizers"):
+        if part.get("type") == "FixedLength" and part.get("length") == 0:
+            raise ModelFileError(f"{label}: the pre_tokenizer's FixedLength is 0; it must be at least 1")
+    for part in _parts(spec.get("post_processor"), "processors"):
+        if part.get("type") == "TemplateProcessing":
+            _check_template(part, label)
+    model = spec.get("model")
+    if isinstance(model, Mapping) and isinstance(model.get("merges"), list) and isinstance(model.get("vocab"), dict):
+        _check_merges(model, label)
+
+
+def _parts(part: Any, key: str) -> Iterator[Mapping[str, Any]]:
+    """A part of the pipeline and, of a sequence, all its parts."""
+    waiting = [part]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, Mapping):
+            yield part
+            inner = part.get(key)
+            waiting += inner if isinstance(inner, list) else []
+
+
+def _check_template(part: Mapping[str, Any], label: str) -> None:
+    known = part.get("special_tokens")
+    pieces = part.get("single")
+    for piece in pieces if isinstance(pieces, list) else []:
+        if not isinstance(piece, Mapping):
+            continue  # the library says it
+        special, sequence = piece.get("SpecialToken"), piece.get("Sequence")
+        name = special.get("id") if isinstance(special, Mapping) else None
+        if isinstance(name, str) and not (isinstance(known, Mapping) and name in known):
+            raise ModelFileError(f"{label}: the post_processor puts in {name[:60]!r}, which its special_tokens lack")
+        if isinstance(sequence, Mapping) and sequence.get("id") != "A":
+            raise ModelFileError(f"{label}: the post_processor's template of one text must name it 'A'")
+
+
+def _check_merges(model: Mapping[str, Any], label: str) -> None:
+    """Both parts of every merge, joined without the second one's prefix, must be a token."""
+    prefix = model.get("continuing_subword_prefix") or ""
+    vocab = model["vocab"]
+    for merge in model["merges"]:
+        pair = merge.split(" ") if isinstance(merge, str) else merge
+        if not isinstance(pair, list) or len(pair) != 2 or not all(isinstance(word, str) for word in pair):
+            continue  # the library says it
+        first, second = pair
+        if not second.startswith(prefix) or first + second[len(prefix) :] not in vocab:
+            raise ModelFileError(f"{label}: the merge {' '.join(pair)[:60]!r} gives no token")
+
+
+def _readable_charsmap(text: Any) -> bool:
+    """Whether no lookup in SentencePiece's compiled character map leaves it.
+
+    Its form: the size in bytes of a double array (u32, little-endian), the array's units (u32), then UTF-8 texts, each
+    ended by NUL. Units as the Darts-clone library has them: offset, mark of a value, label, or the value itself, which
+    is where a text begins.
+    """
+    try:
+        data = base64.b64decode(text, validate=True)
+        size = int.from_bytes(data[:4], "little")
+        units = np.frombuffer(data[4 : 4 + size], "<u4").astype(np.int64)
+        texts = data[4 + size :]
+        texts.decode()
+    except (TypeError, ValueError, binascii.Error):
+        return False
+    if not len(units) or len(data) < 4 + size:
+        return False
+    seen = np.zeros(len(units), bool)
+    bases = _targets(np.zeros(1, np.int64), units)
+    while len(bases):
+        if int((bases | 255).max()) >= len(units):
+            return False
+        children = (bases[:, None] ^ BYTES).reshape(-1)
+        labels = np.broadcast_to(BYTES, (len(bases), 255)).reshape(-1)
+        children = np.unique(children[(units[children] & (LEAF | 255)) == labels])
+        children = children[~seen[children]]
+        seen[children] = True
+        bases = _targets(children, units)
+        valued = bases[(units[children] >> 8) & 1 == 1]
+        if len(valued) and int(valued.max()) >= len(units):
+            return False
+        if not all(_begins_text(texts, int(value)) for value in units[valued] & (LEAF - 1)):
+            return False
+    return True
+
+
+def _targets(places: np.ndarray, units: np.ndarray) -> np.ndarray:
+    """From where each unit's children are counted."""
+    found = units[places]
+    return places ^ ((found >> 10) << ((found & (1 << 9)) >> 6))
+
+
+def _begins_text(texts: bytes, place: int) -> bool:
+    return place < len(texts) and texts[place] & 0xC0 != 0x80 and texts.find(b"\0", place) >= 0
