@@ -10,7 +10,7 @@ import pytest
 
 from available import BACKENDS, opened
 from close import assert_close
-from sporelm import LLM, SamplingParams, pipeline
+from sporelm import LLM, SamplingParams, pipeline, settings
 from sporelm.api import Piece
 from sporelm.engine import Scores, Step
 from sporelm.errors import BackendError, ContextOverflow, ModelNotFound, RequestError
@@ -230,6 +230,43 @@ def test_what_cannot_be_done_is_one_line_with_the_limit(llm: LLM) -> None:
     assert llm.generate([]) == []
 
 
+def test_ids_may_come_as_arrays(llm: LLM) -> None:
+    (one,) = llm.generate(np.array(PROMPT_IDS), GREEDY)
+    assert (one.prompt_token_ids, one.token_ids) == (PROMPT_IDS, STORY_IDS)
+    both = llm.generate(np.array([PROMPT_IDS, PROMPT_IDS], np.int32), GREEDY)
+    assert [each.token_ids for each in both] == [STORY_IDS] * 2
+    np.testing.assert_array_equal(llm.logits(np.array(PROMPT_IDS)), llm.logits(PROMPT_IDS))
+
+
+@pytest.mark.parametrize(
+    ("prompts", "message"),
+    [
+        ([1.5], "the prompt is 1.5: it must be a list of token ids"),
+        (["a", 3], "the prompt is 3"),
+        ([[1, "a"]], "a token of the prompt is 'a': it must be a whole number"),
+        ([[True]], "is True"),
+        (np.array([1.5]), "the prompt is .*1.5"),
+        (5, "prompts is a int"),
+        (None, "prompts is a NoneType"),
+        ([b"ab"], "the prompt is b'ab'"),
+    ],
+    ids=str,
+)
+def test_what_is_no_prompt_is_refused(llm: LLM, prompts: Any, message: str) -> None:
+    with pytest.raises(RequestError, match=message):
+        llm.generate(prompts)
+    assert llm.engine.scheduler.idle
+
+
+def test_slips_of_other_calls_are_one_line(llm: LLM) -> None:
+    for wrong in ({"max_tokens": 3}, [{"max_tokens": 3}], 5):
+        with pytest.raises(RequestError, match="it must be SamplingParams"):
+            llm.generate(PROMPT, wrong)
+    for ids in ([], np.array([]), [1.5], 5, "text", [[1]]):
+        with pytest.raises(RequestError, match="the prompt"):
+            llm.logits(ids)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -242,6 +279,11 @@ def test_what_cannot_be_done_is_one_line_with_the_limit(llm: LLM) -> None:
         ({"seed": -1}, "seed is -1"),
         ({"stop": [""]}, "stop string is empty"),
         ({"stop": ["x"] * 65}, "65 stop strings"),
+        ({"stop": 5}, "stop is 5: it must be a text or a list"),
+        ({"stop": [5]}, "no text"),
+        ({"stop_token_ids": 5}, "stop_token_ids is 5: it must be a list"),
+        ({"stop_token_ids": ["a"]}, "stop_token_ids is 'a': it must be a whole number"),
+        ({"max_tokens": "8"}, "max_tokens is '8': it must be a whole number"),
     ],
 )
 def test_sampling_values_are_checked(options: Mapping[str, Any], message: str) -> None:
@@ -256,6 +298,10 @@ def test_sampling_values_are_checked(options: Mapping[str, Any], message: str) -
         ({"max_batch": 0}, RequestError, "max_batch is 0"),
         ({"max_context": 513}, RequestError, "--max-context is 513.*1 to 512"),
         ({"max_context": 0}, RequestError, "--max-context is 0"),
+        ({"max_context": "8"}, RequestError, "--max-context is '8': it must be a whole number"),
+        ({"max_batch": 2.5}, RequestError, "max_batch is 2.5: it must be a whole number"),
+        ({"token_budget": True}, RequestError, "token_budget is True: it must be a whole number"),
+        ({"kv": 16}, RequestError, "kv is 16"),
         ({"threads": 0}, RequestError, "threads is 0"),
         ({"device": "cuda"}, BackendError, "no device 'cuda'"),
         ({"backend": "abacus"}, BackendError, "abacus"),
@@ -264,6 +310,13 @@ def test_sampling_values_are_checked(options: Mapping[str, Any], message: str) -
 def test_options_are_checked(story: Path, options: dict[str, Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         LLM(story, **{"backend": "reference", **options})
+
+
+def test_the_environment_names_the_backend(story: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPORE_BACKEND", "reference")  # a fresh Setting: the real one may have been read already
+    monkeypatch.setattr(settings, "BACKEND", settings.Setting("SPORE_BACKEND", lambda: "cpu", ""))
+    with LLM(story) as llm, pipeline(story) as pipe:
+        assert (llm.backend.name, pipe.llm.backend.name) == ("reference", "reference")
 
 
 def test_a_model_that_is_not_there(tmp_path: Path) -> None:

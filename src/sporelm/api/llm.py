@@ -18,6 +18,7 @@ from sporelm.api.params import SamplingParams
 from sporelm.backends.backend import Backend, Progress
 from sporelm.engine import Engine
 from sporelm.engine import Sequence as KvSequence
+from sporelm.engine.request import token_ids
 from sporelm.errors import MemoryShortage, RequestError
 from sporelm.text import Tokenizer
 from sporelm.weights.config import ModelConfig
@@ -37,7 +38,7 @@ class LLM:
         self,
         model: str | Path | None = None,
         *,
-        backend: str = "cpu",
+        backend: str | None = None,
         device: str = "cpu",
         threads: int | None = None,
         max_context: int | None = None,
@@ -50,6 +51,7 @@ class LLM:
     ) -> None:
         """Load a model: a .gguf file, a Hugging Face folder, hf:owner/name[:file], a stored name, or the default.
 
+        backend       None: SPORE_BACKEND, else "cpu"
         threads       None: SPORE_THREADS, else the cores that affinity and cgroup leave
         max_context   positions of a sequence; None: the least of the model's own, 8192 and what the memory allows
         kv            numbers of the cache, "f16" or "f32"; None: f32 for f32 weights, else f16
@@ -115,12 +117,8 @@ class LLM:
 
         `params` are for all prompts, or one for each. Raises RequestError, ContextOverflow.
         """
-        one = isinstance(prompts, str) or (len(prompts) > 0 and all(isinstance(item, int) for item in prompts))
-        texts: Sequence[Any] = [prompts] if one else prompts
-        if isinstance(params, SamplingParams) or params is None:
-            chosen = [params or SamplingParams()] * len(texts)
-        else:
-            chosen = list(params)
+        texts = several(prompts)
+        chosen = list(params) if isinstance(params, Sequence) else [params or SamplingParams()] * len(texts)
         if len(chosen) != len(texts):
             raise RequestError(f"{len(chosen)} sampling parameters for {len(texts)} prompts: give one, or one for each")
         answers = [self.answer(self.prompt_ids(text), each) for text, each in zip(texts, chosen, strict=True)]
@@ -160,6 +158,7 @@ class LLM:
 
         Raises ContextOverflow, RequestError, MemoryShortage.
         """
+        ids = token_ids("the prompt", ids)
         needed, available = len(ids) * self.config.vocab * 4, available_bytes()
         if available is not None and needed > available:
             raise MemoryShortage(
@@ -204,7 +203,7 @@ class LLM:
     def prompt_ids(self, prompt: Prompt) -> list[int]:
         """The ids of a prompt: text gets what the model wants before it, ids are taken as they are."""
         if not isinstance(prompt, str):
-            return list(prompt)
+            return token_ids("the prompt", prompt)
         ids = self.tokenizer.encode(prompt)
         end = list(self.tokenizer.special.suffix)  # an end of text, which a prompt to be continued must not have
         return ids[: -len(end)] if end and ids[-len(end) :] == end else ids
@@ -221,6 +220,8 @@ class LLM:
         self, ids: list[int], params: SamplingParams, sequence: KvSequence | None = None, *, continues: bool = True
     ) -> Answer:
         """An answer that is checked and not begun. Raises RequestError, ContextOverflow."""
+        if not isinstance(params, SamplingParams):
+            raise RequestError(f"params is a {type(params).__name__}: it must be SamplingParams")
         answer = Answer(ids, params, self.tokenizer, sequence, continues=continues)
         self.engine.scheduler.check(answer.request)
         return answer
@@ -262,3 +263,14 @@ class LLM:
             for answer in answers:
                 if answer.finish_reason is None and answer.request.id:
                     answer.end(engine)
+
+
+def several(prompts: Prompt | Sequence[Prompt]) -> Sequence[Prompt]:
+    """The prompts of a call that may give one: a text, or token ids. Raises RequestError for what is neither."""
+    if isinstance(prompts, str):
+        return [prompts]
+    if not isinstance(prompts, Sequence | np.ndarray):
+        raise RequestError(f"prompts is a {type(prompts).__name__}: give a text, token ids, or a list of them")
+    if len(prompts) and all(isinstance(item, int | np.integer) for item in prompts):
+        return [prompts]  # type: ignore[list-item]
+    return prompts  # type: ignore[return-value]

@@ -7,11 +7,13 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+from sporelm import settings
 from sporelm.api.machine import choose_threads
 from sporelm.backends.backend import Backend, Progress
 from sporelm.backends.registry import open_backend
 from sporelm.engine import Engine, Limits, LoadedModel, Worker
 from sporelm.engine.capacity import bytes_per_page, choose
+from sporelm.engine.request import whole_number
 from sporelm.errors import BackendError, RequestError
 from sporelm.models import build
 from sporelm.quant import F32 as F32_FORMAT
@@ -34,7 +36,7 @@ class Options:
     """What `LLM` was asked for."""
 
     model: str | Path | None
-    backend: str
+    backend: str | None
     device: str
     threads: int | None
     max_context: int | None
@@ -47,13 +49,12 @@ class Options:
     def check(self) -> None:
         """Raise RequestError for a value that cannot be."""
         if self.kv is not None and self.kv not in KV_TYPES:
-            raise RequestError(f"kv is {self.kv!r}: it must be one of {', '.join(KV_TYPES)}")
-        if not 1 <= self.max_batch <= MOST_BATCH:
+            raise RequestError(f"kv is {self.kv!r:.60}: it must be one of {', '.join(KV_TYPES)}")
+        if not 1 <= whole_number("max_batch", self.max_batch) <= MOST_BATCH:
             raise RequestError(f"max_batch is {self.max_batch}: it must be between 1 and {MOST_BATCH}")
-        if self.max_context is not None and self.max_context < 1:
-            raise RequestError(f"--max-context is {self.max_context}: it must be at least 1")
-        if self.token_budget is not None and self.token_budget < 1:
-            raise RequestError(f"token_budget is {self.token_budget}: it must be at least 1")
+        for name, value in (("--max-context", self.max_context), ("token_budget", self.token_budget)):
+            if value is not None and whole_number(name, value) < 1:
+                raise RequestError(f"{name} is {value}: it must be at least 1")
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ def open_engine(options: Options, progress: Progress | None) -> Opened:
     began = perf_counter()
     source = open_model(path)
     try:
-        backend = open_device(options.backend, options.device, threads)
+        backend = open_device(options.backend or settings.BACKEND.value, options.device, threads)
         try:
             return _load(options, source, backend, threads, began, progress)
         except BaseException:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sporelm.engine import Sampling
+from sporelm.engine.request import token_ids, whole_number
 from sporelm.errors import RequestError
 
 MOST_STOPS = 64
@@ -36,15 +37,17 @@ class SamplingParams:
     ignore_eos: bool = False
 
     def __post_init__(self) -> None:
-        if isinstance(self.max_tokens, bool) or not isinstance(self.max_tokens, int) or self.max_tokens < 1:
-            raise RequestError(f"max_tokens is {self.max_tokens}: it must be a whole number of at least 1")
+        if whole_number("max_tokens", self.max_tokens) < 1:
+            raise RequestError(f"max_tokens is {self.max_tokens}: it must be at least 1")
+        if not isinstance(self.stop, str | Sequence):
+            raise RequestError(f"stop is {self.stop!r:.60}: it must be a text or a list of texts")
         stops = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
         if len(stops) > MOST_STOPS:
             raise RequestError(f"{len(stops)} stop strings are given: at most {MOST_STOPS} are taken")
         if any(not isinstance(text, str) or not text for text in stops):
             raise RequestError("a stop string is empty or no text: it would end every answer at once")
         object.__setattr__(self, "stop", stops)
-        object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids))
+        object.__setattr__(self, "stop_token_ids", tuple(token_ids("stop_token_ids", self.stop_token_ids)))
         self.sampling(0 if self.seed is None else self.seed)
 
     def sampling(self, seed: int) -> Sampling:

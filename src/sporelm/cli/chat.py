@@ -40,7 +40,8 @@ def run(args: argparse.Namespace) -> int:
         sessions = Sessions(llm, params, args.system)
         failures = 0
         if sys.stdin.isatty():
-            print(f"{llm.config.name}: /help lists the commands, Ctrl-D leaves", file=sys.stderr)
+            about = f"{llm.config.name}, a context of {llm.max_context} tokens"
+            print(f"{about}: /help lists the commands, Ctrl-D leaves", file=sys.stderr)
         for text in messages(lambda: f"{sessions.current_id}> "):
             try:
                 if text.startswith("/"):

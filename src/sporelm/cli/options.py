@@ -3,7 +3,6 @@
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from sporelm import settings
 from sporelm.errors import RequestError
 
 if TYPE_CHECKING:
@@ -31,7 +30,12 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", metavar="D", default="cpu", help="device of the back-end; default: cpu")
     parser.add_argument("--threads", type=int, metavar="N", help="default: the cores that affinity and cgroup leave")
     parser.add_argument("--eager", action="store_true", help="run op by op, without a plan")
-    parser.add_argument("--max-context", type=int, metavar="N", help="positions kept at most; default: the model's own")
+    parser.add_argument(
+        "--max-context",
+        type=int,
+        metavar="N",
+        help="positions kept at most; default: the least of the model's own, 8192 and what the memory allows",
+    )
     parser.add_argument(
         "--kv",
         choices=("f16", "f32"),
@@ -97,7 +101,7 @@ def open_model(args: argparse.Namespace, *, max_batch: int = 1, **options: Any) 
     with ProgressLine() as progress:
         return LLM(
             store.resolve(args.model, progress),
-            backend=args.backend or settings.BACKEND.value,
+            backend=args.backend,
             device=args.device,
             threads=args.threads,
             max_context=args.max_context,

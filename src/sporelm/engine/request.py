@@ -1,13 +1,31 @@
 """A request: token ids to continue, how, and how far it has come."""
 
 from collections.abc import Iterable, Sequence
-from typing import Literal
+from operator import index
+from typing import Any, Literal
 
 from sporelm.engine.kv.sequence import Sequence as KvSequence
 from sporelm.engine.sampler import Sampling
 from sporelm.errors import RequestError
 
 FinishReason = Literal["stop", "length", "cancelled", "error"]
+
+
+def whole_number(name: str, value: Any) -> int:
+    """`value` as an int, numpy's whole numbers included. Raises RequestError for anything else."""
+    try:
+        if not isinstance(value, bool):
+            return index(value)
+    except TypeError:
+        pass
+    raise RequestError(f"{name} is {value!r:.60}: it must be a whole number")
+
+
+def token_ids(name: str, values: Any) -> list[int]:
+    """Token ids given as a list, a tuple or an array. Raises RequestError for anything else, text included."""
+    if isinstance(values, str | bytes) or not (hasattr(values, "__len__") and hasattr(values, "__iter__")):
+        raise RequestError(f"{name} is {values!r:.60}: it must be a list of token ids")
+    return [whole_number(f"a token of {name}", value) for value in values]
 
 
 class Request:
@@ -49,11 +67,11 @@ class Request:
         With a `sequence`, what it holds of the prompt is not computed again, and it keeps the KV afterwards. Raises
         RequestError for an empty prompt or max_tokens < 1.
         """
-        if not prompt:
+        self.known = token_ids("the prompt", prompt)  # then what was generated
+        if not self.known:
             raise RequestError("the prompt has no tokens: give at least one")
         if max_tokens < 1:
             raise RequestError(f"max_tokens is {max_tokens}: it must be at least 1")
-        self.known = [int(token) for token in prompt]  # the prompt, then what was generated
         self.num_prompt = len(self.known)
         self.sampling = sampling or Sampling()
         self.max_tokens = max_tokens
