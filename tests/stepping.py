@@ -21,7 +21,7 @@ class Stepper:
         self.weights = dict(weights) | {name: backend.tensor(table) for name, table in model.tables(context).items()}
         self.max_pages = -(-context // PAGE)
         count = self.max_pages * sequences
-        self.caches = [backend.pages(count, kept.kv_heads, kept.head_dim, F32) for kept in model.memory()]
+        self.caches = [backend.page_pool(count, [(kept.kv_heads, kept.head_dim)], F32)[0] for kept in model.memory()]
         scattered = np.random.RandomState(5).permutation(count).astype(np.int32)
         self.pages = scattered.reshape(sequences, self.max_pages)
         self.lengths = [0] * sequences
@@ -54,6 +54,12 @@ class Stepper:
             return {name: np.array(tensor.numpy()) for name, tensor in results.items()}
         extents = {"tokens": len(tokens), "sequences": len(parts), "starts": len(starts), "rows": len(inputs.rows)}
         return {name: np.array(array) for name, array in self.plan.run(inputs._asdict(), extents).items()}
+
+    def close(self) -> None:
+        """Free the programs and the caches."""
+        if self.plan is not None:
+            self.plan.close()
+        self.backend.free_pages(self.caches)
 
     def logits(self, ids: Sequence[int], chunk: int | None = None) -> np.ndarray:
         """Logits float32 [len(ids), vocab] of sequence 0, in steps of `chunk` ids (default: the largest allowed)."""

@@ -65,7 +65,7 @@ def page_tables(on: On, lengths: tuple[int, ...]) -> np.ndarray:
 def filled(on: On, heads: Heads) -> Any:
     """A cache full of random values, places that no sequence holds among them."""
     dtype = DTYPES[heads.kv]
-    cache = on.backend.pages(PAGES, heads.kv_heads, heads.head_dim, dtype)
+    cache = on.backend.page_pool(PAGES, [(heads.kv_heads, heads.head_dim)], dtype)[0]
     canonical = on.values(PAGES, 2, heads.kv_heads, PAGE, heads.head_dim).astype(dtype.numpy)
     on.backend.import_pages(cache, range(PAGES), canonical)
     return cache
@@ -83,7 +83,7 @@ def attend(on: On, heads: Heads, step: tuple[int, ...], window: int | None, gain
 def attend_beside_nan(on: On, heads: Heads, step: tuple[int, ...]) -> Any:
     """Places past a sequence's end, and pages of nobody, hold NaN: they must not be seen."""
     tables = page_tables(on, LENGTHS)
-    cache = on.backend.pages(PAGES, heads.kv_heads, heads.head_dim, DTYPES[heads.kv])
+    cache = on.backend.page_pool(PAGES, [(heads.kv_heads, heads.head_dim)], DTYPES[heads.kv])[0]
     canonical = on.values(PAGES, 2, heads.kv_heads, PAGE, heads.head_dim).astype(DTYPES[heads.kv].numpy)
     owned = np.zeros((PAGES, PAGE), bool)
     for table, length in zip(tables, LENGTHS, strict=True):

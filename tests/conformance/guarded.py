@@ -10,7 +10,7 @@ import pytest
 
 from sporelm.backends.cpu import CpuBackend
 from sporelm.backends.cpu import target as targets
-from sporelm.backends.cpu.storage import Stored, value_bytes
+from sporelm.backends.cpu.storage import Stored, is_view, value_bytes
 from sporelm.ops import Op, Spec
 from sporelm.tensor.dtype import F32
 from sporelm.tensor.layout import Layout
@@ -54,11 +54,11 @@ class GuardedCpu(CpuBackend):
     def _fresh(self, spec: Spec) -> Tensor:
         memory = self.heap.take(value_bytes(spec))
         memory[:] = 0xFF  # NaN as f32, -1 as int
-        return Tensor(spec.dtype, Layout.contiguous(spec.bound), Stored(memory), self)
+        return Tensor(spec.dtype, Layout.contiguous(spec.bound), Stored(memory, spec.bound), self)
 
     def run(self, op: Op, args: Any, options: Any) -> Any:
         for arg in args:
-            if isinstance(arg, Tensor) and arg.dtype is F32 and len(arg.shape) == 2:
+            if isinstance(arg, Tensor) and arg.dtype is F32 and len(arg.shape) == 2 and not is_view(arg):
                 self._poison_padding(arg)
         return super().run(op, args, options)
 

@@ -144,7 +144,7 @@ def test_keys_and_values_are_stored_the_same_alone_and_together(cpu: Any) -> Non
     stores = []
     for chunk in (33, 1):
         on = On(cpu, "stored")
-        cache = on.backend.pages(2, heads.kv_heads, heads.head_dim, DTYPES[heads.kv])
+        cache = on.backend.page_pool(2, [(heads.kv_heads, heads.head_dim)], DTYPES[heads.kv])[0]
         keys, values = (on.values(33, heads.kv_heads * heads.head_dim) for _ in range(2))
         slots = on.random.permutation(2 * PAGE)[:33]
         for start in range(0, 33, chunk):

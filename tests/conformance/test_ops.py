@@ -74,7 +74,7 @@ def test_a_sequence_without_rows_changes_nothing(cpu: Any, reference: Any) -> No
     """As many rows as sequences, yet not one each."""
     results = []
     for backend in (reference, cpu):
-        cache = backend.pages(4, 1, 16, F32)
+        cache = backend.page_pool(4, [(1, 16)], F32)[0]
         backend.import_pages(cache, range(4), np.random.default_rng(1).standard_normal((4, 2, 1, 64, 16), np.float32))
         q = backend.tensor(np.random.default_rng(2).standard_normal((2, 16), np.float32))
         numbers = ([0, 0, 2], [5, 70], [[0, 1], [2, 3]])

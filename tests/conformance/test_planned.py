@@ -31,7 +31,7 @@ class TinyDecoder:
         self.gate, self.up = (on.weight(form, HIDDEN, WIDTH) for _ in range(2))
         self.down = on.weight(form, WIDTH, HIDDEN)
         self.table = on.tensor(rope_table(TABLE * PAGE, HEAD_DIM))
-        self.cache = on.backend.pages(SEQUENCES * TABLE, KV_HEADS, HEAD_DIM, F32 if form == "F32" else F16)
+        self.cache = on.backend.page_pool(SEQUENCES * TABLE, [(KV_HEADS, HEAD_DIM)], F32 if form == "F32" else F16)[0]
 
     def forward(self, ids: Any, positions: Any, slots: Any, starts: Any, lengths: Any, pages: Any, rows: Any) -> Any:
         x = ops.embedding(ids, self.embedding)

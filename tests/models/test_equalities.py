@@ -135,5 +135,6 @@ def test_one_thread_is_two(tiny_model: Any, load: Callable[..., Stepper]) -> Non
         runner = load(path, backend, context=192, sequences=2, eager=False)
         runner.step([(0, tiny.ids()[:60])])
         results.append(runner.step([(0, tiny.ids()[60:70]), (1, tiny.ids()[:1])])["logits"])
+        runner.close()
         backend.close()
     assert_close(results[1], results[0], "exact")

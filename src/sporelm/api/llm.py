@@ -186,6 +186,7 @@ class LLM:
     def close(self) -> None:
         """Free the model's memory and threads. Closing again does nothing."""
         if self._opened is not None:
+            self._opened.worker.close()
             self._opened.backend.close()
             self._opened = None
 

@@ -116,7 +116,11 @@ def _load(
     load_s = perf_counter() - began
     loaded = LoadedModel(model, weights | tables)
     worker = Worker(loaded, backend, limits=limits, kv=KV_TYPES[kv], eager=options.eager)
-    worker.prepare(progress)
+    try:
+        worker.prepare(progress)
+    except BaseException:
+        worker.close()
+        raise
     give_back_freed()
     engine = Engine(worker, limits)
     return Opened(source.path, source.config, tokenizer, backend, worker, engine, threads, kv, nbytes, load_s)

@@ -41,14 +41,6 @@ class WeightArray(Protocol):
 
 
 @dataclass(frozen=True)
-class PlacedValue:
-    """A value of a graph and where in the arena it lies."""
-
-    offset: int
-    spec: Spec
-
-
-@dataclass(frozen=True)
 class Placement:
     """Where each value of a graph lies, by the value's id, and how large the arena is."""
 
@@ -57,10 +49,13 @@ class Placement:
 
 
 class Program(Protocol):
-    """A graph made runnable for one regime."""
+    """A graph made runnable for one regime. Whoever fills its arrays vouches for the indices in them."""
 
     def run(self, arrays: Mapping[str, np.ndarray], extents: Mapping[str, int]) -> dict[str, np.ndarray]:
         """Run one step: inputs by name, extents by symbol name. Outputs are views that the next run overwrites."""
+
+    def free(self) -> None:
+        """Give back its memory; it cannot run after that."""
 
 
 class Backend(Protocol):
@@ -68,6 +63,7 @@ class Backend(Protocol):
 
     name: str
     rules: tuple[str, ...]  # rewriting rules of `sporelm.plan.rules` that pay on this device
+    row_by_row: frozenset[str]  # ops whose calls may follow one another without a barrier, row by row
     regimes: Mapping[str, int]  # name -> most tokens of a step, rising; the last is the largest step allowed
 
     def probe(self) -> Ready | Missing:
@@ -85,11 +81,14 @@ class Backend(Protocol):
     def packed_bytes(self, format: Any, shape: tuple[int, ...]) -> int:
         """Bytes that `pack` will take."""
 
-    def pages(self, count: int, kv_heads: int, head_dim: int, dtype: ElementType) -> Tensor:
-        """A cache of `count` pages, zeroed: logical shape [count, 2, kv_heads, 64, head_dim]."""
-
     def page_pool(self, count: int, heads: Sequence[tuple[int, int]], dtype: ElementType) -> list[Tensor]:
-        """A cache for each layer's (kv_heads, head_dim), as `pages` gives it; one page of all layers lies together."""
+        """A cache of `count` pages, zeroed, for each layer's (kv_heads, head_dim).
+
+        Logical shape [count, 2, kv_heads, 64, head_dim]; one page of all layers may lie together.
+        """
+
+    def free_pages(self, caches: Sequence[Tensor]) -> None:
+        """Give back caches of a pool, together; they cannot be used after that."""
 
     def page_bytes(self, kv_heads: int, head_dim: int, dtype: ElementType) -> int:
         """Bytes of one page of such a cache."""
@@ -101,16 +100,28 @@ class Backend(Protocol):
         """Write pages given in canonical form."""
 
     def run(self, op: Op, args: Sequence[Any], options: Mapping[str, Any]) -> Any:
-        """Run one op now."""
+        """Run one op now, by its numpy meaning where there is no kernel. Checks indices against what they point into.
+
+        Tensors that are seen through a view are copied first.
+        """
 
     def to_numpy(self, tensor: Tensor) -> np.ndarray:
-        """A tensor's values."""
+        """A tensor's values as its layout shows them. Raises BackendError unless they are plain."""
+
+    def contiguous(self, tensor: Tensor) -> Tensor:
+        """The tensor itself unless it is a view, else a copy. Raises BackendError for a view of what is not plain."""
+
+    def is_plain(self, tensor: Tensor) -> bool:
+        """Whether `to_numpy` can read it: it is neither a packed weight, nor a cache, nor rows rounded to int8."""
 
     def value_bytes(self, spec: Spec) -> int:
         """Bytes that a value of this spec takes in the arena, symbols at their highest."""
 
     def kernel(self, call: Call, regime: str) -> Any | None:
-        """The kernel for a call in a regime; None means "not mine"."""
+        """The kernel for a call in a regime; None means "not mine": the reference runs it, and `doctor` counts it."""
+
+    def compile(self, graph: Graph) -> Program | None:
+        """Take a whole graph, as vendors with a graph engine may; None leaves it to `kernel` and `program`."""
 
     def program(self, graph: Graph, placement: Placement, regime: str) -> Program:
         """Make a graph runnable for steps of one regime."""

@@ -19,8 +19,10 @@ MOST_VIEWS = 64  # sets of input views that are kept for step shapes met before
 
 
 class Model(Protocol):
-    """What is run: the blocks' `memory` and `forward`."""
+    """What is run: the configuration, the blocks' `memory`, and `forward`."""
 
+    @property
+    def config(self) -> Any: ...
     def memory(self) -> Sequence[Any]: ...
     def forward(self, step: StepInputs, weights: Mapping[str, Any], caches: Sequence[Any]) -> dict[str, Any]: ...
 
@@ -139,6 +141,11 @@ class Runner:
             self.compile_s += perf_counter() - began
         outputs = self.plan.run(arrays, extents)
         return Scores(outputs["tokens"], outputs["logits"])
+
+    def close(self) -> None:
+        """Free the programs."""
+        if self.plan is not None:
+            self.plan.close()
 
     def copy_pages(self, copies: Sequence[tuple[int, int]]) -> None:
         """Copy pages (source, target) in every cache, one after the other. Changes the caches."""

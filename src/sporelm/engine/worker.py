@@ -5,14 +5,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from sporelm.backends.backend import Backend, Progress
+from sporelm.engine.capacity import DEFAULT_CONTEXT, bytes_per_page, choose
 from sporelm.engine.runner import Model, Runner, Scores
 from sporelm.engine.scheduler import Limits
 from sporelm.engine.step import Step
 from sporelm.errors import UnsupportedModel
-from sporelm.tensor.dtype import DType
+from sporelm.models.inputs import ROPE
+from sporelm.tensor.dtype import F16, DType
+from sporelm.weights.resident import available_bytes
 
 Share = tuple[int, int, int]  # start, length, total: this rank owns parts start .. start + length of `total` equal ones
 WHOLE: Share = (0, 1, 1)
+BATCH = 16  # requests that run together unless limits say otherwise
 
 
 @dataclass(frozen=True)
@@ -32,11 +36,14 @@ class Worker:
         device: Backend,
         share: Share = WHOLE,
         *,
-        limits: Limits,
-        kv: DType,
+        limits: Limits | None = None,
+        kv: DType = F16,
         eager: bool = False,
     ) -> None:
-        """Allocate the caches, of numbers of type `kv`, and trace the model. Raises UnsupportedModel for a part."""
+        """Allocate the caches, of numbers of type `kv`, and trace the model; `limits` default to `default_limits`.
+
+        Raises UnsupportedModel for a part, MemoryShortage if not one context fits.
+        """
         start, length, total = share
         if not 0 <= start < start + length <= total:
             raise UnsupportedModel(f"share {share} must be (start, length, total) with start + length <= total")
@@ -44,9 +51,14 @@ class Worker:
             raise UnsupportedModel(f"share {share} is a part: only whole models, (0, 1, 1), are supported")
         self.device = device
         self.share = share
+        self.limits = limits or default_limits(model, device, kv)
         heads = [(kept.kv_heads, kept.head_dim) for kept in model.model.memory()]
-        caches = device.page_pool(limits.num_pages, heads, kv)
-        self.runner = Runner(model.model, model.weights, caches, device, limits, eager=eager)
+        caches = device.page_pool(self.limits.num_pages, heads, kv)
+        try:
+            self.runner = Runner(model.model, model.weights, caches, device, self.limits, eager=eager)
+        except BaseException:
+            device.free_pages(caches)
+            raise
 
     def prepare(self, progress: Progress | None = None) -> None:
         """Make all programs now."""
@@ -55,3 +67,18 @@ class Worker:
     def run(self, step: Step) -> Scores:
         """Compute a step. Changes the caches; the scores are valid until the next step."""
         return self.runner.run(step)
+
+    def close(self) -> None:
+        """Free the programs and the caches; no step can run after that."""
+        self.runner.close()
+        self.device.free_pages(self.runner.caches)
+
+
+def default_limits(model: LoadedModel, device: Backend, kv: DType) -> Limits:
+    """`BATCH` requests in the context that the model, its tables and the memory allow."""
+    config = model.model.config
+    asked = min(config.context_length, DEFAULT_CONTEXT, model.weights[ROPE].shape[0])
+    page_bytes = bytes_per_page(model.model.memory(), device, kv)
+    context, pages = choose(asked, config.context_length, BATCH, page_bytes, available_bytes())
+    most = max(device.regimes.values())
+    return Limits(context, config.context_length, config.vocab, most, min(BATCH, most), pages)

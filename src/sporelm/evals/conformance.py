@@ -140,7 +140,7 @@ def rope(backend: Backend, *, style: str) -> Any:
 
 def attention(backend: Backend, *, dtype: DType, window: int | None) -> Any:
     """Two sequences over three pages: four rows at the end of 70 positions, one row at the end of 5."""
-    cache = backend.pages(3, KV_HEADS, HEAD_DIM, dtype)
+    cache = backend.page_pool(3, [(KV_HEADS, HEAD_DIM)], dtype)[0]
     canonical = values(3, 2, KV_HEADS, PAGE, HEAD_DIM).astype(dtype.numpy)
     backend.import_pages(cache, [0, 1, 2], canonical)
     tables = [np.array([0, 4, 5], np.int32), np.array([70, 5], np.int32), np.array([[2, 0], [1, 1]], np.int32)]

@@ -8,27 +8,45 @@ from typing import Any
 
 import numpy as np
 
+from sporelm.ops.arguments import ints, rows, within
 from sporelm.ops.op import op, require
 from sporelm.ops.spec import Spec, fixed, spec_of
+from sporelm.tensor.dtype import F16, F32
 
 PAGE = 64  # positions a page
 
 
+def cache_spec(cache: Any) -> Spec:
+    """The spec of a cache [pages, 2, kv_heads, PAGE, head_dim] of halves or floats. Raises OpError for another."""
+    pages = spec_of(cache)
+    shaped = len(pages.shape) == 5 and (pages.shape[1], pages.shape[3]) == (2, PAGE)
+    require(shaped, f"cache {pages} must be [pages, 2, kv_heads, {PAGE}, head_dim]")
+    require(pages.dtype in (F16, F32), f"cache {pages} must hold f16 or f32 elements")
+    return pages
+
+
 def stored(k: Any, v: Any, cache: Any, slots: Any) -> tuple[Spec, ...]:
     """Rule of `store_kv`: no result."""
-    keys, values, pages = spec_of(k), spec_of(v), spec_of(cache)
-    require(len(pages.shape) == 5, f"cache {pages} must be [pages, 2, kv_heads, {PAGE}, head_dim]")
+    keys, values, pages, where = rows("k", k), rows("v", v), cache_spec(cache), ints("slots", slots)
     width = fixed(pages.shape[2]) * fixed(pages.shape[4])
     require(keys == values and keys.shape[1] == width, f"k {keys} and v {values} must both have {width} columns")
-    require(spec_of(slots).shape == keys.shape[:1], f"slots {spec_of(slots)} must have one element a row of k {keys}")
+    require(where.shape == keys.shape[:1], f"slots {where} must have one element a row of k {keys}")
     return ()
+
+
+def slots_inside(k: Any, v: Any, cache: Any, slots: Any) -> None:
+    """Raise OpError for a slot outside the cache."""
+    within("slots", slots.numpy(), 0, cache.shape[0] * PAGE)
 
 
 def attended(
     q: Any, cache: Any, starts: Any, lengths: Any, pages: Any, *, scale: float, window: int | None = None
 ) -> Spec:
     """Rule of `attention`."""
-    queries, store = spec_of(q), spec_of(cache)
+    queries, store = rows("q", q), cache_spec(cache)
+    ints("starts", starts)
+    counts, tables = ints("lengths", lengths), ints("pages", pages, rank=2)
+    require(counts.shape == tables.shape[:1], f"pages {tables} must have one row an element of lengths {counts}")
     head_dim, kv_heads = fixed(store.shape[4]), fixed(store.shape[2])
     require(head_dim % 2 == 0, f"head_dim {head_dim} must be even")
     whole = fixed(queries.shape[1]) % (head_dim * kv_heads) == 0
@@ -37,7 +55,21 @@ def attended(
     return queries
 
 
-@op(stored, updates=("cache",))
+def sequences_inside(q: Any, cache: Any, starts: Any, lengths: Any, pages: Any, **options: Any) -> None:
+    """Raise OpError for rows outside q, lengths past the page table, or pages outside the cache."""
+    first, held, table = starts.numpy(), lengths.numpy(), pages.numpy()
+    counts = np.diff(first.astype(np.int64))
+    ordered = len(first) == len(held) + 1 and first[0] == 0 and first[-1] == q.shape[0] and (counts >= 0).all()
+    wanted = f"rise from 0 to the {q.shape[0]} rows of q in {len(held) + 1} elements"
+    require(bool(ordered), f"starts {first.tolist()[:8]} must {wanted}")
+    within("lengths", held, 0, table.shape[1] * PAGE + 1)
+    short = held < counts
+    require(not short.any(), f"lengths[{short.argmax()}] is less than the sequence's rows in this step")
+    used = np.arange(table.shape[1]) < -(-held[:, None] // PAGE)
+    within("pages", np.where(used, table, 0), 0, cache.shape[0])
+
+
+@op(stored, updates=("cache",), indices=slots_inside)
 def store_kv(k, v, cache, slots):  # k, v [tokens, kv_heads * head_dim], slots int32 [tokens]
     """Write each row's keys and values to its slot."""
     page, offset = slots // PAGE, slots % PAGE
@@ -47,7 +79,7 @@ def store_kv(k, v, cache, slots):  # k, v [tokens, kv_heads * head_dim], slots i
     return ()
 
 
-@op(attended)
+@op(attended, indices=sequences_inside)
 def attention(q, cache, starts, lengths, pages, *, scale, window=None):
     """Causal softmax(q k / sqrt) v of each sequence's rows over its own pages, grouped queries (Ainslie et al. 2023).
 
@@ -58,13 +90,13 @@ def attention(q, cache, starts, lengths, pages, *, scale, window=None):
     kv_heads, head_dim = cache.shape[2], cache.shape[4]
     out = np.zeros(q.shape, np.float32)
     for sequence, length in enumerate(lengths):
-        rows = slice(starts[sequence], starts[sequence + 1])
-        count = rows.stop - rows.start
+        new = slice(starts[sequence], starts[sequence + 1])
+        count = new.stop - new.start
         if count == 0:
             continue
         held = cache[pages[sequence, : -(-length // PAGE)]].astype(np.float32)  # [pages, 2, kv_heads, PAGE, head_dim]
         keys, values = held.transpose(1, 2, 0, 3, 4).reshape(2, kv_heads, -1, head_dim)[:, :, :length]
-        heads = q[rows].reshape(count, kv_heads, -1, head_dim)
+        heads = q[new].reshape(count, kv_heads, -1, head_dim)
         scores = np.einsum("tkgd,kpd->tkgp", heads * np.float32(scale), keys)
         place, row = np.arange(length), np.arange(length - count, length)[:, None]
         seen = place <= row if window is None else (place <= row) & (place > row - window)
@@ -72,5 +104,5 @@ def attention(q, cache, starts, lengths, pages, *, scale, window=None):
         weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
         weights /= weights.sum(axis=-1, keepdims=True)
         used = np.where(np.expand_dims(seen.any(axis=0), -1), values, 0)
-        out[rows] = np.einsum("tkgp,kpd->tkgd", weights, used).reshape(count, -1)
+        out[new] = np.einsum("tkgp,kpd->tkgd", weights, used).reshape(count, -1)
     return out

@@ -4,14 +4,15 @@ from typing import Any
 
 import numpy as np
 
+from sporelm.ops.arguments import rows
 from sporelm.ops.op import op, require
-from sporelm.ops.spec import Spec, spec_of
+from sporelm.ops.spec import Spec
 
 
 def like_both(x: Any, y: Any) -> Spec:
-    """The common spec of two arguments that must have one."""
-    left, right = spec_of(x), spec_of(y)
-    require(left == right, f"shapes and types must be equal, got {left} and {right}")
+    """The common spec of two arguments, float32 [rows, width], that must have one."""
+    left, right = rows("x", x), rows("y", y)
+    require(left == right, f"shapes must be equal, got {left} and {right}")
     return left
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from sporelm.errors import GraphError
 from sporelm.ops.op import Op, leaves
-from sporelm.ops.spec import Spec, spec_of
+from sporelm.ops.spec import Spec
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,22 +112,15 @@ class Graph:
 
 
 def trace(function: Callable[..., Mapping[str, Value]], inputs: Mapping[str, Spec]) -> Graph:
-    """Record what `function` does with inputs of these specs; it returns its outputs by name."""
+    """Record what `function` does with inputs of these specs; it returns its outputs by name.
+
+    Raises GraphError for an output that is no traced value: a plan would have nothing to compute for it.
+    """
     graph = Graph()
     values = {name: graph.input(name, spec) for name, spec in inputs.items()}
     outputs = function(**values)
-    graph.outputs = {name: value for name, value in outputs.items() if isinstance(value, Value)}
+    for name, value in outputs.items():
+        if not isinstance(value, Value):
+            raise GraphError(f"output {name} is the constant {value}, which no input changes; keep it out of the graph")
+    graph.outputs = dict(outputs)
     return graph.check()
-
-
-def constants(graph: Graph) -> list[Any]:
-    """The real tensors that the graph's calls hold, each once."""
-    seen: dict[int, Any] = {}
-    for call in graph.calls:
-        for value in leaves(call.args):
-            if not isinstance(value, Value):
-                seen.setdefault(id(value), value)
-    return list(seen.values())
-
-
-__all__ = ["Call", "Graph", "Value", "constants", "spec_of", "trace"]

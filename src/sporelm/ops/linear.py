@@ -9,10 +9,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from sporelm.ops.arguments import matrix, rows, vector
 from sporelm.ops.elementwise import silu_mul
 from sporelm.ops.op import op, require
 from sporelm.ops.spec import Extent, Spec, spec_of
 from sporelm.quant.activations import quantize_int8_32
+from sporelm.tensor.dtype import F32
 
 
 @dataclass(frozen=True)
@@ -45,41 +47,47 @@ class QuantizedRows(NamedTuple):
 
 
 def _row_count(x: Any, weight: Any) -> Extent:
-    rows, matrix = spec_of(x), spec_of(weight)
-    require(len(matrix.shape) == 2, f"weight {matrix} must have two dimensions [out, in]")
-    require(rows.shape[-1] == matrix.shape[1], f"x {rows} must have as many columns as weight {matrix}")
-    if rows.dtype is INT8_32:
-        activation = getattr(matrix.dtype, "activation", "float")
-        require(
-            activation == INT8_32.name, f"x is {INT8_32.name} but weight {matrix} multiplies {activation} activations"
-        )
-    return rows.shape[0]
+    given, packed = spec_of(x), matrix("weight", weight)
+    if given.dtype is not INT8_32:
+        rows("x", x)
+    require(given.shape[-1] == packed.shape[1], f"x {given} must have as many columns as weight {packed}")
+    activation = getattr(packed.dtype, "activation", "")
+    allowed = given.dtype is not INT8_32 or activation == INT8_32.name
+    require(allowed, f"x is {INT8_32.name} but weight {packed} multiplies {activation} activations")
+    return given.shape[0]
 
 
 def _product(x: Any, weight: Any, bias: Any = None) -> Spec:
-    from sporelm.tensor.dtype import F32
-
-    out = spec_of(weight).shape[0]
+    count, out = _row_count(x, weight), spec_of(weight).shape[0]
     if bias is not None:
-        require(spec_of(bias).shape == (out,), f"bias {spec_of(bias)} must have {out} elements")
-    return Spec((_row_count(x, weight), out), F32)
+        require(vector("bias", bias).shape == (out,), f"bias {spec_of(bias)} must have {out} elements")
+    return Spec((count, out), F32)
+
+
+def _alike(weights: tuple[Any, ...]) -> None:
+    formats = sorted({spec_of(weight).dtype.name for weight in weights})
+    require(len(formats) == 1, f"weights of one x must be of one number format, not of {' and '.join(formats)}")
 
 
 def _products(x: Any, weights: tuple[Any, ...], biases: tuple[Any, ...] = ()) -> tuple[Spec, ...]:
+    require(len(weights) > 0, "linear_group needs at least one weight")
     require(len(biases) in (0, len(weights)), f"{len(biases)} biases for {len(weights)} weights; give none or one each")
-    return tuple(
+    products = tuple(
         _product(x, weight, bias) for weight, bias in zip(weights, biases or [None] * len(weights), strict=True)
     )
+    _alike(weights)
+    return products
 
 
 def _gated(x: Any, gate: Any, up: Any) -> Spec:
     left, right = _product(x, gate), _product(x, up)
     require(left == right, f"gate gives {left} but up gives {right}")
+    _alike((gate, up))
     return left
 
 
 def _quantized(x: Any) -> Spec:
-    return Spec(spec_of(x).shape, INT8_32)
+    return Spec(rows("x", x).shape, INT8_32)
 
 
 @op(_quantized)

@@ -4,22 +4,23 @@ from typing import Any
 
 import numpy as np
 
+from sporelm.ops.arguments import rows, vector
 from sporelm.ops.op import op, require
 from sporelm.ops.spec import Spec, spec_of
 
 
 def normed(x: Any, weight: Any, *, eps: float) -> Spec:
     """Rule of `rms_norm`."""
-    rows, scale = spec_of(x), spec_of(weight)
-    require(scale.shape == rows.shape[-1:], f"weight {scale} must have one element a column of x {rows}")
-    return rows
+    wide, scale = rows("x", x), vector("weight", weight)
+    require(scale.shape == wide.shape[1:], f"weight {scale} must have one element a column of x {wide}")
+    return wide
 
 
 def normed_sum(x: Any, residual: Any, weight: Any, *, eps: float) -> tuple[Spec, Spec]:
     """Rule of `add_rms_norm`."""
-    rows = normed(x, weight, eps=eps)
-    require(spec_of(residual) == rows, f"residual {spec_of(residual)} must be like x {rows}")
-    return rows, rows
+    wide = normed(x, weight, eps=eps)
+    require(spec_of(residual) == wide, f"residual {spec_of(residual)} must be like x {wide}")
+    return wide, wide
 
 
 @op(normed)

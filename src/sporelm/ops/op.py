@@ -11,19 +11,28 @@ from sporelm.ops.spec import Spec
 ALL: dict[str, "Op"] = {}
 
 ShapeRule = Callable[..., Spec | tuple[Spec, ...]]
+IndexCheck = Callable[..., None]
 
 
 class Op:
     """One thing that can be computed.
 
     `meaning` is its definition on numpy arrays, `rule` gives the specs of its results from the specs of its
-    arguments, `updates` names the arguments that it changes in place.
+    arguments, `updates` names the arguments that it changes in place, `indices` reads the arguments that point into
+    others and raises OpError where one points outside.
     """
 
-    def __init__(self, meaning: Callable[..., Any], rule: ShapeRule, updates: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        meaning: Callable[..., Any],
+        rule: ShapeRule,
+        updates: tuple[str, ...],
+        indices: IndexCheck | None = None,
+    ) -> None:
         self.name = meaning.__name__
         self.meaning = meaning
         self.rule = rule
+        self.indices = indices
         parameters = signature(meaning).parameters.values()
         self.arguments = tuple(p.name for p in parameters if p.kind is Parameter.POSITIONAL_OR_KEYWORD)
         self.required = sum(
@@ -48,15 +57,28 @@ class Op:
         specs = self.rule(*args, **options)
         return specs if isinstance(specs, tuple) else (specs,)
 
+    def check(self, args: Sequence[Any], options: Mapping[str, Any]) -> tuple[Spec, ...]:
+        """Specs of the results of real tensors. Raises OpError when they do not fit or an index points outside.
+
+        For eager runs, whose arguments may come from anywhere. The steps of a plan are vouched for by whoever fills
+        their arrays: reading every index again at each step would cost more than many of the ops.
+        """
+        specs = self.results(args, options)
+        if self.indices:
+            self.indices(*args, **options)
+        return specs
+
     def __repr__(self) -> str:
         return f"ops.{self.name}"
 
 
-def op(rule: ShapeRule, *, updates: tuple[str, ...] = ()) -> Callable[[Callable[..., Any]], Op]:
+def op(
+    rule: ShapeRule, *, updates: tuple[str, ...] = (), indices: IndexCheck | None = None
+) -> Callable[[Callable[..., Any]], Op]:
     """Make a numpy meaning an op, found by name in `ALL`."""
 
     def declare(meaning: Callable[..., Any]) -> Op:
-        declared = Op(meaning, rule, updates)
+        declared = Op(meaning, rule, updates, indices)
         ALL[declared.name] = declared
         return declared
 

@@ -2,22 +2,23 @@
 
 from typing import Any
 
-from sporelm.ops.attention import store_kv
+from sporelm.ops.arguments import ints, rows, within
+from sporelm.ops.attention import slots_inside, store_kv
 from sporelm.ops.op import op, require
-from sporelm.ops.spec import Spec, fixed, spec_of
+from sporelm.ops.spec import Spec, fixed
 
 STYLES = ("half", "adjacent")
 
 
 def rotated(x: Any, positions: Any, table: Any, *, head_dim: int, style: str) -> Spec:
     """Rule of `rope`."""
-    rows, angles, where = spec_of(x), spec_of(table), spec_of(positions)
+    wide, angles, where = rows("x", x), rows("table", table), ints("positions", positions)
     require(style in STYLES, f"rope style {style!r} must be one of {STYLES}")
-    require(fixed(rows.shape[-1]) % head_dim == 0, f"x {rows} must be whole heads of {head_dim}")
-    rotary = fixed(angles.shape[-1])
+    require(fixed(wide.shape[1]) % head_dim == 0, f"x {wide} must be whole heads of {head_dim}")
+    rotary = fixed(angles.shape[1])
     require(rotary <= head_dim and rotary % 2 == 0, f"table {angles} must rotate an even part of a head")
-    require(where.shape == rows.shape[:1], f"positions {where} must have one element a row of x {rows}")
-    return rows
+    require(where.shape == wide.shape[:1], f"positions {where} must have one element a row of x {wide}")
+    return wide
 
 
 def rotated_and_stored(
@@ -29,7 +30,18 @@ def rotated_and_stored(
     return rotated(q, positions, table, head_dim=head_dim, style=style)
 
 
-@op(rotated)
+def positions_inside(x: Any, positions: Any, table: Any, **options: Any) -> None:
+    """Raise OpError for a position outside the table."""
+    within("positions", positions.numpy(), 0, table.shape[0])
+
+
+def places_inside(q: Any, k: Any, v: Any, positions: Any, table: Any, cache: Any, slots: Any, **options: Any) -> None:
+    """Raise OpError for a position outside the table or a slot outside the cache."""
+    positions_inside(k, positions, table)
+    slots_inside(k, v, cache, slots)
+
+
+@op(rotated, indices=positions_inside)
 def rope(x, positions, table, *, head_dim, style):
     """Rotate pairs of each head by the angles of the row's position.
 
@@ -49,7 +61,7 @@ def rope(x, positions, table, *, head_dim, style):
     return heads.reshape(x.shape)
 
 
-@op(rotated_and_stored, updates=("cache",))
+@op(rotated_and_stored, updates=("cache",), indices=places_inside)
 def rope_store(q, k, v, positions, table, cache, slots, *, head_dim, style):
     """Rotate q and k, store k and v in the cache, return the rotated q."""
     rotated_k = rope.meaning(k, positions, table, head_dim=head_dim, style=style)

@@ -4,39 +4,46 @@ from typing import Any
 
 import numpy as np
 
+from sporelm.ops.arguments import ints, matrix, rows, within
 from sporelm.ops.op import op, require
-from sporelm.ops.spec import Spec, spec_of
+from sporelm.ops.spec import Spec
 from sporelm.tensor.dtype import F32, I32
 
 
 def _looked_up(ids: Any, table: Any) -> Spec:
-    return Spec((spec_of(ids).shape[0], spec_of(table).shape[1]), F32)
+    return Spec((ints("ids", ids).shape[0], matrix("table", table).shape[1]), F32)
 
 
-def _selected(x: Any, rows: Any) -> Spec:
-    return Spec((spec_of(rows).shape[0], *spec_of(x).shape[1:]), spec_of(x).dtype)
+def _selected(x: Any, wanted: Any) -> Spec:
+    return Spec((ints("rows", wanted).shape[0], rows("x", x).shape[1]), F32)
+
+
+def _rows_inside(x: Any, wanted: Any) -> None:
+    within("rows", wanted.numpy(), 0, x.shape[0])
 
 
 def _one_each(logits: Any) -> Spec:
-    return Spec(spec_of(logits).shape[:1], I32)
+    return Spec(rows("logits", logits).shape[:1], I32)
 
 
 def _k_each(logits: Any, *, k: int) -> tuple[Spec, Spec]:
-    rows, vocab = spec_of(logits).shape
+    outputs, vocab = rows("logits", logits).shape
     require(isinstance(vocab, int) and 1 <= k <= vocab, f"k {k} must lie between 1 and the {vocab} logits of a row")
-    return Spec((rows, k), F32), Spec((rows, k), I32)
+    return Spec((outputs, k), F32), Spec((outputs, k), I32)
 
 
 @op(_looked_up)
 def embedding(ids, table):  # ids int32 [tokens], table [vocab, width] of any format
-    """The table's row of each id, as float32."""
-    return table.take(ids)
+    """The table's row of each id, as float32; NaN for an id outside the table."""
+    known = (ids >= 0) & (ids < table.shape[0])
+    found = table.take(np.where(known, ids, 0))
+    return np.where(known[:, None], found, np.float32("nan"))
 
 
-@op(_selected)
-def select_rows(x, rows):  # x [tokens, width], rows int32 [outputs]
+@op(_selected, indices=_rows_inside)
+def select_rows(x, wanted):  # x [tokens, width], wanted int32 [outputs]
     """The rows whose results are wanted."""
-    return x[rows]
+    return x[wanted]
 
 
 @op(_one_each)

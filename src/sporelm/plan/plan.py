@@ -1,24 +1,24 @@
 """Plan: one traced graph made runnable, with one program per regime (one token, few, many)."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 from threading import Lock
 from typing import Any
 
 import numpy as np
 
 from sporelm.backends.backend import Backend, Placement, Program, Progress
+from sporelm.backends.meaning import check_updates, mapped, substituted
 from sporelm.errors import OpError
 from sporelm.ops import Graph, Spec, Symbol, Value
 from sporelm.plan.memory import Lifetime, place
 from sporelm.plan.rules import rewrite
+from sporelm.plan.split import SplitProgram
 from sporelm.tensor.dtype import DType
 
 TOKENS, ROWS = "tokens", "rows"
 # Extents that no step of a regime takes beyond the regime's tokens: an output row is a token's row.
 BOUNDED = (TOKENS, ROWS)
-# Ops whose result's rows depend on the same rows alone: a back-end may run a series of them without a barrier.
-ROW_BY_ROW = frozenset({"add", "add_rms_norm", "embedding", "quantize_rows", "rms_norm", "rope", "silu_mul"})
 
 
 @dataclass(frozen=True)
@@ -27,8 +27,8 @@ class Regime:
 
     name: str
     graph: Graph
-    placement: Placement
     program: Program
+    nbytes: int  # of the memory for its values
 
 
 class Plan:
@@ -38,27 +38,32 @@ class Plan:
     """
 
     def __init__(self, graph: Graph, backend: Backend) -> None:
-        """Rewrite `graph` by the back-end's rules. Raises GraphError if it is not legal."""
+        """Rewrite `graph` by the back-end's rules, constants that are views copied first.
+
+        Raises GraphError if it is not legal, BackendError for a view of a packed weight or a cache.
+        """
         self.backend = backend
-        self.graph = rewrite(graph.check(), backend.rules)
+        self.graph = rewrite(with_whole_constants(graph.check(), backend), backend.rules)
         self.symbols = symbols(self.graph)
         self.built: dict[str, Regime] = {}
         self._building = Lock()
-        # The mappings checked last and their program: a decode loop that passes the same objects is not checked again.
-        self._seen: tuple[Mapping[str, np.ndarray], Mapping[str, int], Program] | None = None
+        # The mappings checked last, their extents and their program: a decode loop that passes the same objects is not
+        # checked again.
+        self._seen: tuple[Mapping[str, np.ndarray], Mapping[str, int], list[int], Program] | None = None
 
     def run(self, arrays: Mapping[str, np.ndarray], extents: Mapping[str, int]) -> dict[str, np.ndarray]:
         """Run one step: every input of the graph by name, every symbol's extent by its name.
 
         Outputs are views that the next run overwrites. Raises OpError if arrays or extents do not fit the graph. A
-        mapping that is passed again must still hold arrays of the same shapes.
+        mapping that is passed again must still hold arrays of the same shapes. Whoever fills the arrays vouches for the
+        indices in them (positions, slots, pages, lengths, rows): they are not compared with what they point into.
         """
         seen = self._seen
-        if seen is None or seen[0] is not arrays or seen[1] is not extents:
+        if seen is None or seen[0] is not arrays or seen[1] is not extents or seen[2] != [*extents.values()]:
             name = self.regime_of(extents)
             self.check_arrays(arrays, extents)
-            seen = self._seen = (arrays, extents, self.regime(name).program)
-        return seen[2].run(arrays, extents)
+            seen = self._seen = (arrays, extents, [*extents.values()], self.regime(name).program)
+        return seen[3].run(arrays, extents)
 
     def regime_of(self, extents: Mapping[str, int]) -> str:
         """The first regime that holds a step of these extents."""
@@ -95,9 +100,31 @@ class Plan:
         with self._building:
             if name not in self.built:
                 graph = bounded(self.graph, dict.fromkeys(BOUNDED, self.backend.regimes[name]))
-                placement = placement_of(graph, self.backend)
-                self.built[name] = Regime(name, graph, placement, self.backend.program(graph, placement, name))
+                self.built[name] = Regime(name, graph, *self._program(graph, name))
             return self.built[name]
+
+    def _program(self, graph: Graph, regime: str) -> tuple[Program, int]:
+        """A regime's program and the bytes of its values: the back-end's own of all calls, or one with gaps."""
+        whole = self.backend.compile(graph)
+        if whole is not None:
+            return whole, 0
+
+        def native(part: Graph) -> tuple[Program, int]:
+            placement = placement_of(part, self.backend)
+            return self.backend.program(part, placement, regime), placement.nbytes
+
+        if all(self.backend.kernel(call, regime) is not None for call in graph.calls):
+            return native(graph)
+        split = SplitProgram(graph, self.backend, regime, native)
+        return split, split.nbytes
+
+    def close(self) -> None:
+        """Free the programs made so far. A step after that makes them anew, if the back-end is still open."""
+        self._seen = None
+        with self._building:
+            for regime in self.built.values():
+                regime.program.free()
+            self.built.clear()
 
     def prepare(self, regimes: Iterable[str] | None = None, progress: Progress | None = None) -> None:
         """Make the programs of these regimes (default: all) ahead of their first use."""
@@ -120,9 +147,19 @@ class Plan:
         return len(self.built)
 
     @property
+    def gaps(self) -> dict[str, int]:
+        """Calls that some regime leaves to the reference, by op."""
+        left = [
+            call.op.name
+            for call in self.graph.calls
+            if any(self.backend.kernel(call, regime) is None for regime in self.backend.regimes)
+        ]
+        return {name: left.count(name) for name in sorted(set(left))}
+
+    @property
     def arena_bytes(self) -> dict[str, int]:
         """Bytes for the values of a step, for each regime made so far."""
-        return {name: regime.placement.nbytes for name, regime in self.built.items()}
+        return {name: regime.nbytes for name, regime in self.built.items()}
 
     def describe(self) -> str:
         """The plan in a few lines for people: its calls by op, its symbols, its programs and their memory."""
@@ -135,6 +172,8 @@ class Plan:
             f"symbols: {', '.join(map(str, self.symbols.values())) or 'none'}",
             f"rules: {', '.join(self.backend.rules) or 'none'}",
         ]
+        if self.gaps:
+            lines.append("left to the reference: " + ", ".join(f"{count} {name}" for name, count in self.gaps.items()))
         for name, limit in self.backend.regimes.items():
             made = f"arena {self.arena_bytes[name]} bytes" if name in self.built else "not made yet"
             lines.append(f"regime {name} (up to {limit} tokens): {made}")
@@ -165,23 +204,40 @@ def bounded(graph: Graph, limits: Mapping[str, int]) -> Graph:
     for name, value in graph.inputs.items():
         values[id(value)] = copy.input(name, Spec(tuple(map(bound, value.shape)), value.dtype))
     for call in graph.calls:
-        results = copy.record(call.op, _substituted(call.args, values), call.options)
+        results = copy.record(call.op, substituted(call.args, values), call.options)
         results = () if results is None else results if isinstance(results, tuple) else (results,)
         values |= {id(old): new for old, new in zip(call.results, results, strict=True)}
     copy.outputs = {name: values[id(value)] for name, value in graph.outputs.items()}
     return copy.check()
 
 
-def lifetimes(graph: Graph) -> dict[int, tuple[Value, int, int]]:
+def with_whole_constants(graph: Graph, backend: Backend) -> Graph:
+    """The graph with each constant that is seen through a view replaced by a copy, one for all its uses."""
+    copies: dict[int, Any] = {}
+
+    def whole(value: Any) -> Any:
+        if not isinstance(value, Value) and id(value) not in copies:
+            copies[id(value)] = backend.contiguous(value)
+        return copies.get(id(value), value)
+
+    calls = []
+    for call in graph.calls:
+        args = mapped(call.args, whole)
+        check_updates(call.op, call.args, args)
+        calls.append(replace(call, args=args))
+    return graph.with_calls(calls)
+
+
+def lifetimes(graph: Graph, row_by_row: Collection[str] = ()) -> dict[int, tuple[Value, int, int]]:
     """For each value, by id: the value, the call that defines it (-1: an input), and the last that needs its memory.
 
-    A life that ends in a series of row-by-row calls lasts to the end of the series, because some threads may still be
-    at its first call when others are at its last. Outputs live to the end.
+    A back-end may run a series of row-by-row calls without a barrier: a life that ends in one lasts to the end of the
+    series, because some threads may still be at its first call when others are at its last. Outputs live to the end.
     """
     end = len(graph.calls)
     settled = [0] * end  # the call after which all threads are done with this one
     for position in range(end - 1, -1, -1):
-        series = [call.op.name in ROW_BY_ROW for call in graph.calls[position : position + 2]] == [True, True]
+        series = [call.op.name in row_by_row for call in graph.calls[position : position + 2]] == [True, True]
         settled[position] = settled[position + 1] if series else position
     lives = {id(value): (value, -1, 0) for value in graph.inputs.values()}
     for position, call in enumerate(graph.calls):
@@ -196,14 +252,6 @@ def lifetimes(graph: Graph) -> dict[int, tuple[Value, int, int]]:
 
 def placement_of(graph: Graph, backend: Backend) -> Placement:
     """Where each value of a graph lies in one arena, with the sizes that the back-end gives values."""
-    lives = lifetimes(graph)
+    lives = lifetimes(graph, backend.row_by_row)
     placed = place([Lifetime(backend.value_bytes(value.spec), first, last) for value, first, last in lives.values()])
     return Placement(dict(zip(lives, placed.offsets, strict=True)), placed.nbytes)
-
-
-def _substituted(args: tuple[Any, ...], values: Mapping[int, Value]) -> tuple[Any, ...]:
-    """The arguments with each traced value replaced by its copy."""
-    return tuple(
-        _substituted(arg, values) if isinstance(arg, tuple) else values[id(arg)] if isinstance(arg, Value) else arg
-        for arg in args
-    )

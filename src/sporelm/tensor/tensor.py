@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from sporelm.errors import OpError
 from sporelm.tensor.dtype import ElementType
 from sporelm.tensor.layout import Layout
 
@@ -20,6 +21,9 @@ class Device(Protocol):
 
     def to_numpy(self, tensor: "Tensor") -> np.ndarray:
         """The tensor's values as a numpy array of its logical shape."""
+
+    def contiguous(self, tensor: "Tensor") -> "Tensor":
+        """The tensor itself unless it is a view; otherwise a copy of what the view shows."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +48,25 @@ class Tensor:
         return replace(self, layout=layout)
 
     def numpy(self) -> np.ndarray:
+        """The values, of the logical shape, as this layout shows them."""
         return self.device.to_numpy(self)
+
+    def contiguous(self) -> "Tensor":
+        """The same values as a tensor of its own; this very tensor if it is no view."""
+        return self.device.contiguous(self)
 
     def __repr__(self) -> str:
         return f"Tensor({self.dtype.name}, {list(self.shape)}, {self.device.name})"
+
+
+def seen_through(elements: np.ndarray, layout: Layout) -> np.ndarray:
+    """A read-only view of `elements`, a flat array, through a layout. Raises OpError if the layout leaves them."""
+    reach = [stride * (length - 1) for length, stride in zip(layout.shape, layout.strides, strict=True)]
+    low = layout.offset + sum(step for step in reach if step < 0)
+    high = layout.offset + sum(step for step in reach if step > 0)
+    if not layout.size:
+        return np.zeros(layout.shape, elements.dtype)
+    if low < 0 or high >= elements.size:
+        raise OpError(f"layout {layout} reaches from {low} to {high}, there are elements 0 to {elements.size - 1}")
+    strides = [stride * elements.itemsize for stride in layout.strides]
+    return np.lib.stride_tricks.as_strided(elements[layout.offset :], layout.shape, strides, writeable=False)

@@ -180,7 +180,7 @@ def test_attention_over_pages(window: int | None) -> None:
     """Three sequences of different lengths over scattered pages, one of them without rows in this step."""
     heads, kv_heads, dim = 6, 2, 4
     lengths, counts, pages = [70, 3, 130], [5, 0, 1], [[4, 1, 0], [2, 0, 0], [0, 5, 3]]
-    cache = BACKEND.pages(6, kv_heads, dim, dtype.F32)
+    cache = BACKEND.page_pool(6, [(kv_heads, dim)], dtype.F32)[0]
     kept = []
     for sequence, length in enumerate(lengths):
         keys, values = random(length, kv_heads * dim, seed=sequence), random(length, kv_heads * dim, seed=9 + sequence)
@@ -205,7 +205,7 @@ def test_rope_store_is_its_parts() -> None:
         tensor(rope_table(9, 4, 10.0)),
     )
     where, slots = ints(6, 7, 8), ints(70, 1, 127)
-    together, apart = BACKEND.pages(2, 2, 4, dtype.F32), BACKEND.pages(2, 2, 4, dtype.F32)
+    together, apart = BACKEND.page_pool(2, [(2, 4)], dtype.F32)[0], BACKEND.page_pool(2, [(2, 4)], dtype.F32)[0]
     turned = ops.rope_store(q, k, v, where, table, together, slots, head_dim=4, style="half")
     ops.store_kv(ops.rope(k, where, table, head_dim=4, style="half"), v, apart, slots)
     assert_close(turned.numpy(), ops.rope(q, where, table, head_dim=4, style="half").numpy(), "exact")

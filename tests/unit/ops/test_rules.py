@@ -31,10 +31,10 @@ def weight(out: int, width: int, number_format: Any = F32) -> Any:
     return BACKEND.pack(StoredTensor("w", number_format, values.shape, quantize_tensor(number_format, values)))
 
 
-CACHE = BACKEND.pages(2, 2, 4, dtype.F32)
+CACHE = BACKEND.page_pool(2, [(2, 4)], dtype.F32)[0]
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "add shapes": (lambda: ops.add(f32(2, 3), f32(3, 2)), r"must be equal, got f32\[2, 3\] and f32\[3, 2\]"),
-    "add types": (lambda: ops.add(f32(2), i32(2)), "must be equal"),
+    "add types": (lambda: ops.add(f32(2, 3), i32(2, 3)), r"y i32\[2, 3\] must hold f32 elements"),
     "too few": (lambda: ops.add(f32(2)), "add takes x, y; got 1 arguments"),
     "unknown option": (lambda: ops.add(f32(2), f32(2), eps=1), "add has no option eps"),
     "norm weight": (lambda: ops.rms_norm(f32(2, 3), f32(4), eps=1e-5), "one element a column of x"),

@@ -26,6 +26,7 @@ class Regimes(ReferenceBackend):
     """The reference with three regimes, real sizes, and a list of the programs it was asked for."""
 
     regimes: Mapping[str, int] = {"one": 1, "few": 4, "many": 16}
+    row_by_row = frozenset({"add"})
 
     def __init__(self) -> None:
         super().__init__()

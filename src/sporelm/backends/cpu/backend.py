@@ -1,5 +1,6 @@
 """The CPU as a back-end: kernels traced from Python, compiled for this very CPU, run by a team of threads."""
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -7,7 +8,8 @@ import llvmlite
 import numpy as np
 
 from sporelm import settings
-from sporelm.backends.backend import Placement, Ready, WeightArray
+from sporelm.backends.backend import Placement, Program, Ready, WeightArray
+from sporelm.backends.context import Context
 from sporelm.backends.cpu import target as targets
 from sporelm.backends.cpu.formats import FORMATS, Panels
 from sporelm.backends.cpu.formats.f32 import F32Panels
@@ -15,12 +17,22 @@ from sporelm.backends.cpu.jit import Compiler, Kernel
 from sporelm.backends.cpu.kernels.pack import pack
 from sporelm.backends.cpu.kernels.pages import Pages
 from sporelm.backends.cpu.limits import measure
-from sporelm.backends.cpu.lowering import RULES
+from sporelm.backends.cpu.lowering import ROW_BY_ROW, RULES
 from sporelm.backends.cpu.memory import Heap
 from sporelm.backends.cpu.program import CpuProgram
 from sporelm.backends.cpu.run_native import run_kernel
-from sporelm.backends.cpu.storage import Packed, PageStore, Stored, as_array, value_bytes
+from sporelm.backends.cpu.storage import (
+    Packed,
+    PageMemory,
+    PageStore,
+    Stored,
+    as_array,
+    is_view,
+    page_store,
+    value_bytes,
+)
 from sporelm.backends.cpu.team import Team
+from sporelm.backends.meaning import contiguous_arguments, run_gap
 from sporelm.errors import BackendError
 from sporelm.ops import ALL, Call, Graph, Op, Spec, Value, quantize_rows
 from sporelm.ops.attention import PAGE
@@ -29,7 +41,7 @@ from sporelm.ops.op import leaves
 from sporelm.ops.spec import spec_of
 from sporelm.tensor.dtype import DType, ElementType, dtype_of
 from sporelm.tensor.layout import Layout
-from sporelm.tensor.tensor import Tensor
+from sporelm.tensor.tensor import Tensor, seen_through
 
 FEW = 16  # tokens up to which streaming the weights past all tokens is faster than blocking
 
@@ -38,15 +50,16 @@ class CpuBackend:
     """Numbers in this process's memory; `threads` threads, the caller's among them."""
 
     name = "cpu"
-    rules = ("add_rms_norm", "linear_group", "linear_silu_mul", "rope_store", "quantize_rows")
+    rules: tuple[str, ...] = ("add_rms_norm", "linear_group", "linear_silu_mul", "rope_store", "quantize_rows")
+    row_by_row = ROW_BY_ROW
     regimes: Mapping[str, int] = {"one": 1, "few": FEW, "many": 512}
 
     def __init__(self, threads: int | None = None, target: str | None = None) -> None:
+        self.context = Context(self.name)
         self.target = targets.choose(target)
         self.compiler = Compiler(self.target)
         self.team = Team(self.compiler, threads or settings.THREADS.integer or 1)
         self._heap = Heap()
-        self._page_heap = Heap()
         self._kinds: dict[str, Panels] = {name: kind(self.target.lanes) for name, kind in FORMATS.items()}
 
     def probe(self) -> Ready:
@@ -68,29 +81,42 @@ class CpuBackend:
     # ---- tensors
 
     def tensor(self, array: np.ndarray) -> Tensor:
+        self.context.check()
         dtype = dtype_of(array)
-        tensor = self._empty(Spec(array.shape, dtype))
-        self._view(tensor)[...] = array
-        return tensor
+        spec = Spec(array.shape, dtype)
+        stored = Stored(self._heap.take(value_bytes(spec)), array.shape)
+        self._values(stored, dtype)[...] = array
+        return Tensor(dtype, Layout.contiguous(array.shape), stored, self)
 
-    def _empty(self, spec: Spec) -> Tensor:
-        storage = Stored(self._heap.take(value_bytes(spec)))
-        return Tensor(spec.dtype, Layout.contiguous(spec.bound), storage, self)
+    def _values(self, stored: Stored, dtype: DType) -> np.ndarray:
+        return as_array(stored.array, stored.shape, dtype)
 
-    def _view(self, tensor: Tensor) -> np.ndarray:
-        assert isinstance(tensor.dtype, DType)
-        return as_array(tensor.storage.array, tensor.shape, tensor.dtype)
+    def is_plain(self, tensor: Tensor) -> bool:
+        return type(tensor.storage) is Stored and isinstance(tensor.dtype, DType)
 
     def to_numpy(self, tensor: Tensor) -> np.ndarray:
-        if not isinstance(tensor.dtype, DType) or len(tensor.shape) > 2:
+        self.context.check()
+        if not self.is_plain(tensor):
             raise BackendError(f"{tensor} has a layout of its own; export it instead of reading it")
-        return self._view(tensor).copy()
+        assert isinstance(tensor.dtype, DType)
+        values = self._values(tensor.storage, tensor.dtype)
+        if not is_view(tensor):
+            return values[: tensor.shape[0]].copy()
+        return seen_through(np.ascontiguousarray(values).reshape(-1), tensor.layout).copy()
+
+    def contiguous(self, tensor: Tensor) -> Tensor:
+        if not is_view(tensor):
+            return tensor
+        if not self.is_plain(tensor):
+            raise BackendError(f"{tensor} is a view of a packed weight, a cache or rounded rows; pass the whole tensor")
+        return self.tensor(self.to_numpy(tensor))
 
     def kind_of(self, format: Any) -> Panels:
         """How weights of a format lie; one without panels of its own is widened to F32."""
         return self._kinds.get(format.name, self._kinds[F32Panels.name])
 
     def pack(self, weight: WeightArray) -> Tensor:
+        self.context.check()
         if len(weight.shape) == 1:
             return self.tensor(np.ascontiguousarray(weight.dequantize(), np.float32))
         kind = self.kind_of(weight.format)
@@ -101,7 +127,7 @@ class CpuBackend:
         fields = {"source": source.ctypes.data, "row_bytes": source.shape[1], "rows": rows, "width": width}
         fields |= {"groups": kind.groups(width), "out": out.ctypes.data, "panel_bytes": kind.panel_bytes(width)}
         run_kernel(self.compiler, pack(self.target, kind), fields, kind.panels(rows))
-        storage = Packed(out, kind, rows, width)
+        storage = Packed(out, (rows, width), kind)
         return Tensor(weight.format, Layout.contiguous(tuple(weight.shape)), storage, self)
 
     def packed_bytes(self, format: Any, shape: tuple[int, ...]) -> int:
@@ -111,18 +137,20 @@ class CpuBackend:
 
     # ---- pages
 
-    def pages(self, count: int, kv_heads: int, head_dim: int, dtype: ElementType) -> Tensor:
-        return self.page_pool(count, [(kv_heads, head_dim)], dtype)[0]
-
     def page_pool(self, count: int, heads: Sequence[tuple[int, int]], dtype: ElementType) -> list[Tensor]:
         sizes = [self.page_bytes(*head, dtype) for head in heads]
         stride = sum(sizes)
-        memory = self._page_heap.take(count * stride)
+        memory = PageMemory(self.context, count * stride, f"{count} pages of {len(heads)} layers")
         caches = []
         for number, (kv_heads, head_dim) in enumerate(heads):
-            layout = Layout.contiguous((count, 2, kv_heads, PAGE, head_dim))
-            caches.append(Tensor(dtype, layout, PageStore(memory[sum(sizes[:number]) :], stride), self))
+            shape = (count, 2, kv_heads, PAGE, head_dim)
+            store = PageStore(memory.array[sum(sizes[:number]) :], shape, stride, memory)
+            caches.append(Tensor(dtype, Layout.contiguous(shape), store, self))
         return caches
+
+    def free_pages(self, caches: Sequence[Tensor]) -> None:
+        for cache in caches:
+            cache.storage.memory.free()
 
     def page_bytes(self, kv_heads: int, head_dim: int, dtype: ElementType) -> int:
         return Pages(head_dim, dtype.name).page_bytes(kv_heads)
@@ -132,7 +160,7 @@ class CpuBackend:
         count, _, kv_heads, _, head_dim = cache.shape
         layout = Pages(head_dim, cache.dtype.name)
         assert isinstance(cache.dtype, DType)
-        store: PageStore = cache.storage
+        store = page_store(cache)
         shape, size = (count, kv_heads, 2, layout.padded * PAGE), cache.dtype.nbytes
         strides = (store.stride, 2 * layout.half_bytes, layout.half_bytes, size)
         whole = np.lib.stride_tricks.as_strided(store.array.view(cache.dtype.numpy), shape, strides)
@@ -154,20 +182,24 @@ class CpuBackend:
 
     def run(self, op: Op, args: Sequence[Any], options: Mapping[str, Any]) -> Any:
         """One op as a program of its own: the same kernels, at fixed extents."""
-        args = self._rounded(op, args)
-        specs = op.results(args, options)
+        self.context.check()
+        args = contiguous_arguments(self, op, args)
+        specs = op.check(args, options)
         graph = Graph()
         results = tuple(Value(graph, spec, str(number)) for number, spec in enumerate(specs))
+        call = Call(op, tuple(self._rounded(op, args)), dict(options), results)
+        if self.kernel(call, "many") is None:
+            return run_gap(self, op, args, options)
         tensors = [self._fresh(spec) for spec in specs]
-        graph.calls.append(Call(op, tuple(args), dict(options), results))
+        graph.calls.append(call)
         by_value = {id(value): tensor for value, tensor in zip(results, tensors, strict=True)}
-        EagerProgram(graph, by_value, self).run_once(args, op)
+        EagerProgram(graph, by_value, self).run_once(call.args, op)
         return tensors[0] if len(tensors) == 1 else tuple(tensors) or None
 
     def _fresh(self, spec: Spec) -> Tensor:
         memory = np.zeros(value_bytes(spec) + 64, np.uint8)
         start = -memory.ctypes.data % 64
-        storage = Stored(memory[start : start + value_bytes(spec)])
+        storage = Stored(memory[start : start + value_bytes(spec)], spec.bound)
         return Tensor(spec.dtype, Layout.contiguous(spec.bound), storage, self)
 
     def _rounded(self, op: Op, args: Sequence[Any]) -> Sequence[Any]:
@@ -183,8 +215,11 @@ class CpuBackend:
     def kernel(self, call: Call, regime: str) -> Any | None:
         return RULES.get(call.op.name)
 
+    def compile(self, graph: Graph) -> Program | None:
+        return None
+
     def program(self, graph: Graph, placement: Placement, regime: str) -> CpuProgram:
-        program = CpuProgram(graph, placement, self.compiler, self.team, FEW)
+        program = CpuProgram(graph, placement, self.compiler, self.team, FEW, self.context)
         self.compiler.rest()
         return program
 
@@ -199,7 +234,11 @@ class CpuBackend:
         return None
 
     def close(self) -> None:
+        """Stop the threads. Programs and caches that somebody still holds are freed, and reported as leaks."""
+        leaks = self.context.close()
         self.team.close()
+        if leaks:
+            warnings.warn(f"back-end {self.name} was closed before {'; '.join(leaks)}", ResourceWarning, stacklevel=2)
 
 
 class EagerProgram(CpuProgram):
@@ -207,7 +246,7 @@ class EagerProgram(CpuProgram):
 
     def __init__(self, graph: Graph, tensors: Mapping[int, Tensor], backend: CpuBackend) -> None:
         self._tensors = tensors
-        super().__init__(graph, Placement({}, 0), backend.compiler, backend.team, FEW)
+        super().__init__(graph, Placement({}, 0), backend.compiler, backend.team, FEW, backend.context)
 
     def address(self, value: Any) -> int:
         tensor = self._tensors[id(value)] if isinstance(value, Value) else value

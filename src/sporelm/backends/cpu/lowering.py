@@ -4,12 +4,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from sporelm.backends.cpu.formats import BlockPanels
 from sporelm.backends.cpu.jit import Kernel
 from sporelm.backends.cpu.kernels import attention as att
 from sporelm.backends.cpu.kernels import elementwise, linear, linear_many, norm, quantize, rope, rows
 from sporelm.backends.cpu.kernels.attention_tile import attention_tile
 from sporelm.backends.cpu.kernels.pages import Pages
-from sporelm.backends.cpu.storage import Packed, row_bytes
+from sporelm.backends.cpu.storage import Packed, page_store, row_bytes
 from sporelm.backends.cpu.target import Target
 from sporelm.errors import BackendError
 from sporelm.ops import Call
@@ -18,7 +19,8 @@ from sporelm.ops.spec import Extent, Symbol, fixed, spec_of
 
 NO_WINDOW = 1 << 40
 ANY = (0, 1 << 40)
-DERIVED = ("splits", "tiles", "decoding")  # cells that follow from a step's lengths
+# Ops whose item i reads only item i of what came just before: a series of them over the same rows needs no barrier.
+ROW_BY_ROW = frozenset({"add", "add_rms_norm", "embedding", "quantize_rows", "rms_norm", "silu_mul"})
 
 
 @dataclass
@@ -30,7 +32,7 @@ class Entry:
     count: "Cell"
     factor: int = 1
     grain: int = 1
-    rowwise: bool = False  # item i reads only item i of what came just before
+    rowwise: bool = False  # of an op in ROW_BY_ROW
     guard: tuple["Cell", int, int] | None = None  # skipped unless the cell lies between
 
 
@@ -67,15 +69,17 @@ class Lowering:
 
     places: Places
     entries: list[Entry] = field(default_factory=list)
+    rowwise: bool = False  # whether the call at hand is row by row
 
     def lower(self, call: Call) -> None:
         rule = RULES.get(call.op.name)
         if rule is None:
             raise BackendError(f"the CPU has no kernel for {call.op.name}; run it with --backend reference")
+        self.rowwise = call.op.name in ROW_BY_ROW
         rule(self, call)
 
     def emit(self, kernel: Kernel, fields: dict[str, Any], count: Cell, **more: Any) -> None:
-        self.entries.append(Entry(kernel, fields, count, **more))
+        self.entries.append(Entry(kernel, fields, count, rowwise=self.rowwise, **more))
 
     def at(self, value: Any) -> int:
         return self.places.address(value)
@@ -105,7 +109,7 @@ def _elementwise(kernel: Callable[[Target], Kernel]) -> Callable[[Lowering, Call
         tokens, width = spec_of(x).shape
         values = {"x": low.at(x), "y": low.at(y), "out": low.at(call.results[0])}
         fields = values | {"stride": _stride(x), "vectors": low.vectors(fixed(width))}
-        low.emit(kernel(low.places.target), fields, cell_of(tokens), grain=low.row_grain(tokens), rowwise=True)
+        low.emit(kernel(low.places.target), fields, cell_of(tokens), grain=low.row_grain(tokens))
 
     return lower
 
@@ -127,7 +131,7 @@ def _norm(low: Lowering, call: Call, kernel: Kernel, x: Any, weight: Any, more: 
     fields |= {"out": low.at(call.results[0])}
     fields |= {"out_stride": _stride(x), "vectors": low.vectors(fixed(width)), "width": float(fixed(width))}
     fields |= {"eps": float(call.options["eps"])} | more
-    low.emit(kernel, fields, cell_of(tokens), grain=low.row_grain(tokens), rowwise=True)
+    low.emit(kernel, fields, cell_of(tokens), grain=low.row_grain(tokens))
 
 
 def _quantize_rows(low: Lowering, call: Call) -> None:
@@ -137,7 +141,7 @@ def _quantize_rows(low: Lowering, call: Call) -> None:
     fields = {"x": low.at(x), "x_stride": _stride(x), "out": low.at(call.results[0]), "out_stride": stride}
     fields |= {"blocks": -(-fixed(width) // 32), "padded": stride // quantize.RECORD}
     kernel = quantize.quantize_rows(low.places.target)
-    low.emit(kernel, fields, cell_of(tokens), grain=low.row_grain(tokens), rowwise=True)
+    low.emit(kernel, fields, cell_of(tokens), grain=low.row_grain(tokens))
 
 
 def _linear(low: Lowering, call: Call) -> None:
@@ -161,8 +165,8 @@ def _product(low: Lowering, x: Any, weights: list[Any], biases: list[Any], outs:
     packed = [_packed(weight) for weight in weights]
     tokens, width = spec_of(x).shape
     target, kind = low.places.target, packed[0].kind
-    if getattr(kind, "has_offset", None) is not None and spec_of(x).dtype is not INT8_32:
-        raise BackendError(f"{kind.name} multiplies quantized rows; apply the rule quantize_rows")
+    if isinstance(kind, BlockPanels) != (spec_of(x).dtype is INT8_32):
+        raise BackendError(f"weights in {kind.name} panels do not multiply {spec_of(x)}; apply the rule quantize_rows")
     shape = linear.Shape(kind, len(weights), bool(biases), gated)
     cell = cell_of(tokens)
     fields: dict[str, Any] = {"x": low.at(x), "x_stride": _stride(x), "width": fixed(width), "tokens": cell}
@@ -206,6 +210,7 @@ def _rope(low: Lowering, call: Call) -> None:
 
 
 def _pages(cache: Any) -> tuple[Pages, int]:
+    page_store(cache)
     _, _, kv_heads, _, head_dim = cache.shape
     return Pages(head_dim, cache.dtype.name), kv_heads
 
@@ -284,7 +289,7 @@ def _embedding(low: Lowering, call: Call) -> None:
     fields |= {"padded": low.vectors(packed.width) * low.places.target.lanes, "vocab": packed.rows}
     tokens = spec_of(ids).shape[0]
     kernel = rows.embedding(low.places.target, packed.kind)
-    low.emit(kernel, fields, cell_of(tokens), grain=low.row_grain(tokens), rowwise=True)
+    low.emit(kernel, fields, cell_of(tokens), grain=low.row_grain(tokens))
 
 
 def _select_rows(low: Lowering, call: Call) -> None:

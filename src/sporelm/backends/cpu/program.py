@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from sporelm.backends.backend import Placement
+from sporelm.backends.context import Context, Resource
 from sporelm.backends.cpu.jit import Compiler
 from sporelm.backends.cpu.kernels import linear_many
 from sporelm.backends.cpu.kernels.attention import SPLIT, TILE_TOKENS
@@ -78,10 +79,18 @@ def derived_cells(arrays: Mapping[str, np.ndarray], extents: Mapping[str, int]) 
     return {"splits": splits, "sequences splits": sequences * splits, "tiles": tiles, "decoding": 0}
 
 
-class CpuProgram:
-    """One regime's step on the CPU."""
+class CpuProgram(Resource):
+    """One regime's step on the CPU.
 
-    def __init__(self, graph: Graph, placement: Placement, compiler: Compiler, team: Team, few: int) -> None:
+    Positions, slots, rows, lengths and pages in a step's arrays reach memory as they are: whoever fills the arrays (the
+    runner) vouches for them. Ids outside their table give NaN.
+    """
+
+    def __init__(
+        self, graph: Graph, placement: Placement, compiler: Compiler, team: Team, few: int, context: Context
+    ) -> None:
+        super().__init__(context, f"program of {len(graph.calls)} calls")
+        self.compiler = compiler  # it keeps the machine code that the table points to
         self.graph, self.team, self.threads, self.few = graph, team, team.threads, few
         self.target: Target = compiler.target
         self._placement = placement
@@ -113,12 +122,20 @@ class CpuProgram:
         return as_array(memory, value.spec.bound, value.dtype)
 
     def run(self, arrays: Mapping[str, np.ndarray], extents: Mapping[str, int]) -> dict[str, np.ndarray]:
+        if not self.bound:
+            self.refuse()
         for name, place in self._inputs.items():
             array = arrays[name]
             place[: len(array)] = array
         self._cells.update(extents, derived_cells(arrays, extents))
         self.team.run(self._table)
         return {name: array[: _count(extent, extents)] for name, (array, extent) in self._outputs.items()}
+
+    def release(self) -> None:
+        self._arena, self._own = Region(0), []
+        self._table = Table(np.zeros((0, ENTRY // 8), np.int64), self.threads)
+        self._inputs.clear()
+        self._outputs.clear()
 
 
 def _count(extent: Extent, extents: Mapping[str, int]) -> int:

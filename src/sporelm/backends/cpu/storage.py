@@ -5,21 +5,29 @@ from typing import Any
 
 import numpy as np
 
+from sporelm.backends.context import Context, Resource
 from sporelm.backends.cpu.formats import Panels
 from sporelm.backends.cpu.formats.panels import RECORD
+from sporelm.backends.cpu.memory import Region
 from sporelm.errors import BackendError
 from sporelm.ops.linear import INT8_32
 from sporelm.ops.spec import Spec
 from sporelm.tensor.dtype import F32, DType
+from sporelm.tensor.layout import Layout
+from sporelm.tensor.tensor import Tensor
 
 ROW_VALUES = 64  # rows of f32 begin at multiples of this, so that kernels store whole vectors and whole blocks
 
 
 @dataclass(frozen=True)
 class Stored:
-    """A tensor's bytes: `array` keeps them alive, `address` is where they begin."""
+    """A tensor's bytes: `array` keeps them alive, `address` is where they begin, `shape` is what was stored.
+
+    Views of the tensor share it; their layouts count elements of `shape` in row-major order, without row padding.
+    """
 
     array: np.ndarray
+    shape: tuple[int, ...]
 
     @property
     def address(self) -> int:
@@ -31,8 +39,14 @@ class Packed(Stored):
     """A weight matrix in panels."""
 
     kind: Panels
-    rows: int
-    width: int
+
+    @property
+    def rows(self) -> int:
+        return self.shape[0]
+
+    @property
+    def width(self) -> int:
+        return self.shape[1]
 
     @property
     def panels(self) -> int:
@@ -43,11 +57,39 @@ class Packed(Stored):
         return self.kind.panel_bytes(self.width)
 
 
+class PageMemory(Resource):
+    """The memory of a page pool, all layers together; the system takes it back when nobody holds an array on it."""
+
+    def __init__(self, context: Context, nbytes: int, label: str) -> None:
+        super().__init__(context, label)
+        self.array = Region(nbytes, huge=True).array
+
+    def release(self) -> None:
+        self.array = np.zeros(0, np.uint8)
+
+
 @dataclass(frozen=True)
 class PageStore(Stored):
     """A layer's part of a page pool: page p begins `stride` * p bytes past the address."""
 
     stride: int
+    memory: PageMemory
+
+
+def page_store(cache: Tensor) -> PageStore:
+    """Where a cache's pages lie. Raises BackendError for another tensor or a view, ContextError after its end."""
+    store = cache.storage
+    if not isinstance(store, PageStore) or cache.layout != Layout.contiguous(store.shape):
+        raise BackendError(f"{cache} is not a whole cache; make caches with page_pool() and pass them as they are")
+    store.memory.check()
+    return store
+
+
+def is_view(tensor: Tensor) -> bool:
+    """Whether a tensor's layout shows anything but the first rows of what is stored, as they are."""
+    stored: tuple[int, ...] = tensor.storage.shape
+    first = tensor.shape[1:] == stored[1:] and tensor.shape[:1] <= stored[:1]
+    return not first or tensor.layout != Layout.contiguous(tensor.shape)
 
 
 def row_bytes(width: int, dtype: Any) -> int:
@@ -71,7 +113,7 @@ def value_bytes(spec: Spec) -> int:
 
 
 def as_array(memory: np.ndarray, shape: tuple[int, ...], dtype: DType) -> np.ndarray:
-    """A numpy view of a value that begins at the start of `memory`."""
+    """A numpy view of a value of one or two dimensions that begins at the start of `memory`."""
     if len(shape) == 1:
         return memory[: shape[0] * dtype.nbytes].view(dtype.numpy)
     stride = row_bytes(shape[1], dtype)

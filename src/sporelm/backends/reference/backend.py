@@ -7,13 +7,15 @@ from typing import Any
 import numpy as np
 
 from sporelm.backends.backend import Placement, Program, Ready, WeightArray
+from sporelm.backends.meaning import by_meaning, contiguous_arguments
+from sporelm.errors import BackendError
 from sporelm.ops import Call, Graph, Op, Spec
 from sporelm.ops.attention import PAGE
 from sporelm.ops.graph import Value
 from sporelm.ops.linear import INT8_32, QuantizedRows
 from sporelm.tensor.dtype import DType, ElementType, dtype_of
 from sporelm.tensor.layout import Layout
-from sporelm.tensor.tensor import Tensor
+from sporelm.tensor.tensor import Tensor, seen_through
 
 
 class ReferenceWeight:
@@ -22,6 +24,10 @@ class ReferenceWeight:
     def __init__(self, weight: WeightArray) -> None:
         self.format = weight.format
         self.array = weight.dequantize()
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.array.shape
 
     def dequantize(self) -> np.ndarray:
         return self.array
@@ -35,6 +41,7 @@ class ReferenceBackend:
 
     name = "reference"
     rules: tuple[str, ...] = ()
+    row_by_row: frozenset[str] = frozenset()
     regimes: Mapping[str, int] = {"any": 512}
 
     def __init__(self, threads: int | None = None) -> None:
@@ -61,12 +68,13 @@ class ReferenceBackend:
     def packed_bytes(self, format: Any, shape: tuple[int, ...]) -> int:
         return int(np.prod(shape)) * 4
 
-    def pages(self, count: int, kv_heads: int, head_dim: int, dtype: ElementType) -> Tensor:
-        assert isinstance(dtype, DType)
-        return self._wrap(np.zeros((count, 2, kv_heads, PAGE, head_dim), dtype.numpy))
-
     def page_pool(self, count: int, heads: Sequence[tuple[int, int]], dtype: ElementType) -> list[Tensor]:
-        return [self.pages(count, kv_heads, head_dim, dtype) for kv_heads, head_dim in heads]
+        assert isinstance(dtype, DType)
+        shapes = [(count, 2, kv_heads, PAGE, head_dim) for kv_heads, head_dim in heads]
+        return [self._wrap(np.zeros(shape, dtype.numpy)) for shape in shapes]
+
+    def free_pages(self, caches: Sequence[Tensor]) -> None:
+        return None  # numpy frees what nobody holds
 
     def page_bytes(self, kv_heads: int, head_dim: int, dtype: ElementType) -> int:
         return 2 * kv_heads * PAGE * head_dim * dtype.nbytes
@@ -78,26 +86,37 @@ class ReferenceBackend:
         cache.storage[list(pages)] = canonical
 
     def run(self, op: Op, args: Sequence[Any], options: Mapping[str, Any]) -> Any:
-        op.results(args, options)
-        results = op.meaning(*_arrays(args), **options)
-        if isinstance(results, tuple) and not isinstance(results, QuantizedRows):
-            return tuple(map(self._wrap, results)) or None
-        return self._wrap(results)
+        args = contiguous_arguments(self, op, args)
+        op.check(args, options)
+        results = tuple(map(self._wrap, by_meaning(op, args, options, _stored)))
+        return results[0] if len(results) == 1 else results or None
+
+    def contiguous(self, tensor: Tensor) -> Tensor:
+        stored = tensor.storage
+        if tensor.layout == Layout.contiguous(stored.shape):
+            return tensor
+        if not isinstance(stored, np.ndarray):
+            raise BackendError(f"{tensor} is a view of a packed weight or of rounded rows; pass the whole tensor")
+        return self._wrap(np.array(seen_through(stored.reshape(-1), tensor.layout)))
+
+    def is_plain(self, tensor: Tensor) -> bool:
+        return True  # whatever it holds can be dequantized
 
     def to_numpy(self, tensor: Tensor) -> np.ndarray:
         stored = tensor.storage
         array = stored if isinstance(stored, np.ndarray) else stored.dequantize()
         if tensor.layout == Layout.contiguous(array.shape):
             return array
-        strides = [stride * array.itemsize for stride in tensor.layout.strides]
-        start = array.reshape(-1)[tensor.layout.offset :]
-        return np.lib.stride_tricks.as_strided(start, tensor.layout.shape, strides, writeable=False)
+        return seen_through(array.reshape(-1), tensor.layout)
 
     def value_bytes(self, spec: Spec) -> int:
         return 0  # numpy allocates
 
     def kernel(self, call: Call, regime: str) -> Any:
         return call.op.meaning
+
+    def compile(self, graph: Graph) -> Program | None:
+        return None
 
     def program(self, graph: Graph, placement: Placement, regime: str) -> Program:
         return ReferenceProgram(graph)
@@ -125,25 +144,22 @@ class ReferenceProgram:
 
     def run(self, arrays: Mapping[str, np.ndarray], extents: Mapping[str, int]) -> dict[str, np.ndarray]:
         values: dict[int, Any] = {id(value): arrays[name] for name, value in self.graph.inputs.items()}
+
+        def read(value: Any) -> Any:
+            return values[id(value)] if isinstance(value, Value) else _stored(value)
+
         for call in self.graph.calls:
-            results = call.op.meaning(*_arrays(call.args, values), **call.options)
-            if len(call.results) == 1:
-                results = (results,)
+            results = by_meaning(call.op, call.args, call.options, read)
             values.update({id(value): array for value, array in zip(call.results, results, strict=True)})
         return {name: values[id(value)] for name, value in self.graph.outputs.items()}
 
+    def free(self) -> None:
+        return None
 
-def _arrays(args: Sequence[Any], values: Mapping[int, Any] | None = None) -> list[Any]:
-    """What the numpy meanings take, for tensors, traced values and tuples of them."""
-    found: list[Any] = []
-    for arg in args:
-        if isinstance(arg, tuple):
-            found.append(tuple(_arrays(arg, values)))
-        elif isinstance(arg, Value):
-            found.append((values or {})[id(arg)])
-        else:
-            found.append(arg.storage if isinstance(arg, Tensor) else arg)
-    return found
+
+def _stored(tensor: Tensor) -> Any:
+    """What the numpy meanings take for a tensor."""
+    return tensor.storage
 
 
 def _seconds(work: Any) -> float:
