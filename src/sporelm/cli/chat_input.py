@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from sporelm import settings
 
 if TYPE_CHECKING:
+    from prompt_toolkit.history import History
     from prompt_toolkit.key_binding import KeyBindings
 
 
@@ -36,10 +37,9 @@ def from_pipe() -> Iterator[str]:
 def from_terminal(prompt: Callable[[], str]) -> Iterator[str]:
     """Messages typed with history and editing. Ctrl-C clears the line, Ctrl-D on an empty one ends."""
     from prompt_toolkit import PromptSession
-    from prompt_toolkit.history import FileHistory
 
     session: PromptSession[str] = PromptSession(
-        history=FileHistory(str(history_file())),
+        history=history(),
         multiline=True,
         key_bindings=key_bindings(),
         prompt_continuation="... ",
@@ -75,9 +75,16 @@ def key_bindings() -> "KeyBindings":
     return bindings
 
 
-def history_file() -> Path:
-    """The file of what was typed before; only the user may read it."""
+def history() -> "History":
+    """What was typed before, in a file that only the user may read; where that cannot be, in memory, and it says so."""
+    from prompt_toolkit.history import FileHistory, InMemoryHistory
+
     path = Path(settings.user_folder("data")) / "chat_history"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.touch(mode=0o600)
-    return path
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch(mode=0o600)
+        with path.open("r+b"):
+            return FileHistory(str(path))
+    except OSError as error:
+        print(f"spore: {str(path)!r}: {error.strerror}; what you type is not remembered", file=sys.stderr)
+        return InMemoryHistory()

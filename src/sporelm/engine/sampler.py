@@ -132,7 +132,8 @@ def draw(logits: NDArray[np.float32], sampling: Sampling, uniform: float) -> int
         best = scores[0]
     if not isfinite(best):
         return NOT_A_TOKEN
-    weights = np.exp((scores - best) / sampling.temperature)
+    with np.errstate(over="ignore"):  # a tiny temperature: all but the greatest become -inf, and weigh nothing
+        weights = np.exp((scores - best) / sampling.temperature)
     sums = np.cumsum(weights)
     # Not past the end, should rounding make uniform * total reach the total.
     at = min(int(np.searchsorted(sums, uniform * sums[-1], side="right")), len(sums) - 1)

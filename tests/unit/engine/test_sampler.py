@@ -141,3 +141,11 @@ def test_a_step_of_several_requests_uses_argmax_where_it_suffices():
 def test_values_out_of_range_are_refused_by_name(name, value, limit):
     with pytest.raises(RequestError, match=f"{name} is .*{limit}"):
         Sampling(**{name: value})
+
+
+@pytest.mark.parametrize("temperature", [1e-3, 1e-12, 1e-310, 5e-324])
+@pytest.mark.parametrize("top_k", [0, 3])
+def test_a_tiny_temperature_is_greedy_and_says_nothing(temperature: float, top_k: int) -> None:
+    logits = np.array([1, 5, 4.5, -3, 2], np.float32)
+    sampling = Sampling(temperature=temperature, top_k=top_k)
+    assert {draw(logits, sampling, uniform) for uniform in (0.0, 0.5, 0.999999)} == {1}
