@@ -2,7 +2,7 @@
 
 from sporelm.api.completion import Completion, Piece, Timings
 from sporelm.api.params import SamplingParams
-from sporelm.engine import Engine, FinishReason, Request, Sequence
+from sporelm.engine import Engine, FinishReason, KvSequence, Request
 from sporelm.text import Detokenizer, StopMatcher, Tokenizer
 
 
@@ -14,7 +14,7 @@ class Answer:
         prompt: list[int],
         params: SamplingParams,
         tokenizer: Tokenizer,
-        sequence: Sequence | None = None,
+        sequence: KvSequence | None = None,
         *,
         continues: bool = True,
     ) -> None:

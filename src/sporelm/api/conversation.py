@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from sporelm.api.answer import Answer
 from sporelm.api.completion import Piece
 from sporelm.api.params import SamplingParams
-from sporelm.engine import Sequence
+from sporelm.engine import KvSequence
 from sporelm.errors import RequestError
 from sporelm.text import Detokenizer
 
@@ -33,7 +33,7 @@ class Conversation:
         self.llm = llm
         self.messages: list[dict[str, Any]] = [{"role": "system", "content": system}] if system else []
         self._told: list[Told] = []  # after each answer, the latest last
-        self._sequence: Sequence | None = llm.engine.sequence()
+        self._sequence: KvSequence | None = llm.engine.sequence()
 
     def ask(self, text: str, params: SamplingParams | None = None) -> Generator[Piece, None, None]:
         """Say `text` and yield the answer piece by piece. Both join the messages when the answer begins.
@@ -92,7 +92,7 @@ class Conversation:
         self._sequence = None
 
     @property
-    def sequence(self) -> Sequence:
+    def sequence(self) -> KvSequence:
         if self._sequence is None:
             raise RequestError("this conversation was closed: begin a new one")
         return self._sequence

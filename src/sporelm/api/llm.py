@@ -16,8 +16,7 @@ from sporelm.api.conversation import Conversation
 from sporelm.api.loading import Opened, Options, open_engine
 from sporelm.api.params import SamplingParams
 from sporelm.backends.backend import Backend, Progress
-from sporelm.engine import Engine
-from sporelm.engine import Sequence as KvSequence
+from sporelm.engine import Engine, KvSequence
 from sporelm.engine.request import token_ids
 from sporelm.errors import MemoryShortage, RequestError
 from sporelm.text import Tokenizer

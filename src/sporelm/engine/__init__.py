@@ -1,7 +1,7 @@
 """Continues token ids: requests, the scheduler, pages of keys and values, the runner and the choice of tokens."""
 
 from sporelm.engine.engine import Engine
-from sporelm.engine.kv import PagePool, Sequence, SequenceStore
+from sporelm.engine.kv import KvSequence, PagePool, SequenceStore
 from sporelm.engine.request import FinishReason, Request
 from sporelm.engine.runner import Runner, Scores
 from sporelm.engine.sampler import Sampler, Sampling
@@ -13,6 +13,7 @@ __all__ = [
     "Advance",
     "Engine",
     "FinishReason",
+    "KvSequence",
     "Limits",
     "LoadedModel",
     "PagePool",
@@ -23,7 +24,6 @@ __all__ = [
     "Sampling",
     "Scheduler",
     "Scores",
-    "Sequence",
     "SequenceStore",
     "Step",
     "Worker",

@@ -7,8 +7,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from sporelm.engine.kv import PagePool, SequenceStore
-from sporelm.engine.kv import Sequence as KvSequence
+from sporelm.engine.kv import KvSequence, PagePool, SequenceStore
 from sporelm.engine.request import Request
 from sporelm.engine.runner import Scores
 from sporelm.engine.sampler import Sampler

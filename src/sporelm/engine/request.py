@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from operator import index
 from typing import Any, Literal
 
-from sporelm.engine.kv.sequence import Sequence as KvSequence
+from sporelm.engine.kv.sequence import KvSequence
 from sporelm.engine.sampler import Sampling
 from sporelm.errors import RequestError
 

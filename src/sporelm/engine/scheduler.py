@@ -11,7 +11,7 @@ from time import perf_counter
 from typing import NamedTuple
 
 from sporelm.engine.kv.pages import pages_for
-from sporelm.engine.kv.sequence import Sequence
+from sporelm.engine.kv.sequence import KvSequence
 from sporelm.engine.kv.store import Copies, SequenceStore
 from sporelm.engine.request import FinishReason, Request
 from sporelm.engine.sampler import NOT_A_TOKEN
@@ -85,7 +85,7 @@ class Scheduler:
             wrong = lowest if lowest < 0 else highest
             raise RequestError(f"the prompt holds token {wrong}: the model knows 0 to {self.limits.vocab - 1}")
 
-    def uses(self, sequence: Sequence) -> bool:
+    def uses(self, sequence: KvSequence) -> bool:
         """Whether a request that waits or runs has this sequence."""
         return any(request.sequence is sequence for request in (*self.waiting, *self.running.values()))
 
@@ -203,7 +203,7 @@ class Scheduler:
         del self.running[request.id]
         self.waiting.appendleft(request)
 
-    def _rest(self, request: Request, sequence: Sequence) -> None:
+    def _rest(self, request: Request, sequence: KvSequence) -> None:
         """A request uses its sequence no longer: a temporary one goes, another is idle. Changes the store."""
         sequence.busy = False
         if request.temporary:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from sporelm.engine import PagePool, Request
-from sporelm.engine.kv import Sequence
+from sporelm.engine.kv import KvSequence
 from sporelm.errors import BackendError
 from unit.engine.fake import VOCAB, engine, expected
 
@@ -45,7 +45,7 @@ def test_mistakes_are_found():
 
 
 def test_a_sequence_finds_the_common_prefix():
-    sequence = Sequence()
+    sequence = KvSequence()
     sequence.tokens = [1, 2, 3, 4]
     assert [sequence.match(ids) for ids in ([], [2], [1, 2, 9], [1, 2, 3, 4, 5], [1, 2, 3], (1, 2))] == [
         0,
@@ -64,10 +64,10 @@ class Use(RuleBasedStateMachine):
         super().__init__()
         self.engine = engine(num_pages=9, max_batch=3, max_context=256, token_budget=40)
         self.requests: list[Request] = []
-        self.sequences: list[Sequence] = []
+        self.sequences: list[KvSequence] = []
         self.histories: dict[int, list[int]] = {}
 
-    def free_sequences(self) -> list[Sequence]:
+    def free_sequences(self) -> list[KvSequence]:
         held = {request.sequence.number for request in self.requests if request.sequence and not request.finish_reason}
         return [sequence for sequence in self.sequences if sequence.number not in held]
 

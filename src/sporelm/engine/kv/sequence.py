@@ -1,12 +1,12 @@
 """A sequence: the token ids whose keys and values are in the cache, and the pages that hold them."""
 
-from collections.abc import Sequence as Items
+from collections.abc import Sequence
 from itertools import count
 
 _numbers = count(1)
 
 
-class Sequence:
+class KvSequence:
     """Made by a SequenceStore, which alone changes it. It outlives a request, so that a conversation keeps its KV."""
 
     __slots__ = ("_table", "busy", "number", "pages", "tokens")
@@ -33,7 +33,7 @@ class Sequence:
         self.pages = pages
         self._table = tuple(pages)
 
-    def match(self, ids: Items[int]) -> int:
+    def match(self, ids: Sequence[int]) -> int:
         """Length of the longest common prefix of `ids` and what the cache holds. Changes nothing."""
         limit = min(len(ids), len(self.tokens))
         if list(ids[:limit]) == self.tokens[:limit]:
@@ -41,4 +41,4 @@ class Sequence:
         return next(index for index in range(limit) if ids[index] != self.tokens[index])
 
     def __repr__(self) -> str:
-        return f"Sequence({self.number}, {self.length} positions, pages {self.pages})"
+        return f"KvSequence({self.number}, {self.length} positions, pages {self.pages})"

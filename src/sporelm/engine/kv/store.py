@@ -7,7 +7,7 @@ What an idle sequence loses is computed anew when it is used again.
 from collections.abc import Callable
 
 from sporelm.engine.kv.pages import PagePool, pages_for
-from sporelm.engine.kv.sequence import Sequence
+from sporelm.engine.kv.sequence import KvSequence
 from sporelm.errors import RequestError
 from sporelm.ops.attention import PAGE
 
@@ -19,15 +19,15 @@ class SequenceStore:
 
     def __init__(self, pool: PagePool) -> None:
         self.pool = pool
-        self.sequences: dict[int, Sequence] = {}  # by number, the longest unused first
+        self.sequences: dict[int, KvSequence] = {}  # by number, the longest unused first
 
-    def new(self) -> Sequence:
+    def new(self) -> KvSequence:
         """An empty sequence. Changes the store."""
-        sequence = Sequence()
+        sequence = KvSequence()
         self.sequences[sequence.number] = sequence
         return sequence
 
-    def fork(self, source: Sequence) -> Sequence:
+    def fork(self, source: KvSequence) -> KvSequence:
         """A sequence that holds what `source` holds, in the same pages. Changes the store and the pool.
 
         Nothing is copied yet: whoever first writes into a page that both hold, the last and partly filled one, gets
@@ -39,12 +39,12 @@ class SequenceStore:
         self.pool.share(twin.pages)
         return twin
 
-    def drop(self, sequence: Sequence) -> None:
+    def drop(self, sequence: KvSequence) -> None:
         """Forget a sequence. Changes the store and the pool. Dropping it again does nothing."""
         self.truncate(sequence, 0)
         self.sequences.pop(sequence.number, None)
 
-    def truncate(self, sequence: Sequence, length: int) -> None:
+    def truncate(self, sequence: KvSequence, length: int) -> None:
         """Keep the first `length` positions at most. Changes the sequence and the pool."""
         kept = pages_for(min(length, sequence.length))
         if kept < len(sequence.pages):
@@ -52,14 +52,14 @@ class SequenceStore:
             sequence.set_pages(sequence.pages[:kept])
         del sequence.tokens[length:]
 
-    def use(self, sequence: Sequence) -> None:
+    def use(self, sequence: KvSequence) -> None:
         """Mark a sequence as used by a running request. Changes the store."""
         if sequence.number not in self.sequences:
             raise RequestError(f"sequence {sequence.number} was dropped; begin a new one")
         self.sequences[sequence.number] = self.sequences.pop(sequence.number)
         sequence.busy = True
 
-    def reserve(self, sequence: Sequence, end: int, copies: Copies) -> bool:
+    def reserve(self, sequence: KvSequence, end: int, copies: Copies) -> bool:
         """Make the positions from the sequence's length up to `end` writable; False if there are not the pages for it.
 
         Changes the pool and may evict idle sequences. A page to be written that others hold too is replaced by a
