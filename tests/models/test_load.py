@@ -1,6 +1,8 @@
 """Loading: GGUF files and folders give the same model; what is missing, surplus, misshapen or damaged is named."""
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -155,6 +157,29 @@ def test_memory_is_checked_before_loading(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(loading, "available_bytes", lambda: needed - 1)
     with pytest.raises(MemoryShortage, match=r"tiny.gguf need 0.7 MB of memory, 0.7 MB are available: close other"):
         load_parameters(source, params, backend)
+
+
+def test_values_of_dequantized_tensors_count_as_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fewer threads where they would not all fit, and a refusal where one does not."""
+    source = open_model(write_gguf(tmp_path / "tiny.gguf", WIDE, matrices=Q4_1))
+    params = build(source.config).params()
+    backend = ReferenceBackend()
+    weights = sum(backend.packed_bytes(F32, param.shape) for param in params)
+    sizes = sorted((prod(param.shape) * 4 for param in params if len(param.shape) == 2), reverse=True)
+    used: list[int] = []
+
+    def pool(workers: int, **options: Any) -> ThreadPoolExecutor:
+        used.append(workers)
+        return ThreadPoolExecutor(workers, **options)
+
+    monkeypatch.setattr(loading, "ThreadPoolExecutor", pool)
+    for count in (3, 2, 1):
+        monkeypatch.setattr(loading, "available_bytes", lambda count=count: weights + sum(sizes[:count]))
+        load_parameters(source, params, backend, dequantize=True, threads=4)
+    assert used == [3, 2, 1]
+    monkeypatch.setattr(loading, "available_bytes", lambda: weights + sizes[0] - 1)
+    with pytest.raises(MemoryShortage):
+        load_parameters(source, params, backend, dequantize=True, threads=4)
 
 
 @pytest.mark.parametrize(

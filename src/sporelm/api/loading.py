@@ -12,7 +12,7 @@ from sporelm.api.machine import choose_threads
 from sporelm.backends.backend import Backend, Progress
 from sporelm.backends.registry import open_backend
 from sporelm.engine import Engine, Limits, LoadedModel, Worker
-from sporelm.engine.capacity import bytes_per_page, choose
+from sporelm.engine.capacity import bytes_per_page, choose, step_bytes
 from sporelm.engine.request import whole_number
 from sporelm.errors import BackendError, RequestError
 from sporelm.models import build
@@ -133,14 +133,17 @@ def _limits(
     available = available_bytes()
     # Weights that do not fit are refused when they are loaded, in words of their own.
     left = None if available is None or available < weight_bytes else available - weight_bytes
+    most = max(backend.regimes.values())
+    budget = min(most, options.token_budget or most)
+    if left is not None:
+        left = max(0, left - step_bytes(config, budget))
     page_bytes = bytes_per_page(memory, backend, kv)
     context, pages = choose(options.max_context, config.context_length, options.max_batch, page_bytes, left)
-    most = max(backend.regimes.values())
     return Limits(
         max_context=context,
         model_context=config.context_length,
         vocab=config.vocab,
-        token_budget=min(most, options.token_budget or most),
+        token_budget=budget,
         max_batch=min(options.max_batch, most),
         num_pages=pages,
     )

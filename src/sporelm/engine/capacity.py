@@ -8,6 +8,7 @@ from sporelm.engine.kv.pages import pages_for
 from sporelm.errors import MemoryShortage, RequestError
 from sporelm.ops.attention import PAGE
 from sporelm.tensor.dtype import DType
+from sporelm.weights.config import ModelConfig
 from sporelm.weights.load import in_units
 
 DEFAULT_CONTEXT = 8192  # positions, unless asked for more, of models that allow more
@@ -20,6 +21,11 @@ def bytes_per_page(memory: Iterable[Any], backend: Backend, kv: DType) -> int:
     return sum(backend.page_bytes(kept.kv_heads, kept.head_dim, kv) for kept in memory)
 
 
+def step_bytes(config: ModelConfig, tokens: int) -> int:
+    """About what the values of a step of `tokens` tokens take: the scores of all rows, and what one layer computes."""
+    return tokens * 4 * (config.vocab + 8 * config.width + 3 * config.ffn)
+
+
 def choose(
     asked: int | None, model_context: int, max_batch: int, page_bytes: int, available: int | None
 ) -> tuple[int, int]:
@@ -28,7 +34,8 @@ def choose(
     asked: the context wanted; None takes the least of the model's, DEFAULT_CONTEXT and what the memory allows. The
     pages hold a context for every request that runs and some more, as far as the memory allows; memory is touched page
     by page as it is used. Raises RequestError for a context that the model does not have, MemoryShortage if not even
-    one fits.
+    one fits. The rotary table of a context, twice while it is copied in, is no larger than its pages: it has its place
+    in the share of the memory that the pages leave.
     """
     if asked is not None and not 1 <= asked <= model_context:
         raise RequestError(f"--max-context is {asked}: this model allows 1 to {model_context}")
@@ -40,10 +47,11 @@ def choose(
     if pages_for(context) > affordable:
         if asked is not None or affordable < 1:
             needed, limit = pages_for(context) * page_bytes, available // SHARE
+            smaller = f"give a smaller --max-context, at most {affordable * PAGE}"
             raise MemoryShortage(
                 f"a context of {context} positions needs {in_units(needed)} for keys and values, "
                 f"{in_units(limit)} (half of what is available) can be had: "
-                f"give a smaller --max-context, at most {affordable * PAGE}"
+                f"{smaller if affordable else 'close other programs, or take a smaller model'}"
             )
         context = affordable * PAGE
     return context, min(wanted, affordable)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from threading import Lock
 
@@ -13,7 +14,7 @@ import numpy as np
 
 from sporelm.backends.backend import Backend, Progress
 from sporelm.errors import MemoryShortage, ModelFileError, ModelNotFound, UnsupportedModel
-from sporelm.quant import F32, format_of
+from sporelm.quant import BF16, F32, format_of
 from sporelm.tensor.tensor import Tensor
 from sporelm.weights.config import ModelConfig, config_from_gguf, config_from_hf
 from sporelm.weights.gguf import GgufFile, open_gguf
@@ -80,10 +81,10 @@ def load_parameters(
     names = match_names(source, params)
     for param in params:
         _check_shape(source, param, names[param.name])
-    _check_memory(source, params, names, backend, dequantize)
+    most = max(1, min(threads or os.cpu_count() or 1, MOST_THREADS))
+    workers = _affordable(source, params, names, backend, dequantize, most)
     total = sum(source.files.tensors[name].nbytes for name in names.values())
     report = _counter(progress, total)
-    workers = max(1, min(threads or os.cpu_count() or 1, MOST_THREADS))
 
     def load(param: Param) -> Tensor:
         stored = source.files.tensor(names[param.name])
@@ -121,20 +122,38 @@ def match_names(source: ModelSource, params: Sequence[Param]) -> dict[str, str]:
     return names
 
 
-def _check_memory(
-    source: ModelSource, params: Sequence[Param], names: Mapping[str, str], backend: Backend, dequantize: bool
-) -> None:
-    """Raise MemoryShortage if the packed weights are larger than the memory that is available."""
-    needed = 0
+def _affordable(
+    source: ModelSource,
+    params: Sequence[Param],
+    names: Mapping[str, str],
+    backend: Backend,
+    dequantize: bool,
+    most: int,
+) -> int:
+    """How many threads, at most `most`, may pack at once: each holds one tensor's values while it does.
+
+    Raises MemoryShortage if the packed weights and one thread's values are larger than the memory that is available.
+    """
+    needed, values = 0, []
     for param in params:
-        stored = F32 if dequantize else format_of(source.files.tensors[names[param.name]].type_name)
-        needed += backend.packed_bytes(stored, param.shape)
+        stored = format_of(source.files.tensors[names[param.name]].type_name)
+        needed += backend.packed_bytes(F32 if dequantize else stored, param.shape)
+        if stored is not F32 and (dequantize or stored is BF16):
+            values.append(prod(param.shape) * 4)
     available = available_bytes()
-    if available is not None and needed > available:
+    if available is None:
+        return most
+    values.sort(reverse=True)
+    for count in range(most, 1, -1):
+        if needed + sum(values[:count]) <= available:
+            return count
+    needed += max(values, default=0)
+    if needed > available:
         raise MemoryShortage(
             f"the weights of {source.path.name} need {in_units(needed)} of memory, {in_units(available)} are available:"
             " close other programs, raise the container's limit, or take a smaller or more strongly quantized model"
         )
+    return 1
 
 
 def check_finite(source: ModelSource, stored: StoredTensor) -> None:

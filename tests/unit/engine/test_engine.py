@@ -281,6 +281,8 @@ def test_context_and_pages_fit_the_memory(asked, available, expected_context, ex
 def test_too_little_memory_or_too_long_a_context_is_refused():
     with pytest.raises(MemoryShortage, match=r"6400 positions.*at most 640\b"):
         choose(6400, 8192, 1, 1000, 20_000)
+    with pytest.raises(MemoryShortage, match="can be had: close other programs"):
+        choose(None, 8192, 1, 1000, 1999)
     with pytest.raises(RequestError, match="this model allows 1 to 512"):
         choose(513, 512, 1, 1000, None)
     with pytest.raises(RequestError, match="--max-context is 0"):

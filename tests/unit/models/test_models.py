@@ -7,7 +7,7 @@ import pytest
 
 from close import assert_close
 from sporelm.errors import UnsupportedModel
-from sporelm.models import Columns, Param, Rows, architecture, build, known_architectures
+from sporelm.models import Columns, Param, Rows, architecture, build, known_architectures, rotary
 from sporelm.models.blocks import Paged
 from sporelm.models.llama import Llama
 from sporelm.models.rotary import rope_table
@@ -44,6 +44,12 @@ def test_biases_are_cut_with_their_rows_only() -> None:
 
 def test_memory_is_said_for_each_layer() -> None:
     assert build(config_from_hf(MISTRAL, "c")).memory() == [Paged(kv_heads=2, head_dim=8)] * 2
+
+
+def test_rope_table_is_the_same_in_one_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = rope_table(37, 6, 100.0)
+    monkeypatch.setattr(rotary, "ROWS", 8)
+    np.testing.assert_array_equal(rope_table(37, 6, 100.0), whole)
 
 
 def test_rope_table_is_rounded_once() -> None:
