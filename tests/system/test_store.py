@@ -145,8 +145,7 @@ def test_unknown_name_lists_what_there_is(folder: Path, offer) -> None:
     store.pull("tiny")
     with pytest.raises(ModelNotFound, match="stored: tiny"):
         store.resolve("small")
-    store.remove("tiny")
-    assert store.names() == []
+    assert store.names() == ["tiny"]
 
 
 def test_first_split_stands_for_all(folder: Path) -> None:

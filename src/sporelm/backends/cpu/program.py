@@ -89,7 +89,6 @@ class CpuProgram(Resource):
     def __init__(
         self, graph: Graph, placement: Placement, compiler: Compiler, team: Team, few: int, context: Context
     ) -> None:
-        super().__init__(context, f"program of {len(graph.calls)} calls")
         self.compiler = compiler  # it keeps the machine code that the table points to
         self.graph, self.team, self.threads, self.few = graph, team, team.threads, few
         self.target: Target = compiler.target
@@ -104,6 +103,7 @@ class CpuProgram(Resource):
         self._table = assemble(self.entries, compiler, self._cells, self._own, team.threads)
         self._inputs = {name: self._array(value) for name, value in graph.inputs.items()}
         self._outputs = {name: (self._array(value), value.shape[0]) for name, value in graph.outputs.items()}
+        super().__init__(context, f"program of {len(graph.calls)} calls")  # last: one that failed is nobody's resource
 
     def address(self, value: Any) -> int:
         if isinstance(value, Value):

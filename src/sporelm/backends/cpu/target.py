@@ -35,7 +35,6 @@ class Target:
     cpu: str = "generic"
     features: str = ""
     lanes: int = 4
-    registers: int = 16
     tiles: Tiles = field(
         default_factory=lambda: Tiles(
             few_tokens=4, many_panels=2, many_tokens=3, float_panels=2, float_tokens=4, attention_rows=2
@@ -82,7 +81,6 @@ class Avx512Vnni(Target):
 
     name: str = "avx512-vnni"
     lanes: int = 16
-    registers: int = 32
     tiles: Tiles = field(default_factory=Tiles)
 
     def dot(self, k: Builder, total: Val, unsigned: Val, signed: Val) -> Val:
