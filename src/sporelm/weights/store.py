@@ -6,7 +6,6 @@ A model appears there whole or not at all: it is built in a folder beside it and
 
 import hashlib
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
