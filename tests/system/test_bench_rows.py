@@ -1,15 +1,20 @@
 """The benchmark's cases, limits, rows and files, with engines and peers whose speed is known."""
 
 import json
+import re
+import shutil
 import stat
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from sporelm import __version__
 from sporelm.bench import Case, LlamaPeer, cases, measure
 from sporelm.bench.limits import Work, work_of
 from sporelm.bench.rows import CSV_HEADS, Limit, PeerFigure, Row, append, as_csv, as_markdown
+from sporelm.cli.bench import commit
 from sporelm.errors import RequestError
 from sporelm.weights.config import ModelConfig
 
@@ -148,3 +153,22 @@ def test_peer_that_is_not_there(tmp_path: Path) -> None:
         LlamaPeer(tmp_path, Path("m.gguf"), threads=1)
     with pytest.raises(RequestError, match=r"\.gguf"):
         LlamaPeer(tmp_path, tmp_path, threads=1)
+
+
+def test_the_commit_is_that_of_our_own_repository(tmp_path: Path) -> None:
+    """A package that lies, unknown to git, inside somebody's repository has a version and no commit."""
+    if shutil.which("git") is None:
+        pytest.skip("no git")
+    source = tmp_path / "site-packages" / "bench.py"
+    source.parent.mkdir()
+    source.touch()
+    assert commit(source) == __version__
+    made = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@example.org"]
+    subprocess.run([*made, "init", "-q"], check=True)
+    subprocess.run([*made, "commit", "-q", "--allow-empty", "-m", "theirs"], check=True)
+    assert commit(source) == __version__
+    subprocess.run([*made, "add", "."], check=True)
+    subprocess.run([*made, "commit", "-q", "-m", "ours"], check=True)
+    assert re.fullmatch("[0-9a-f]{7,40}", commit(source))
+    source.write_text("changed")
+    assert re.fullmatch(r"[0-9a-f]{7,40}\+", commit(source))

@@ -150,11 +150,20 @@ def context(words: Sequence[str], state: "Ready | Missing") -> dict[str, str]:
     }
 
 
-def commit() -> str:
-    """The commit of the source tree, '+' if it has changes; the version where it is no git repository."""
-    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty=+", "--match", ""]
+def commit(source: Path = Path(__file__)) -> str:
+    """The commit of this source tree, '+' if it has changes; the version where no repository tracks `source`.
+
+    An installed package may lie inside somebody's repository, whose commit would say nothing about it.
+    """
+    tracked = git(source, "ls-files", "--error-unmatch", source.name)
+    return (tracked and git(source, "describe", "--always", "--dirty=+", "--match", "")) or __version__
+
+
+def git(source: Path, *words: str) -> str:
+    """What git says in the folder of `source`; nothing if it fails or is not there."""
+    command = ["git", "-C", str(source.parent), *words]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired):
-        return __version__
-    return done.stdout.strip() if done.returncode == 0 else __version__
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""

@@ -47,7 +47,9 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
 def add_sampling(parser: argparse.ArgumentParser) -> None:
     """How the next token is chosen, and when to stop."""
     parser.add_argument("-n", "--max-tokens", type=int, default=256, metavar="N", help="tokens at most; default: 256")
-    parser.add_argument("--temp", type=float, default=0.8, metavar="T", help="temperature, 0 is greedy; default: 0.8")
+    parser.add_argument(
+        "--temp", type=float, default=0.8, metavar="T", help="temperature, applied last; 0 is greedy; default: 0.8"
+    )
     parser.add_argument(
         "--top-k", type=int, default=40, metavar="K", help="keep the K likeliest, 0 keeps all; default: 40"
     )
@@ -55,7 +57,7 @@ def add_sampling(parser: argparse.ArgumentParser) -> None:
         "--top-p", type=float, default=0.95, metavar="P", help="keep this share of probability; default: 0.95"
     )
     parser.add_argument(
-        "--min-p", type=float, default=0.0, metavar="P", help="keep what has P times the best's; default: 0"
+        "--min-p", type=float, default=0.0, metavar="P", help="keep what has P times the best's probability; default: 0"
     )
     parser.add_argument(
         "--repetition-penalty",
