@@ -21,7 +21,7 @@ from sporelm.errors import BackendError, OpError
 from sporelm.ops import Spec, Symbol, trace
 from sporelm.plan import Plan
 from sporelm.quant import FORMATS, quantize_tensor
-from sporelm.tensor.dtype import F32
+from sporelm.tensor.dtype import F32, I32
 from sporelm.weights.stored import StoredTensor
 
 random = np.random.default_rng(3)
@@ -145,6 +145,30 @@ def test_row_by_row_kernels_are_chained(cpu: CpuBackend) -> None:
         x, y = (random.standard_normal((tokens, WIDTH), np.float32) for _ in range(2))
         found = program.run({"x": x, "y": y}, {"tokens": tokens})["z"]
         assert np.array_equal(found, function(cpu.tensor(x), cpu.tensor(y))["z"].numpy())
+
+
+def test_chained_kernels_are_those_that_plans_know_of(cpu: CpuBackend) -> None:
+    """Entries without a barrier after them are of ops in `row_by_row`, whose arguments live on to the end."""
+    norm, table = cpu.tensor(np.ones(WIDTH, np.float32)), cpu.tensor(np.ones((8, WIDTH), np.float32))
+    weight = packed(cpu, "Q8_0", WIDTH)
+
+    def function(ids: Any) -> dict[str, Any]:
+        x = ops.embedding(ids, weight)
+        y = ops.rms_norm(ops.silu_mul(x, x), norm, eps=1e-5)
+        y = ops.rope(ops.rope(y, ids, table, head_dim=WIDTH, style="half"), ids, table, head_dim=WIDTH, style="half")
+        total = ops.add(ops.linear(y, weight), x)
+        return {"y": ops.linear(ops.rms_norm(total, norm, eps=1e-5), weight)}
+
+    plan = Plan(trace(function, {"ids": Spec((Symbol("tokens", 64),), I32)}), cpu)
+    assert {call.op.name for call in plan.graph.calls} >= cpu.row_by_row - {"add"}
+    for regime in cpu.regimes:
+        program = program_of(plan, regime)
+        chained = [program.entries[at] for at, chain in enumerate(chains(program)) if chain]
+        assert chained
+        assert all(entry.rowwise for entry in chained)
+        names = [entry.kernel.name for entry in program.entries if entry.rowwise]
+        assert all(any(name.startswith(known) for known in cpu.row_by_row) for name in names)
+    plan.close()
 
 
 def test_kernels_over_other_rows_are_not_chained(cpu: CpuBackend) -> None:

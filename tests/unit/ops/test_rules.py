@@ -131,6 +131,12 @@ def test_illegal(case: str) -> None:
         broken(change).check()
 
 
+def test_an_output_that_is_a_constant_is_refused() -> None:
+    constant = f32(2, 4)
+    with pytest.raises(GraphError, match=r"output c is the constant Tensor.*keep it out"):
+        trace(lambda x: {"y": ops.add(x, x), "c": constant}, {"x": Spec((TOKENS, 4), dtype.F32)})
+
+
 def test_values_of_two_graphs_do_not_mix() -> None:
     other = graph().inputs["x"]
     with pytest.raises(GraphError, match="mixes values of two graphs"):

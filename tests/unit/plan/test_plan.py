@@ -153,6 +153,34 @@ def test_arrays_that_do_not_fit(plan: Plan, change: dict[str, np.ndarray], messa
         plan.run(arrays, {"tokens": 2, "rows": 1})
 
 
+def test_extents_that_change_in_place_are_seen(plan: Plan) -> None:
+    """The same two mappings again, one of them for more tokens than the regime holds: checked, not run."""
+    arrays = {"x": np.ones((1, WIDTH), np.float32), "rows": np.zeros(1, np.int32)}
+    extents = {"tokens": 1, "rows": 1}
+    for _ in range(2):
+        assert plan.run(arrays, extents)["y"].shape == (1, WIDTH)
+    extents["tokens"] = 16
+    with pytest.raises(OpError, match=r"input x must be f32\[16, 16\], got float32\[1, 16\]"):
+        plan.run(arrays, extents)
+    arrays["x"] = np.ones((16, WIDTH), np.float32)
+    plan.run(arrays, extents)
+    assert list(plan.built) == ["one", "many"]
+
+
+def test_a_closed_plan_makes_its_programs_anew(plan: Plan) -> None:
+    step(plan, 1, 1)
+    plan.close()
+    assert plan.num_programs == 0
+    assert (step(plan, 1, 1)["y"] == np.arange(WIDTH) * 8).all()
+
+
+def test_only_what_the_back_end_runs_without_a_barrier_lives_longer() -> None:
+    graph = trace(twice_and_more, SPECS)
+    series, apart = (lifetimes(graph, names) for names in ({"add"}, ()))
+    assert [last for _, _, last in series.values()][2:5] == [6, 6, 6]
+    assert [last for _, _, last in apart.values()][2:5] == [1, 2, 3]
+
+
 def test_extents_must_be_all_there(plan: Plan) -> None:
     with pytest.raises(OpError, match=r"extents must be given for \['rows', 'tokens'\], got \['tokens'\]"):
         plan.run({}, {"tokens": 2})

@@ -1,0 +1,46 @@
+"""What `spore doctor --conformance` runs on a user's machine: every op, and it can tell a wrong result."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sporelm import ops
+from sporelm.backends.reference import ReferenceBackend
+from sporelm.evals.conformance import Case, cases, check
+from sporelm.ops import Op
+from sporelm.tensor.tensor import Tensor
+
+
+def test_every_op_is_run() -> None:
+    assert {case.op for case in cases()} == ops.ALL.keys()
+
+
+def test_cases_have_names_of_their_own() -> None:
+    names = [case.name for case in cases()]
+    assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize("case", list(cases()), ids=lambda case: case.name)
+def test_the_cpu_conforms(cpu: Any, reference: ReferenceBackend, case: Case) -> None:
+    row = check("cpu", case, cpu, reference)
+    assert row["state"] == "equal", row
+
+
+class Wrong(ReferenceBackend):
+    """Every float that comes out of an op is a little off, and every id; what is stored is off too."""
+
+    def run(self, op: Op, args: Any, options: Any) -> Any:
+        results = super().run(op, args, options)
+        for result in results if isinstance(results, tuple) else (results,):
+            if isinstance(result, Tensor) and isinstance(result.storage, np.ndarray):
+                result.storage[...] = result.storage * 1.01 + 1
+        return results
+
+    def export_pages(self, cache: Tensor, pages: Any) -> np.ndarray:
+        return super().export_pages(cache, pages) * np.float32(1.01)
+
+
+@pytest.mark.parametrize("case", list(cases()), ids=lambda case: case.name)
+def test_a_wrong_result_is_told(reference: ReferenceBackend, case: Case) -> None:
+    assert check("wrong", case, Wrong(), reference)["state"] == "differs"

@@ -1,0 +1,177 @@
+"""Arguments that would reach memory: element types, and indices outside what they point into, refused in one line."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sporelm import ops
+from sporelm.errors import OpError
+from sporelm.ops.attention import PAGE
+from sporelm.quant import FORMATS, quantize_tensor
+from sporelm.tensor.dtype import F32
+from sporelm.weights.stored import StoredTensor
+
+HUGE = 2_000_000_000
+
+
+class Arguments:
+    """Arguments that every op accepts; a test changes one."""
+
+    def __init__(self, backend: Any) -> None:
+        self.backend = backend
+        (self.cache,) = backend.page_pool(3, [(1, 8)], F32)
+        self.table = self.f32(10, 8)
+        matrix = np.ones((16, 32), np.float32)
+        blocks = quantize_tensor(FORMATS["Q8_0"], matrix)
+        self.weight = backend.pack(StoredTensor("w", FORMATS["Q8_0"], matrix.shape, blocks))
+
+    def f32(self, *shape: int) -> Any:
+        return self.backend.tensor(np.ones(shape, np.float32))
+
+    def i32(self, *values: Any) -> Any:
+        return self.backend.tensor(np.array(values, np.int32))
+
+    def other(self, *shape: int, kind: Any = np.int32) -> Any:
+        return self.backend.tensor(np.ones(shape, kind))
+
+    def attend(self, starts: Any = (0, 1, 2), lengths: Any = (70, 1), pages: Any = ((2, 0), (1, -1))) -> Any:
+        return ops.attention(
+            self.f32(2, 8), self.cache, self.i32(*starts), self.i32(*lengths), self.i32(*pages), scale=1.0
+        )
+
+    def rope(self, *positions: int) -> Any:
+        return ops.rope(self.f32(len(positions), 8), self.i32(*positions), self.table, head_dim=8, style="half")
+
+    def store(self, *slots: int) -> Any:
+        rows = self.f32(len(slots), 8)
+        return ops.store_kv(rows, rows, self.cache, self.i32(*slots))
+
+    def rope_store(self, position: int, slot: int) -> Any:
+        rows = self.f32(1, 8)
+        places = (self.i32(position), self.table, self.cache, self.i32(slot))
+        return ops.rope_store(rows, rows, rows, *places, head_dim=8, style="adjacent")
+
+
+@pytest.fixture(scope="module")
+def given(backend: Any) -> Arguments:
+    return Arguments(backend)
+
+
+OUTSIDE: dict[str, tuple[Callable[[Arguments], Any], str]] = {
+    "row": (lambda a: ops.select_rows(a.f32(2, 64), a.i32(0, 5_000_000)), r"rows\[1\] is 5000000; .* 0 and 1"),
+    "negative row": (lambda a: ops.select_rows(a.f32(2, 64), a.i32(-1)), r"rows\[0\] is -1"),
+    "row of none": (lambda a: ops.select_rows(a.f32(0, 64), a.i32(0)), r"rows\[0\] is 0"),
+    "position": (lambda a: a.rope(3, 10), r"positions\[1\] is 10; .* 0 and 9"),
+    "negative position": (lambda a: a.rope(-(2**31)), r"positions\[0\] is -2147483648"),
+    "slot": (lambda a: a.store(0, HUGE), rf"slots\[1\] is {HUGE}; .* 0 and {3 * PAGE - 1}"),
+    "first slot past the end": (lambda a: a.store(3 * PAGE), rf"slots\[0\] is {3 * PAGE}"),
+    "negative slot": (lambda a: a.store(-64), r"slots\[0\] is -64"),
+    "stored position": (lambda a: a.rope_store(HUGE, 0), r"positions\[0\] is 2000000000"),
+    "stored slot": (lambda a: a.rope_store(0, -1), r"slots\[0\] is -1"),
+    "page": (lambda a: a.attend(pages=((2, 3), (1, 0))), r"pages\[0, 1\] is 3; .* 0 and 2"),
+    "negative page": (lambda a: a.attend(pages=((2, 0), (-1, 0))), r"pages\[1, 0\] is -1"),
+    "length": (lambda a: a.attend(lengths=(70, 2 * PAGE + 1)), r"lengths\[1\] is 129; .* 0 and 128"),
+    "negative length": (lambda a: a.attend(lengths=(-5, 1)), r"lengths\[0\] is -5"),
+    "rows not held": (lambda a: a.attend((0, 0, 2), (70, 1)), r"lengths\[1\] is less than the sequence's rows"),
+    "rows past the last": (lambda a: a.attend((0, 1, 3)), "must rise from 0 to the 2 rows of q in 3 elements"),
+    "rows left out": (lambda a: a.attend((0, 1, 1)), "must rise from 0 to the 2 rows"),
+    "falling starts": (lambda a: a.attend((0, 3, 2)), "must rise"),
+    "starts of another count": (lambda a: a.attend((0, 2)), "in 3 elements"),
+}
+
+
+@pytest.mark.parametrize("case", OUTSIDE)
+def test_an_index_outside_is_refused(given: Arguments, case: str) -> None:
+    use, message = OUTSIDE[case]
+    with pytest.raises(OpError, match=message) as caught:
+        use(given)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_last_index_inside_is_taken(given: Arguments) -> None:
+    """Page-table entries past a sequence's end are not looked at."""
+    assert ops.select_rows(given.f32(2, 64), given.i32(0, 1)).shape == (2, 64)
+    assert given.rope(0, 9).shape == (2, 8)
+    given.store(0, 3 * PAGE - 1)
+    given.rope_store(9, 3 * PAGE - 1)
+    assert np.isfinite(given.attend().numpy()).all()
+    assert np.isfinite(given.attend(pages=((2, 0), (1, HUGE))).numpy()).all()
+
+
+WRONG: dict[str, tuple[Callable[[Arguments], Any], str]] = {
+    "add": (lambda a: ops.add(a.other(2, 8), a.other(2, 8)), "x i32"),
+    "add vectors": (lambda a: ops.add(a.f32(8), a.f32(8)), "x f32.* 2 dimensions"),
+    "silu_mul": (lambda a: ops.silu_mul(a.f32(2, 8), a.other(2, 8, kind=np.float16)), "up?.*f16|y f16"),
+    "rms_norm x": (lambda a: ops.rms_norm(a.other(1, 64, kind=np.float16), a.f32(64), eps=1e-5), "x f16"),
+    "rms_norm weight": (lambda a: ops.rms_norm(a.f32(1, 64), a.other(64), eps=1e-5), "weight i32"),
+    "add_rms_norm": (lambda a: ops.add_rms_norm(a.f32(1, 8), a.other(1, 8), a.f32(8), eps=1e-5), "residual i32"),
+    "rope x": (
+        lambda a: ops.rope(a.other(1, 8), a.i32(0), a.table, head_dim=8, style="half"),
+        "x i32",
+    ),
+    "rope positions": (
+        lambda a: ops.rope(a.f32(1, 8), a.other(1, kind=np.int64), a.table, head_dim=8, style="half"),
+        "positions i64",
+    ),
+    "rope table": (
+        lambda a: ops.rope(a.f32(1, 8), a.i32(0), a.other(9, 8, kind=np.float16), head_dim=8, style="half"),
+        "table f16",
+    ),
+    "store_kv rows": (lambda a: ops.store_kv(a.other(1, 8), a.other(1, 8), a.cache, a.i32(0)), "k i32"),
+    "store_kv slots": (lambda a: ops.store_kv(a.f32(1, 8), a.f32(1, 8), a.cache, a.f32(1)), "slots f32"),
+    "store_kv cache": (lambda a: ops.store_kv(a.f32(1, 8), a.f32(1, 8), a.table, a.i32(0)), "cache f32"),
+    "attention": (
+        lambda a: ops.attention(a.f32(1, 8), a.cache, a.i32(0, 1), a.f32(1), a.i32((0,)), scale=1.0),
+        "lengths f32",
+    ),
+    "attention tables": (
+        lambda a: ops.attention(a.f32(1, 8), a.cache, a.i32(0, 1), a.i32(1), a.i32((0,), (0,)), scale=1.0),
+        "pages i32.* one row an element of lengths",
+    ),
+    "embedding ids": (lambda a: ops.embedding(a.f32(2), a.weight), "ids f32"),
+    "embedding table": (lambda a: ops.embedding(a.i32(0), a.f32(4, 8)), "table f32.* not of a number format"),
+    "select_rows": (lambda a: ops.select_rows(a.other(2, 8), a.i32(0)), "x i32"),
+    "select_rows rows": (lambda a: ops.select_rows(a.f32(2, 8), a.f32(1)), "rows f32"),
+    "argmax": (lambda a: ops.argmax(a.other(2, 8)), "logits i32"),
+    "argmax of a vector": (lambda a: ops.argmax(a.f32(8)), "logits f32.* 2 dimensions"),
+    "top_k": (lambda a: ops.top_k(a.other(2, 8), k=1), "logits i32"),
+    "quantize_rows": (lambda a: ops.quantize_rows(a.other(2, 32)), "x i32"),
+    "quantized twice": (lambda a: ops.quantize_rows(ops.quantize_rows(a.f32(2, 32))), "x int8/32"),
+    "linear x": (lambda a: ops.linear(a.other(2, 32), a.weight), "x i32"),
+    "linear bias": (lambda a: ops.linear(a.f32(2, 32), a.weight, a.other(16)), "bias i32"),
+    "linear weight": (lambda a: ops.linear(a.f32(2, 32), a.f32(16, 32)), "weight f32.* not of a number format"),
+    "int8 rows added": (lambda a: ops.add(ops.quantize_rows(a.f32(2, 32)), a.f32(2, 32)), "x int8/32"),
+    "int8 rows attend": (lambda a: ops.argmax(ops.quantize_rows(a.f32(2, 32))), "logits int8/32"),
+    "no weights": (lambda a: ops.linear_group(a.f32(2, 32), ()), "at least one weight"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_another_element_type_or_rank_is_refused(given: Arguments, case: str) -> None:
+    use, message = WRONG[case]
+    with pytest.raises(OpError, match=message) as caught:
+        use(given)
+    assert "\n" not in str(caught.value)
+
+
+def test_every_op_refuses_other_elements() -> None:
+    tried = {name.split()[0] for name in WRONG} | {"linear_group", "linear_silu_mul", "rope_store"}  # by their parts
+    assert ops.ALL.keys() <= tried
+
+
+def test_weights_of_one_product_share_their_format(given: Arguments) -> None:
+    matrix = np.ones((16, 32), np.float32)
+    other = given.backend.pack(StoredTensor("w", FORMATS["F32"], matrix.shape, quantize_tensor(FORMATS["F32"], matrix)))
+    for use in (
+        lambda: ops.linear_group(given.f32(2, 32), (given.weight, other)),
+        lambda: ops.linear_silu_mul(given.f32(2, 32), given.weight, other),
+    ):
+        with pytest.raises(OpError, match="one number format, not of F32 and Q8_0"):
+            use()
+
+
+def test_ids_outside_the_table_give_nan(given: Arguments) -> None:
+    found = ops.embedding(given.i32(0, 16, -1, 15), given.weight).numpy()
+    assert np.isnan(found).all(axis=1).tolist() == [False, True, True, False]
