@@ -101,7 +101,7 @@ def test_named_templates(folder: Callable[..., Path]) -> None:
     ("files", "message"),
     [
         ({"tokenizer": "{"}, "tokenizer.json (cannot be read|is not JSON)"),
-        ({"tokenizer": {"model": {"type": "BPE", "vocab": {"a": 0}, "merges": [["a", "b"]]}}}, "cannot be read|gives no token"),
+        ({"tokenizer": {"model": {"type": "BPE", "vocab": {"a": 0}, "merges": [["a", "b"]]}}}, "gives no token"),
         (
             {"tokenizer": {"model": {"type": "BPE", "vocab": {}, "merges": []}}, "tokenizer_config": {}},
             "no tokens|fails",
