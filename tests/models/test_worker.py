@@ -1,0 +1,58 @@
+"""A worker made as the contract says, `Worker(model, device, share)`: limits follow from the model and its tables."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from close import assert_close
+from sporelm.engine import LoadedModel, Worker
+from sporelm.engine.kv.pages import pages_for
+from sporelm.engine.step import Part, Step
+from sporelm.errors import ContextError, UnsupportedModel
+from sporelm.models import build
+from sporelm.weights.load import load_parameters, open_model
+
+PROMPT = [1, 80, 147, 33, 5, 299]
+
+
+def loaded(path: Path, backend: Any, context: int) -> LoadedModel:
+    source = open_model(path)
+    model = build(source.config)
+    weights = load_parameters(source, model.params(), backend)
+    source.close()
+    tables = {name: backend.tensor(table) for name, table in model.tables(context).items()}
+    return LoadedModel(model, weights | tables)
+
+
+def test_a_worker_needs_a_model_and_a_device(story: Path, backend: Any) -> None:
+    worker = Worker(loaded(story, backend, 100), backend, (0, 1, 1))
+    assert worker.limits.max_context == 100, "no more than the table of angles has"
+    assert worker.limits.num_pages >= worker.limits.max_batch * pages_for(100)
+    scores = worker.run(Step([Part(0, PROMPT, 0, (3, 1), len(PROMPT))], []))
+    eager = Worker(loaded(story, backend, 100), backend, eager=True)
+    expected = eager.run(Step([Part(0, PROMPT, 0, (0, 2), len(PROMPT))], []))
+    assert np.array_equal(scores.best, expected.best)
+    assert_close(scores.logits, expected.logits, "exact")
+    worker.close()
+    eager.close()
+
+
+def test_a_closed_worker_runs_no_step(story: Path) -> None:
+    from sporelm.backends.cpu import CpuBackend
+
+    backend = CpuBackend(threads=1)
+    worker = Worker(loaded(story, backend, 64), backend)
+    step = Step([Part(0, PROMPT, 0, (0,), 1)], [])
+    worker.run(step)
+    worker.close()
+    with pytest.raises(ContextError, match="was freed"):
+        worker.run(step)
+    backend.close()
+
+
+@pytest.mark.parametrize(("share", "message"), [((0, 1, 2), "only whole models"), ((1, 1, 1), "start \\+ length")])
+def test_parts_of_a_model_are_refused(story: Path, backend: Any, share: Any, message: str) -> None:
+    with pytest.raises(UnsupportedModel, match=message):
+        Worker(loaded(story, backend, 64), backend, share)
