@@ -1,6 +1,7 @@
 """From a path to text, through every back-end that runs here, with the story model (two layers, f32)."""
 
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -385,3 +386,12 @@ def test_the_pipeline_that_others_know(name: str, story: Path) -> None:
             pipe(PROMPT)
     with pytest.raises(RequestError, match="tp is 2"):
         pipeline(story, tp=2)
+
+
+def test_threads_share_a_model(llm):
+    params = SamplingParams(max_tokens=12, temperature=0.0)
+    expected = llm.generate("Once upon a time", params)[0].token_ids
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(lambda _: llm.generate("Once upon a time", params)[0].token_ids, range(12)))
+    assert answers == [expected] * 12
+    llm.engine.check_integrity()

@@ -31,7 +31,7 @@ Message = Mapping[str, Any]
 
 
 class LLM:
-    """A model that is loaded and ready. Not for use from several threads at once; streams may be interleaved."""
+    """A model that is loaded and ready. Threads may share one, and their requests run together; so do open streams."""
 
     def __init__(
         self,
@@ -249,16 +249,16 @@ class LLM:
 
     def run(self, answers: Sequence[Answer]) -> None:
         """Begin answers and finish them together; cancel all of them if interrupted."""
-        engine, following = self.engine, {}
+        engine, following = self.engine, dict[int, Answer]()
         try:
             for answer in answers:
                 following[engine.add(answer.request).id] = answer
-            while any(answer.finish_reason is None for answer in answers):
-                for advance in engine.step():
-                    if (follower := following.get(advance.request.id)) is not None:
-                        follower.take(engine)
-                        if follower.finish_reason:
-                            del following[advance.request.id]
+            while following:
+                engine.step()  # or another thread's step brought the news
+                for number, answer in list(following.items()):
+                    answer.take(engine)
+                    if answer.finish_reason:
+                        del following[number]
         finally:
             for answer in answers:
                 if answer.finish_reason is None and answer.request.id:

@@ -1,5 +1,6 @@
 """The engine: requests in, tokens out, step by step. It knows token ids only."""
 
+import threading
 from collections.abc import Iterator, Sequence
 from itertools import count
 from typing import Protocol
@@ -23,7 +24,7 @@ class StepRunner(Protocol):
 
 
 class Engine:
-    """Continues requests together. Not for use from several threads at once."""
+    """Continues requests together. Threads may share one: each call has it for itself, and every step serves all."""
 
     def __init__(self, worker: StepRunner, limits: Limits) -> None:
         self.runner = worker
@@ -32,26 +33,29 @@ class Engine:
         self.scheduler = Scheduler(limits, self.store)
         self.sampler = Sampler()
         self.numbers = count(1)
+        self._turn = threading.RLock()
 
     def add(self, request: Request) -> Request:
         """Queue a request and give it its number. Raises ContextOverflow or RequestError if it cannot be served."""
-        request.id = next(self.numbers)
-        self.scheduler.add(request)
-        self.sampler.add(request.id, request.sampling, request.prompt)
+        with self._turn:
+            request.id = next(self.numbers)
+            self.scheduler.add(request)
+            self.sampler.add(request.id, request.sampling, request.prompt)
         return request
 
     def step(self) -> list[Advance]:
         """Run one step and say what it did for each request that has a new token or has ended."""
-        if self.scheduler.idle:
-            return []
-        step = self.scheduler.next_step()
-        scores = self.runner.run(step)
-        tokens = self.sampler.pick(scores.best, scores.logits, step)
-        advances = self.scheduler.commit(step, tokens)
-        for advance in advances:
-            if advance.finish_reason:
-                self.sampler.drop(advance.request.id)
-        return advances
+        with self._turn:
+            if self.scheduler.idle:
+                return []
+            step = self.scheduler.next_step()
+            scores = self.runner.run(step)
+            tokens = self.sampler.pick(scores.best, scores.logits, step)
+            advances = self.scheduler.commit(step, tokens)
+            for advance in advances:
+                if advance.finish_reason:
+                    self.sampler.drop(advance.request.id)
+            return advances
 
     def run(self, requests: Sequence[Request]) -> None:
         """Step until all of these have ended; cancel them if interrupted."""
@@ -64,48 +68,54 @@ class Engine:
 
     def cancel(self, request: Request) -> None:
         """End a request now. Changes the store. Does nothing if it has ended already, or was never added."""
-        if request.finish_reason is None:
-            self.scheduler.end(request, "cancelled")
-            self.sampler.drop(request.id)
+        with self._turn:
+            if request.finish_reason is None:
+                self.scheduler.end(request, "cancelled")
+                self.sampler.drop(request.id)
 
     def sequence(self) -> KvSequence:
         """An empty sequence, to be given to requests one after the other; `drop` it at last."""
-        return self.store.new()
+        with self._turn:
+            return self.store.new()
 
     def fork(self, sequence: KvSequence) -> KvSequence:
         """A sequence that begins with what this one holds, in shared pages."""
-        return self.store.fork(sequence)
+        with self._turn:
+            return self.store.fork(sequence)
 
     def drop(self, sequence: KvSequence) -> None:
         """Forget a sequence. Raises RequestError while a request uses it."""
-        if sequence.busy:
-            raise RequestError("a request still uses this sequence: cancel it first")
-        self.store.drop(sequence)
+        with self._turn:
+            if sequence.busy:
+                raise RequestError("a request still uses this sequence: cancel it first")
+            self.store.drop(sequence)
 
     def logits(self, tokens: Sequence[int]) -> Iterator[NDArray[np.float32]]:
         """Scores at every position, chunk by chunk: float32 [chunk, vocab] views, valid until the next one.
 
         Raises ContextOverflow, RequestError for no tokens or unknown ones.
         """
-        probe = Request(tokens, max_tokens=1)
-        self.scheduler.check(probe)
-        sequence = self.store.new()
-        self.store.use(sequence)
-        try:
-            while sequence.length < len(probe.known):
-                begin = sequence.length
-                ids = probe.known[begin : begin + self.limits.token_budget]
-                copies: list[tuple[int, int]] = []
-                if not self.store.reserve(sequence, begin + len(ids), copies):
-                    raise MemoryShortage(
-                        f"all {self.limits.num_pages} pages are in use by running requests: finish some before asking"
-                    )
-                step = Step([Part(0, ids, begin, sequence.table, len(ids))], copies)
-                yield self.runner.run(step).logits
-                sequence.tokens.extend(ids)
-        finally:
-            sequence.busy = False
-            self.store.drop(sequence)
+        with self._turn:
+            probe = Request(tokens, max_tokens=1)
+            self.scheduler.check(probe)
+            sequence = self.store.new()
+            self.store.use(sequence)
+            try:
+                while sequence.length < len(probe.known):
+                    begin = sequence.length
+                    ids = probe.known[begin : begin + self.limits.token_budget]
+                    copies: list[tuple[int, int]] = []
+                    if not self.store.reserve(sequence, begin + len(ids), copies):
+                        raise MemoryShortage(
+                            f"all {self.limits.num_pages} pages are in use by running requests: "
+                            "finish some before asking"
+                        )
+                    step = Step([Part(0, ids, begin, sequence.table, len(ids))], copies)
+                    yield self.runner.run(step).logits
+                    sequence.tokens.extend(ids)
+            finally:
+                sequence.busy = False
+                self.store.drop(sequence)
 
     def check_integrity(self) -> None:
         """Raise BackendError unless pages, sequences and requests agree. Changes nothing."""

