@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from sporelm.backends.cpu.formats import BlockPanels
+from sporelm.backends.cpu.formats.panels import RECORD
 from sporelm.backends.cpu.jit import Kernel
 from sporelm.backends.cpu.kernels import attention as att
 from sporelm.backends.cpu.kernels import elementwise, linear, linear_many, norm, quantize, rope, rows
@@ -18,7 +19,6 @@ from sporelm.ops.linear import INT8_32
 from sporelm.ops.spec import Extent, Symbol, fixed, spec_of
 
 NO_WINDOW = 1 << 40
-ANY = (0, 1 << 40)
 # Ops whose item i reads only item i of what came just before: a series of them over the same rows needs no barrier.
 ROW_BY_ROW = frozenset({"add", "add_rms_norm", "embedding", "quantize_rows", "rms_norm", "silu_mul"})
 
@@ -139,7 +139,7 @@ def _quantize_rows(low: Lowering, call: Call) -> None:
     tokens, width = spec_of(x).shape
     stride = row_bytes(fixed(width), INT8_32)
     fields = {"x": low.at(x), "x_stride": _stride(x), "out": low.at(call.results[0]), "out_stride": stride}
-    fields |= {"blocks": -(-fixed(width) // 32), "padded": stride // quantize.RECORD}
+    fields |= {"blocks": -(-fixed(width) // 32), "padded": stride // RECORD}
     kernel = quantize.quantize_rows(low.places.target)
     low.emit(kernel, fields, cell_of(tokens), grain=low.row_grain(tokens))
 

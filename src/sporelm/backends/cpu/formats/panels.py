@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from sporelm.backends.cpu.jit import Builder, Val, i8, i32, vec
+from sporelm.backends.cpu.jit import Builder, Val, i8, vec
 
-RECORD = 48  # bytes of 32 rounded activations: see kernels/quantize.py
+RECORD = 48  # bytes of 32 rounded activations, which kernels/quantize.py writes
 X_SCALE, X_SCALED_SUM, X_BIAS = 32, 36, 40  # in a record: f32 scale, f32 scale * sum(q), i32 -128 * sum(q)
 
 
@@ -90,15 +90,8 @@ def gather(k: Builder, kind: object, rows: list[Val], present: list[Val], offset
     )
 
 
-def signed_bytes(k: Builder, words: list[Val]) -> list[Val]:
-    """Eight i32 of four signed bytes each, as f32 vectors of `lanes` values in order."""
+def byte_values(k: Builder, words: list[Val], *, signed: bool) -> list[Val]:
+    """Eight i32 of four bytes each, as f32 vectors of `lanes` values in order."""
     flat = k.vector(words).bits(vec(i8, 32))
     parts = [k.shuffle(flat, flat, list(range(start, start + k.lanes))) for start in range(0, 32, k.lanes)]
-    return [part.sext(vec(i32, k.lanes)).to_float() for part in parts]
-
-
-def unsigned_bytes(k: Builder, words: list[Val]) -> list[Val]:
-    """Eight i32 of four unsigned bytes each, as f32 vectors of `lanes` values in order."""
-    flat = k.vector(words).bits(vec(i8, 32))
-    parts = [k.shuffle(flat, flat, list(range(start, start + k.lanes))) for start in range(0, 32, k.lanes)]
-    return [part.zext(vec(i32, k.lanes)).to_float() for part in parts]
+    return [(part.sext(k.vi) if signed else part.zext(k.vi)).to_float() for part in parts]

@@ -4,7 +4,7 @@
 nibbles, so the low ones are columns 4j..4j+3 and the high ones 16+4j..; five bits a weight, as in the file.
 """
 
-from sporelm.backends.cpu.formats.panels import Block, BlockPanels, gather, unsigned_bytes
+from sporelm.backends.cpu.formats.panels import Block, BlockPanels, byte_values, gather
 from sporelm.backends.cpu.jit import Builder, Val, i16, i32, vec
 
 NIBBLES = 0x0F0F0F0F
@@ -42,7 +42,7 @@ class Q4_1Panels(BlockPanels):
     def row_values(self, k: Builder, panel: Val, lane: Val, group: Val) -> list[Val]:
         start = k.at(panel, group * self.group_bytes)
         words = [k.load(i32, start, lane * 4 + (4 + 4 * word) * self.lanes) for word in range(4)]
-        bytes_ = unsigned_bytes(k, [w & NIBBLES for w in words] + [(w >> 4) & NIBBLES for w in words])
+        bytes_ = byte_values(k, [w & NIBBLES for w in words] + [(w >> 4) & NIBBLES for w in words], signed=False)
         scale = k.splat(k.target.from_half(k, k.load(i16, start, lane * 2)))
         offset = k.splat(k.target.from_half(k, k.load(i16, start, lane * 2 + 2 * self.lanes)))
         return [value * scale + offset for value in bytes_]

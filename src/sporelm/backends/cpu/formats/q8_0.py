@@ -4,7 +4,7 @@
 the dot instruction of x86 wants it.
 """
 
-from sporelm.backends.cpu.formats.panels import Block, BlockPanels, gather, signed_bytes
+from sporelm.backends.cpu.formats.panels import Block, BlockPanels, byte_values, gather
 from sporelm.backends.cpu.jit import Builder, Val, i16, i32, vec
 
 BIAS = -0x7F7F7F80  # 0x80808080 as a signed i32: adds 128 to each byte
@@ -48,5 +48,5 @@ class Q8_0Panels(BlockPanels):
             first = 4 * self.lanes + 32 * self.lanes * half
             words = [k.load(i32, start, lane * 4 + (first + 4 * self.lanes * word)) ^ BIAS for word in range(8)]
             scale = k.splat(k.target.from_half(k, k.load(i16, start, lane * 2 + 2 * self.lanes * half)))
-            values += [value * scale for value in signed_bytes(k, words)]
+            values += [value * scale for value in byte_values(k, words, signed=True)]
         return values

@@ -10,6 +10,8 @@ from sporelm.backends.cpu.jit import Builder, Field, Kernel, Val
 from sporelm.backends.cpu.jit.kernel import fields
 from sporelm.backends.cpu.kernels.products import dot_panels, silu_mul
 
+AHEAD = 2048  # bytes of a panel asked for before they are read
+
 
 class Shape(NamedTuple):
     """What a linear kernel is specialised on."""
@@ -70,13 +72,13 @@ def finish(k: Builder, shape: Shape, sums: list[Val], bias: Val | None) -> Val:
     return sums[0] if bias is None else sums[0] + k.load(k.vf, bias)
 
 
-def linear_one(target: Any, shape: Shape, ahead: int = 2048) -> Kernel:
+def linear_one(target: Any, shape: Shape) -> Kernel:
     """One token."""
 
     def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
         with k.range(first, last) as item:
             place = locate(k, shape, f, item)
-            sums = dot_panels(k, shape.format, place.panels, [f.x], f.width, ahead)
+            sums = dot_panels(k, shape.format, place.panels, [f.x], f.width, AHEAD)
             k.store(finish(k, shape, [s.value for s in sums[0]], place.bias), place.out)
 
     return Kernel(f"linear_one_{shape.name}", shape.fields(), body)

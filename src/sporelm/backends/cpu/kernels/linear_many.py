@@ -7,7 +7,7 @@ the order of the reduction is that of the one-token kernel.
 
 from typing import Any
 
-from sporelm.backends.cpu.formats.panels import Block, BlockPanels, FloatPanels
+from sporelm.backends.cpu.formats.panels import RECORD, Block, BlockPanels, FloatPanels
 from sporelm.backends.cpu.jit import Builder, Kernel, Val
 from sporelm.backends.cpu.kernels.linear import Shape, finish
 from sporelm.backends.cpu.kernels.products import Sums, add_block, add_columns
@@ -91,11 +91,11 @@ class _Lines:
                     for b in range(self.format.blocks):
                         self._unpack(k, self.format.block(k, here, b), chunk, g * self.format.blocks + b, p)
             with k.range(start, stop, self.tokens) as token:
-                rows = self._rows(k, f, token, group * (48 * self.format.blocks))
+                rows = self._rows(k, f, token, group * (RECORD * self.format.blocks))
                 held, at = self._held(k, sums, token - start)
                 with k.range(count * self.format.blocks) as index:
                     blocks = self._unpacked(k, chunk, index)
-                    add_block(k, held, blocks, [k.opaque(k.at(row, index * 48)) for row in rows], self.format.biased)
+                    add_block(k, held, blocks, [k.opaque(k.at(row, index * RECORD)) for row in rows], self.format.biased)
                 self._put(k, held, at)
 
     def _unpack(self, k: Builder, block: Block, chunk: Val, at: Val, p: int) -> None:

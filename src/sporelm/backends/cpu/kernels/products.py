@@ -6,7 +6,7 @@ that a row's result depends on nothing but itself.
 
 from typing import Any
 
-from sporelm.backends.cpu.formats.panels import X_BIAS, X_SCALE, X_SCALED_SUM, Block, BlockPanels, FloatPanels
+from sporelm.backends.cpu.formats.panels import RECORD, X_BIAS, X_SCALE, X_SCALED_SUM, Block, BlockPanels, FloatPanels
 from sporelm.backends.cpu.jit import Builder, Val, Var
 
 Sums = list[list[Var]]  # [token][panel], f32 vectors
@@ -52,7 +52,7 @@ def dot_panels(k: Builder, kind: Any, panels: list[Val], rows: list[Val], width:
     if isinstance(kind, BlockPanels):
         with k.range((width + (kind.k_step - 1)) // kind.k_step) as group:
             here = [k.at(panel, group * kind.group_bytes) for panel in panels]
-            records = [k.opaque(k.at(row, group * (48 * kind.blocks))) for row in rows]
+            records = [k.opaque(k.at(row, group * (RECORD * kind.blocks))) for row in rows]
             if not isinstance(ahead, int) or ahead:
                 for start in here:
                     later = k.at(start, ahead)
@@ -60,7 +60,7 @@ def dot_panels(k: Builder, kind: Any, panels: list[Val], rows: list[Val], width:
                         k.prefetch(later, line)
             for index in range(kind.blocks):
                 blocks = [kind.block(k, start, index) for start in here]
-                add_block(k, sums, blocks, [k.at(r, 48 * index) for r in records], kind.biased)
+                add_block(k, sums, blocks, [k.at(r, RECORD * index) for r in records], kind.biased)
     else:
         add_columns(k, kind, sums, panels, rows, width)
     return sums

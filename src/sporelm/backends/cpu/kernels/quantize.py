@@ -7,10 +7,9 @@ that groups two blocks may read one more than the width has, which is zero.
 
 from typing import Any
 
+from sporelm.backends.cpu.formats.panels import RECORD, X_BIAS, X_SCALE, X_SCALED_SUM
 from sporelm.backends.cpu.jit import Builder, Kernel, Val, f32, i8, vec
 from sporelm.backends.cpu.jit.kernel import fields
-
-RECORD = 48
 
 
 def quantize_rows(target: Any) -> Kernel:
@@ -48,6 +47,6 @@ def write_record(k: Builder, parts: list[Val], out: Val) -> None:
         total = total + q
         k.store(q.trunc(vec(i8, k.lanes)), out, number * k.lanes)
     whole = k.fold(total, lambda a, b: a + b)
-    k.store(scale, out, 32)
-    k.store(whole.to_float() * scale, out, 36)
-    k.store(whole * -128, out, 40)
+    k.store(scale, out, X_SCALE)
+    k.store(whole.to_float() * scale, out, X_SCALED_SUM)
+    k.store(whole * -128, out, X_BIAS)
