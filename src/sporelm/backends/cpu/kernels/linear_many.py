@@ -95,7 +95,9 @@ class _Lines:
                 held, at = self._held(k, sums, token - start)
                 with k.range(count * self.format.blocks) as index:
                     blocks = self._unpacked(k, chunk, index)
-                    add_block(k, held, blocks, [k.opaque(k.at(row, index * RECORD)) for row in rows], self.format.biased)
+                    add_block(
+                        k, held, blocks, [k.opaque(k.at(row, index * RECORD)) for row in rows], self.format.biased
+                    )
                 self._put(k, held, at)
 
     def _unpack(self, k: Builder, block: Block, chunk: Val, at: Val, p: int) -> None:
