@@ -3,21 +3,20 @@
 import numpy as np
 from numpy.typing import NDArray
 
-GROUP = 32  # values that share one scale in "int8/32"
 
+def quantize_int8(x: NDArray[np.float32], group: int) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
+    """Round activations to int8 with one scale per `group` values: float32 [rows, width] -> int8, float32 scales.
 
-def quantize_int8_32(x: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
-    """Round activations to int8 with one scale per 32 values: float32 [rows, width] -> int8, float32 scales.
-
-    Returns (int8 [rows, padded width], float32 [rows, padded width / 32]); a width that is not a multiple of 32 is
-    padded with zeros up to it. All arithmetic is float32: scale = amax / 127, inverse = 127 / amax, integer =
-    round(value * inverse), ties to even. Where amax is 0, or so small that the inverse overflows, the integers are 0.
+    `group` is 32 for activation numbers "int8/32" and 256 for "int8/256". Returns (int8 [rows, padded width], float32
+    [rows, padded width / group]); a width that is not a multiple of `group` is padded with zeros up to it. All
+    arithmetic is float32: scale = amax / 127, inverse = 127 / amax, integer = round(value * inverse), ties to even.
+    Where amax is 0, or so small that the inverse overflows, the integers are 0.
     """
     rows, width = x.shape
-    groups = -(-width // GROUP)
-    padded = np.zeros((rows, groups * GROUP), np.float32)
+    groups = -(-width // group)
+    padded = np.zeros((rows, groups * group), np.float32)
     padded[:, :width] = x
-    grouped = padded.reshape(rows, groups, GROUP)
+    grouped = padded.reshape(rows, groups, group)
     largest = np.abs(grouped).max(axis=2, keepdims=True) if x.size else np.zeros((rows, groups, 1), np.float32)
     scales = (largest / np.float32(127)).astype(np.float32, copy=False)
     with np.errstate(divide="ignore", over="ignore"):
@@ -25,4 +24,14 @@ def quantize_int8_32(x: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[
     inverse = np.where(np.isinf(inverse), np.float32(0), inverse)
     with np.errstate(invalid="ignore"):  # NaN or infinity in a group: its scale is NaN or infinite and tells so
         integers = np.rint(grouped * inverse).astype(np.int8)
-    return integers.reshape(rows, groups * GROUP), scales.reshape(rows, groups)
+    return integers.reshape(rows, groups * group), scales.reshape(rows, groups)
+
+
+def quantize_int8_32(x: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
+    """`quantize_int8` for activation numbers "int8/32"."""
+    return quantize_int8(x, 32)
+
+
+def quantize_int8_256(x: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
+    """`quantize_int8` for activation numbers "int8/256"."""
+    return quantize_int8(x, 256)

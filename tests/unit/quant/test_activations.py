@@ -1,9 +1,9 @@
-"""Activations as int8 per 32 values."""
+"""Activations as int8 with one scale per 32 or 256 values."""
 
 import numpy as np
 import pytest
 
-from sporelm.quant.activations import quantize_int8_32
+from sporelm.quant.activations import quantize_int8, quantize_int8_32, quantize_int8_256
 
 
 def test_scale_integers_and_padding() -> None:
@@ -24,16 +24,27 @@ def test_scale_integers_and_padding() -> None:
     assert not scales[1].any()
 
 
-def test_it_is_exactly_float32_arithmetic() -> None:
-    x = np.random.default_rng(0).standard_normal((5, 96)).astype(np.float32)
-    integers, scales = quantize_int8_32(x)
-    for row in range(5):
-        for group in range(3):
-            part = x[row, group * 32 : group * 32 + 32]
+@pytest.mark.parametrize("group", [32, 256])
+def test_it_is_exactly_float32_arithmetic(group: int) -> None:
+    x = np.random.default_rng(0).standard_normal((3, 3 * group)).astype(np.float32)
+    integers, scales = quantize_int8(x, group)
+    assert scales.shape == (3, 3)
+    for row in range(3):
+        for start in range(0, 3 * group, group):
+            part = x[row, start : start + group]
             amax = np.abs(part).max()
-            assert scales[row, group] == amax / np.float32(127)
+            assert scales[row, start // group] == amax / np.float32(127)
             inverse = np.float32(127) / amax
-            assert integers[row, group * 32 : group * 32 + 32].tolist() == [int(np.rint(v * inverse)) for v in part]
+            assert integers[row, start : start + group].tolist() == [int(np.rint(v * inverse)) for v in part]
+
+
+def test_the_named_groups_are_what_their_names_say() -> None:
+    x = np.random.default_rng(2).standard_normal((2, 300)).astype(np.float32)
+    for named, group, padded in ((quantize_int8_32, 32, 320), (quantize_int8_256, 256, 512)):
+        (integers, scales), (expected, expected_scales) = named(x), quantize_int8(x, group)
+        assert integers.shape == (2, padded)
+        assert np.array_equal(integers, expected)
+        assert np.array_equal(scales, expected_scales)
 
 
 def test_a_row_depends_on_nothing_but_itself() -> None:
