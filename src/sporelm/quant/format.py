@@ -24,7 +24,8 @@ class QuantFormat:
     ggml_id      its tensor type in GGUF files
     values       numbers per block
     nbytes       bytes per block
-    activation   the activation numbers `linear` uses with such a weight: "float", or "int8/32" (int8 per 32 values)
+    activation   the activation numbers `linear` uses with such a weight: "float", "int8/32" (int8 with one scale per
+                 32 values), or "int8/256"
     words        (offset, width) of each number in a block that is wider than a byte
     """
 

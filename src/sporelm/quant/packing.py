@@ -1,0 +1,79 @@
+"""Fields inside a block: float16 numbers, nibbles, and single bits; all little-endian."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+BIT_PAIRS = np.arange(0, 8, 2, dtype=np.uint8)[:, None]
+
+
+def read_halves(blocks: NDArray[np.uint8], offset: int, count: int = 1) -> NDArray[np.float32]:
+    """`count` float16 numbers at a byte offset of every block: uint8 [n, nbytes] -> float32 [n, count]."""
+    return np.ascontiguousarray(blocks[:, offset : offset + 2 * count]).view("<f2").astype(np.float32)
+
+
+def to_halves(numbers: NDArray[np.float32]) -> NDArray[np.uint8]:
+    """float32 [n, count] rounded to float16, as bytes [n, 2 * count]; beyond its range (65504) infinite."""
+    with np.errstate(over="ignore"):
+        return np.ascontiguousarray(numbers.astype("<f2")).view(np.uint8)
+
+
+def split_nibbles(packed: NDArray[np.uint8], run: int) -> NDArray[np.uint8]:
+    """Nibbles of [n, bytes] as uint8 [n, 2 * bytes]: of each `run` bytes first the low nibbles, then the high ones."""
+    runs = packed.reshape(len(packed), -1, 1, run)
+    return np.concatenate([runs & np.uint8(15), runs >> np.uint8(4)], axis=2).reshape(len(packed), -1)
+
+
+def join_nibbles(nibbles: NDArray[np.uint8], run: int) -> NDArray[np.uint8]:
+    """The opposite of `split_nibbles`: uint8 [n, 2 * bytes], of which the low 4 bits are taken, -> [n, bytes]."""
+    runs = nibbles.reshape(len(nibbles), -1, 2, run)
+    return (runs[:, :, 0] & np.uint8(15) | runs[:, :, 1] << np.uint8(4)).reshape(len(nibbles), -1)
+
+
+def split_bits(packed: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Bits of [n, 4] as 0 or 1, uint8 [n, 32]: value j is bit j of the 32-bit word."""
+    return np.unpackbits(packed, axis=1, bitorder="little")
+
+
+def join_bits(bits: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """The opposite of `split_bits`: whatever is not 0 becomes 1."""
+    return np.packbits(bits, axis=1, bitorder="little")
+
+
+def split_bit_planes(packed: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Bits of [n, 32] as 0 or 1, uint8 [n, 256]: value 32 * g + j is bit g of byte j."""
+    return np.unpackbits(packed.reshape(-1, 1, 32), axis=1, bitorder="little").reshape(-1, 256)
+
+
+def join_bit_planes(bits: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """The opposite of `split_bit_planes`: whatever is not 0 becomes 1."""
+    return np.packbits(bits.reshape(-1, 8, 32), axis=1, bitorder="little").reshape(-1, 32)
+
+
+def split_bit_pairs(packed: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Pairs of bits of [n, 64] as uint8 [n, 256]: value 128 * h + 32 * g + j is the g-th pair of byte 32 * h + j."""
+    return (packed.reshape(-1, 2, 1, 32) >> BIT_PAIRS & np.uint8(3)).reshape(-1, 256)
+
+
+def join_bit_pairs(pairs: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """The opposite of `split_bit_pairs`: uint8 [n, 256], each below 4, -> [n, 64]."""
+    return np.bitwise_or.reduce(pairs.reshape(-1, 2, 4, 32) << BIT_PAIRS, axis=2).reshape(-1, 64)
+
+
+def split_scales(packed: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """The eight 6-bit scales and eight 6-bit minimums in [n, 12]: two uint8 [n, 8].
+
+    Bytes 0 to 3 hold scales 0 to 3 and above them the upper two bits of scales 4 to 7; bytes 4 to 7 the same of the
+    minimums; bytes 8 to 11 the lower four bits of scales 4 to 7 and, as high nibbles, of minimums 4 to 7.
+    """
+    six, upper = packed[:, :8] & np.uint8(63), packed[:, :8] >> np.uint8(6) << np.uint8(4)
+    lower = packed[:, 8:]
+    scales = np.concatenate([six[:, :4], upper[:, :4] | lower & np.uint8(15)], axis=1)
+    minimums = np.concatenate([six[:, 4:], upper[:, 4:] | lower >> np.uint8(4)], axis=1)
+    return scales, minimums
+
+
+def join_scales(scales: NDArray[np.uint8], minimums: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """The opposite of `split_scales`: two uint8 [n, 8], each below 64, -> [n, 12]."""
+    upper = [numbers[:, :4] | numbers[:, 4:] >> np.uint8(4) << np.uint8(6) for numbers in (scales, minimums)]
+    lower = scales[:, 4:] & np.uint8(15) | minimums[:, 4:] << np.uint8(4)
+    return np.concatenate([*upper, lower], axis=1)

@@ -1,0 +1,26 @@
+"""Q4_0: 32 nibbles and one scale."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sporelm.quant.format import QuantFormat
+from sporelm.quant.packing import join_nibbles, read_halves, split_nibbles, to_halves
+from sporelm.quant.rounding import round_around_zero
+
+
+class Q4_0(QuantFormat, ggml_id=2, values=32, nbytes=18):
+    """[float16 scale][16 bytes]: value = (nibble - 8) * scale.
+
+    The low nibbles of the 16 bytes are values 0 to 15, the high nibbles values 16 to 31.
+    """
+
+    @staticmethod
+    def dequantize(blocks: NDArray[np.uint8]) -> NDArray[np.float32]:
+        signed = split_nibbles(blocks[:, 2:], 16).view(np.int8) - np.int8(8)
+        with np.errstate(invalid="ignore"):  # an infinite scale times 0 is NaN, which loaders look for
+            return signed.astype(np.float32) * read_halves(blocks, 0)
+
+    @staticmethod
+    def quantize(values: NDArray[np.float32]) -> NDArray[np.uint8]:
+        scale, integers = round_around_zero(values, 8)
+        return np.concatenate([to_halves(scale), join_nibbles(integers, 16)], axis=1)

@@ -1,0 +1,139 @@
+"""The searches by which ggml's reference picks the scale of a small group of weights, vectorised over groups.
+
+Groups are columns: float32 [size, groups]. Every sum over a group runs in float32 from its first value to its last, as
+the C loop does: numpy adds the rows of such an array one after another (it sums in pairs only along memory). With that,
+and since a C compiler for plain x86-64 fuses no multiplications and additions, results are ggml's bit for bit.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float32]
+
+TENTH = np.float32(0.1)
+ALL_ZERO = np.float32(1e-15)  # a group whose largest magnitude is below counts as zero
+ROUNDABLE = np.float32(4194303)  # up to here `nearest_int` rounds
+MANTISSA_SHIFT = np.float32(12582912)  # 1.5 * 2^23: adding it leaves the rounded integer in the low bits
+
+
+class AboveMinimum(NamedTuple):
+    """Groups as integer * scale - drop; the integers that the search had are round((value - base) * inverse)."""
+
+    scale: Floats  # [groups]
+    drop: Floats  # [groups], the negative minimum, not below 0
+    inverse: Floats  # [groups]
+    base: Floats  # [groups]
+
+
+class AroundZero(NamedTuple):
+    """Groups as (integer - half) * scale; the integers that the search had are round(value * inverse) + half."""
+
+    scale: Floats  # [groups]
+    inverse: Floats  # [groups]
+    is_zero: NDArray[np.bool_]  # [groups], of which all integers are 0
+
+
+def nearest_int(numbers: Floats) -> NDArray[np.int32]:
+    """Round to the nearest integer, ties to even; beyond `ROUNDABLE` the result is what the bits say, as in ggml."""
+    bits = (numbers + MANTISSA_SHIFT).view(np.int32)
+    return (bits & np.int32(0x007F_FFFF)) - np.int32(0x0040_0000)
+
+
+def search_above_minimum(x: Floats, levels: int, first: float, steps: int) -> AboveMinimum:
+    """The scale and minimum of each group for integers 0 to `levels`: float32 [size, groups].
+
+    The start is the span from the minimum (0 if all are positive) to the maximum. Then `steps` inverse scales
+    (levels + first + 0.1 * step) / span are tried: integers are rounded with each, scale and minimum fitted to them by
+    least squares, and kept, also as the minimum of the next spans, if the squared error is smaller. Values weigh their
+    magnitude plus the group's root mean square.
+    """
+    top, highest = np.float32(levels), x.max(axis=0)
+    weights = np.abs(x) + np.sqrt(np.add.reduce(x * x, axis=0) / np.float32(len(x)))
+    sum_w, sum_x = np.add.reduce(weights, axis=0), np.add.reduce(weights * x, axis=0)
+    integers, scratch = np.empty_like(x), np.empty_like(x)
+    minimum: Floats = np.minimum(x.min(axis=0), np.float32(0))
+    constant = highest == minimum
+    inverse: Floats = np.divide(top, np.where(constant, np.float32(1), highest - minimum))
+    _round_above(x, minimum, inverse, top, integers)
+    scale, best_inverse, base = np.reciprocal(inverse), inverse, minimum.copy()
+    best_error = _squared_error(x, weights, integers, scale, minimum, scratch)
+    scale[constant], best_error[constant] = 0, -1  # no error is smaller: these groups stay as they are
+    for step in range(steps):
+        factor = np.float32(first) + TENTH * np.float32(step) + top
+        inverse = np.divide(factor, np.where(constant, np.float32(1), highest - minimum))
+        _round_above(x, minimum, inverse, top, integers)
+        np.multiply(weights, integers, out=scratch)
+        sum_l = np.add.reduce(scratch, axis=0)
+        sum_l2 = np.add.reduce(scratch * integers, axis=0)
+        scratch *= x
+        sum_xl = np.add.reduce(scratch, axis=0)
+        determinant = sum_w * sum_l2 - sum_l * sum_l
+        fitted = (sum_w * sum_xl - sum_x * sum_l) / determinant
+        offset = (sum_l2 * sum_x - sum_l * sum_xl) / determinant
+        fitted = np.where(offset > 0, sum_xl / sum_l2, fitted)
+        offset = np.where(offset > 0, np.float32(0), offset)
+        error = _squared_error(x, weights, integers, fitted, offset, scratch)
+        better = (determinant > 0) & (error < best_error)
+        found = ((best_error, error), (scale, fitted), (best_inverse, inverse), (base, minimum), (minimum, offset))
+        for kept, new in found:
+            np.copyto(kept, new, where=better)
+    return AboveMinimum(scale, -minimum, best_inverse, base)
+
+
+def _round_above(x: Floats, base: Floats, inverse: Floats, top: np.float32, out: Floats) -> None:
+    """Write round((x - base) * inverse), within 0 to `top`, to `out`: [size, groups], base and inverse [groups]."""
+    np.subtract(x, base, out=out)
+    out *= inverse
+    if out.min(initial=0) > -ROUNDABLE and out.max(initial=0) < ROUNDABLE:
+        np.rint(out, out=out)
+    else:  # rare: a fitted minimum close to the maximum, or infinities
+        out[:] = nearest_int(out)
+    np.clip(out, np.float32(0), top, out=out)
+
+
+def _squared_error(x: Floats, weights: Floats, integers: Floats, scale: Floats, minimum: Floats, out: Floats) -> Floats:
+    """sum(weights * (scale * integers + minimum - x)^2) of each group, [groups]; `out` is scratch space."""
+    np.multiply(integers, scale, out=out)
+    out += minimum
+    out -= x
+    out *= out
+    out *= weights
+    return np.add.reduce(out, axis=0)
+
+
+def search_around_zero(x: Floats, half: int) -> AroundZero:
+    """The scale of each group for integers -half to half - 1: float32 [size, groups].
+
+    Inverse scales -(half + 0.1 * step) / (value of largest magnitude) are tried, step 0 first, then -9 to 9: integers
+    are rounded with each, the scale fitted to them by least squares, and kept if it explains more. Values weigh their
+    square.
+    """
+    groups = x.shape[1]
+    largest = x[np.abs(x).argmax(axis=0), np.arange(groups)]
+    is_zero = np.abs(largest) < ALL_ZERO
+    weights = x * x
+    weighted = weights * x
+    integers, scratch = np.empty_like(x), np.empty_like(x)
+    scale, best, best_inverse = (np.zeros(groups, np.float32) for _ in range(3))
+    for step in (0, *range(-9, 0), *range(1, 10)):
+        inverse = -(np.float32(half) + TENTH * np.float32(step)) / largest
+        np.multiply(x, inverse, out=integers)
+        np.rint(integers, out=integers)
+        np.clip(integers, np.float32(-half), np.float32(half - 1), out=integers)
+        sum_lx = np.add.reduce(np.multiply(weighted, integers, out=scratch), axis=0)
+        np.multiply(weights, integers, out=scratch)
+        scratch *= integers
+        sum_l2 = np.add.reduce(scratch, axis=0)
+        fitted = sum_lx / sum_l2
+        if step == 0:
+            np.copyto(scale, fitted, where=sum_l2 != 0)
+            np.copyto(best_inverse, inverse)
+            np.multiply(scale, sum_lx, out=best)
+            continue
+        better = (sum_l2 > 0) & (sum_lx * sum_lx > best * sum_l2)
+        for kept, found in ((scale, fitted), (best, fitted * sum_lx), (best_inverse, inverse)):
+            np.copyto(kept, found, where=better)
+    scale[is_zero] = 0
+    return AroundZero(scale, best_inverse, is_zero)

@@ -1,0 +1,121 @@
+"""Blocks of 256 values whose groups have small integer scales of their own (ggml's K-quants).
+
+Values and scales are rounded as ggml's reference does without an importance matrix, bit for bit.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sporelm.quant.packing import read_halves, split_scales
+from sporelm.quant.search import nearest_int, search_above_minimum, search_around_zero
+
+VALUES = 256
+BLOCKS_AT_ONCE = 128  # 128 KiB an array, so that the searches stay in the cache
+HALF = 32  # Q6_K's integers are -32 to 31
+
+
+class Grouped(NamedTuple):
+    """Rounded blocks: value = integer * (factors[0] * scale) - factors[1] * minimum."""
+
+    factors: NDArray[np.float32]  # [n, 2]
+    scales: NDArray[np.uint8]  # [n, 8], below 64
+    minimums: NDArray[np.uint8]  # [n, 8], below 64
+    integers: NDArray[np.uint8]  # [n, 256]
+
+
+class SignedGrouped(NamedTuple):
+    """Rounded blocks: value = (integer - 32) * (factor * scale)."""
+
+    factors: NDArray[np.float32]  # [n, 1]
+    scales: NDArray[np.int8]  # [n, 16]
+    integers: NDArray[np.uint8]  # [n, 256], below 64
+
+
+def apply_scales(blocks: NDArray[np.uint8], integers: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """The values of blocks that begin with two float16 factors and 12 bytes of scales and minimums.
+
+    Blocks uint8 [n, nbytes], integers uint8 [n, 256] -> float32 [n, 256].
+    """
+    factors = read_halves(blocks, 0, 2)
+    scales, minimums = split_scales(blocks[:, 4:16])
+    with np.errstate(invalid="ignore"):  # infinities become NaN, which loaders look for
+        steps = factors[:, :1] * scales.astype(np.float32)
+        drops = factors[:, 1:] * minimums.astype(np.float32)
+        groups = integers.reshape(-1, 8, 32).astype(np.float32)
+        return (groups * steps[:, :, None] - drops[:, :, None]).reshape(-1, VALUES)
+
+
+def round_in_groups(values: NDArray[np.float32], levels: int, first: float, steps: int) -> Grouped:
+    """Round blocks of eight groups that have scales and minimums: float32 [n, 256]; for the rest see the search."""
+    starts = range(0, len(values), BLOCKS_AT_ONCE)
+    with np.errstate(all="ignore"):  # infinities come and go in the search, as they do in C; none decides
+        parts = [_round_in_groups(values[at : at + BLOCKS_AT_ONCE], levels, first, steps) for at in starts]
+    return Grouped(*(np.concatenate(part) for part in zip(*parts, strict=True)))
+
+
+def _round_in_groups(values: NDArray[np.float32], levels: int, first: float, steps: int) -> Grouped:
+    """`round_in_groups` for few blocks."""
+    x = _columns(values, 32)
+    found = search_above_minimum(x, levels, first, steps)
+    (largest, scales), (lowest, minimums) = (_six_bits(numbers.reshape(-1, 8)) for numbers in (found.scale, found.drop))
+    factors = np.divide(np.concatenate([largest, lowest], axis=1), np.float32(63))
+    stored = factors.astype(np.float16).astype(np.float32)
+    step = (stored[:, :1] * scales.astype(np.float32)).ravel()
+    drop = (stored[:, 1:] * minimums.astype(np.float32)).ravel()
+    integers = np.clip(nearest_int((x + drop) / step), 0, levels).astype(np.uint8)
+    lost = step == 0  # a scale that rounds to 0: only the minimum counts, the search's integers stay
+    if lost.any():
+        rounded = nearest_int((x[:, lost] - found.base[lost]) * found.inverse[lost])
+        integers[:, lost] = np.clip(rounded, 0, levels).astype(np.uint8)
+    return Grouped(factors, scales, minimums, _rows(integers))
+
+
+def _six_bits(numbers: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
+    """The largest of each block's numbers and all as 0 to 63 parts of it: float32 [n, 8] -> [n, 1], uint8 [n, 8]."""
+    largest = np.where(numbers > 0, numbers, np.float32(0)).max(axis=1, keepdims=True)
+    inverse = np.where(largest > 0, np.float32(63) / largest, np.float32(0))
+    # Negative numbers wrap around in uint8 and so become 63, as in ggml.
+    return largest, np.minimum(nearest_int(inverse * numbers).astype(np.uint8), np.uint8(63))
+
+
+def round_in_signed_groups(values: NDArray[np.float32]) -> SignedGrouped:
+    """Round blocks of sixteen groups that have signed 8-bit scales: float32 [n, 256]."""
+    starts = range(0, len(values), BLOCKS_AT_ONCE)
+    with np.errstate(all="ignore"):  # infinities come and go in the search, as they do in C; none decides
+        parts = [_round_in_signed_groups(values[at : at + BLOCKS_AT_ONCE]) for at in starts]
+    return SignedGrouped(*(np.concatenate(part) for part in zip(*parts, strict=True)))
+
+
+def _round_in_signed_groups(values: NDArray[np.float32]) -> SignedGrouped:
+    """`round_in_signed_groups` for few blocks."""
+    x = _columns(values, 16)
+    found = search_around_zero(x, HALF)
+    numbers = found.scale.reshape(-1, 16)
+    magnitudes = np.where(np.isnan(numbers), np.float32(0), np.abs(numbers))
+    first = magnitudes.argmax(axis=1)[:, None]
+    is_zero = np.take_along_axis(magnitudes, first, axis=1) < np.float32(1e-15)
+    inverse = np.float32(-128) / np.take_along_axis(numbers, first, axis=1)
+    factors = np.where(is_zero, np.float32(0), np.float32(1) / inverse)
+    scales = np.minimum(nearest_int(inverse * numbers), 127).astype(np.int8)
+    scales[is_zero[:, 0]] = 0
+    step = (factors.astype(np.float16).astype(np.float32) * scales.astype(np.float32)).ravel()
+    integers = (np.clip(nearest_int(x / step), -HALF, HALF - 1) + HALF).astype(np.uint8)
+    lost = step == 0  # a scale that rounds to 0: the search's integers stay
+    if lost.any():
+        rounded = np.clip(np.rint(x[:, lost] * found.inverse[lost]), -HALF, HALF - 1)
+        integers[:, lost] = np.where(found.is_zero[lost], 0, rounded + HALF).astype(np.uint8)
+    result = _rows(integers)
+    result[is_zero[:, 0]] = 0
+    return SignedGrouped(factors, scales, result)
+
+
+def _columns(values: NDArray[np.float32], size: int) -> NDArray[np.float32]:
+    """Groups of `size` values as columns: [n, 256] -> contiguous [size, n * 256 / size]."""
+    return np.ascontiguousarray(values.reshape(-1, size).T)
+
+
+def _rows(integers: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """The opposite of `_columns`: [size, groups] -> contiguous [n, 256]."""
+    return np.ascontiguousarray(integers.T).reshape(-1, VALUES)
