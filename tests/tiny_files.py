@@ -29,9 +29,14 @@ def gguf_weights(tiny: Tiny) -> dict[str, np.ndarray]:
 
 
 def write_gguf(
-    path: Path, tiny: Tiny, change: Mapping[str, Any] | None = None, matrices: type[QuantFormat] = F32, **options: Any
+    path: Path,
+    tiny: Tiny,
+    change: Mapping[str, Any] | None = None,
+    matrices: type[QuantFormat] = F32,
+    more: Mapping[str, Any] | None = None,
+    **options: Any,
 ) -> Path:
-    """A GGUF file of a tiny model; `change` replaces tensors by name, None removes one."""
+    """A GGUF file of a tiny model; `change` replaces tensors by name, None removes one; `more` metadata is added."""
     config, writer = tiny.config, GgufWriter(path, **options)
     writer.add("general.architecture", "llama")
     for key, name in (
@@ -45,6 +50,8 @@ def write_gguf(
         writer.add(f"llama.{key}", config[name], "u32")
     writer.add("llama.attention.layer_norm_rms_epsilon", config["rms_norm_eps"], "f64")
     writer.add("llama.rope.freq_base", config["rope_theta"], "f32")
+    for key, value in (more or {}).items():
+        writer.add(key, value, "f32" if isinstance(value, float) else None)
     for name, values in {**gguf_weights(tiny), **(change or {})}.items():
         if values is not None:
             number_format = matrices if values.ndim == 2 else F32

@@ -124,6 +124,31 @@ TINY = (
     Tiny("mistral-no-window", MISTRAL | {"sliding_window": None, "num_key_value_heads": 3}, 16),
 )
 
+# One model for each kind of rope scaling, with heads of 16 so that there are eight frequencies. The frequencies of
+# "dynamic" follow the length of the context: transformers' are those of the number of tokens given.
+SCALED = LLAMA | {"num_attention_heads": 3, "num_key_value_heads": 1}
+LONG = {"short_factor": [1.0 + 0.05 * pair for pair in range(8)], "long_factor": [1.0 + pair for pair in range(8)]}
+ORIGINAL = {"original_max_position_embeddings": 64}
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+ROPES = tuple(
+    Tiny(f"rope-{name}", SCALED | change | {"rope_scaling": scaling}, 31, 192, tuple(range(11, 192, 20)))
+    for name, change, scaling in (
+        ("linear", {}, {"type": "linear", "factor": 2.5}),
+        ("dynamic", {"max_position_embeddings": 64}, {"type": "dynamic", "factor": 4.0}),
+        ("yarn", {}, {"rope_type": "yarn", "factor": 4.0} | ORIGINAL),
+        (
+            "yarn-all-fields",
+            {},
+            {"rope_type": "yarn", "factor": 4.0, "beta_fast": 6, "beta_slow": 0.5, "truncate": False, "mscale": 0.7}
+            | {"mscale_all_dim": 1.2}
+            | ORIGINAL,
+        ),
+        ("yarn-attention", {}, {"rope_type": "yarn", "factor": 4.0, "attention_factor": 0.8} | ORIGINAL),
+        ("llama3", {}, LLAMA3 | ORIGINAL),
+        ("longrope", {}, {"rope_type": "longrope"} | LONG | ORIGINAL),
+    )
+)
+
 # Rows of whole blocks of 32, which quantized formats need.
 WIDE = Tiny("llama-of-blocks", LLAMA | {"hidden_size": 96, "intermediate_size": 160}, 21)
 

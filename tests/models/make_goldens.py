@@ -12,7 +12,7 @@ import numpy as np
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
-from tiny_models import COURSE_CHAT, TINY, Tiny  # noqa: E402
+from tiny_models import COURSE_CHAT, ROPES, TINY, Tiny  # noqa: E402
 
 
 def transformers_logits(tiny: Tiny) -> np.ndarray:
@@ -34,7 +34,7 @@ def transformers_logits(tiny: Tiny) -> np.ndarray:
 
 
 def main() -> None:
-    for tiny in (*TINY, COURSE_CHAT):
+    for tiny in (*TINY, *ROPES, COURSE_CHAT):
         logits = transformers_logits(tiny)
         kept = logits[tiny.wanted(), :: tiny.vocab_step]
         path = HERE / "goldens" / f"{tiny.name}.npy"

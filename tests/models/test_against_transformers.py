@@ -10,7 +10,7 @@ import pytest
 
 from close import assert_close
 from stepping import Stepper
-from tiny_models import COURSE_CHAT, TINY, Tiny
+from tiny_models import COURSE_CHAT, ROPES, TINY, Tiny
 
 GOLDENS = Path(__file__).parent / "goldens"
 
@@ -48,7 +48,7 @@ def test_window_is_seen_in_the_goldens() -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("tiny", [*TINY, COURSE_CHAT], ids=lambda tiny: tiny.name)
+@pytest.mark.parametrize("tiny", [*TINY, *ROPES, COURSE_CHAT], ids=lambda tiny: tiny.name)
 def test_goldens_are_what_transformers_says_now(tiny: Tiny) -> None:
     pytest.importorskip("torch", reason="torch is not installed: pip install 'sporelm[live]' compares live")
     pytest.importorskip(

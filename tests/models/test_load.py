@@ -16,6 +16,7 @@ from sporelm.models import build
 from sporelm.quant import F32, Q4_1, Q8_0, QuantFormat
 from sporelm.weights import load as loading
 from sporelm.weights.load import load_parameters, open_model
+from sporelm.weights.rope_scaling import UNSCALED
 from stepping import Stepper
 from tiny_files import write_folder, write_gguf
 from tiny_models import TINY, WIDE, Tiny
@@ -133,12 +134,33 @@ def test_damaged_scale_is_named(number_format: type[QuantFormat], tmp_path: Path
         loaded(path)
 
 
-def test_rope_factors_are_not_dropped_in_silence(tmp_path: Path) -> None:
-    """All ones change nothing; others would change the result."""
-    loaded(write_gguf(tmp_path / "ones.gguf", WIDE, {"rope_freqs.weight": np.ones(8, np.float32)}))
+def test_rope_factors_are_read(tmp_path: Path) -> None:
+    """They are part of the configuration, not parameters; all ones say nothing."""
+    ones = write_gguf(tmp_path / "ones.gguf", WIDE, {"rope_freqs.weight": np.ones(8, np.float32)})
+    assert loaded(ones).keys() == loaded(write_gguf(tmp_path / "plain.gguf", WIDE)).keys()
+    assert open_model(ones).config.rope_scaling == UNSCALED
     path = write_gguf(tmp_path / "scaled.gguf", WIDE, {"rope_freqs.weight": np.linspace(1, 8, 8, dtype=np.float32)})
-    with pytest.raises(UnsupportedModel, match=r"rope scaling by rope_freqs.weight is not supported"):
+    assert open_model(path).config.rope_scaling.divisors == tuple(range(1, 9))
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (np.ones(7), "rope_freqs.weight is 7 values; it must be a list of 8 numbers"),
+        (np.ones((8, 2)), r"rope_freqs.weight is \[8, 2\]; it must have one value for each rotary frequency"),
+        (np.ones(5000), r"rope_freqs.weight is \[5000\]; it must have one value"),
+        (np.array([1] * 7 + [0]), "value 7 of rope_freqs.weight is 0.0; it must be a number from"),
+        (np.array([-1] + [1] * 7), "value 0 of rope_freqs.weight is -1.0"),
+        (np.array([1, np.nan] * 4), "value 1 of rope_freqs.weight is nan"),
+        (np.array([1, np.inf] * 4), "value 1 of rope_freqs.weight is inf"),
+    ],
+    ids=["few", "two axes", "many", "zero", "negative", "NaN", "infinity"],
+)
+def test_rope_factors_refused(values: np.ndarray, message: str, tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "tiny.gguf", WIDE, {"rope_freqs.weight": np.float32(values)})
+    with pytest.raises(ModelFileError, match=message) as caught:
         open_model(path)
+    assert "\n" not in str(caught.value)
 
 
 def test_memory_is_checked_before_loading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

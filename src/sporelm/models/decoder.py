@@ -39,7 +39,8 @@ class Decoder:
 
     def tables(self, context: int) -> dict[str, np.ndarray]:
         """Constants that follow from the configuration, for `context` positions; they join the weights."""
-        return {ROPE: rope_table(context, self.config.head_dim, self.config.rope_theta)}
+        config = self.config
+        return {ROPE: rope_table(context, config.head_dim, config.rope_theta, config.rope_scaling)}
 
     def forward(self, step: StepInputs, weights: Mapping[str, Any], caches: Sequence[Any]) -> dict[str, Any]:
         """logits float32 [rows, vocab] of the wanted rows, and tokens int32 [rows], the greatest of each."""

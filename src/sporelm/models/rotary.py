@@ -1,20 +1,74 @@
 """The table of angles that `ops.rope` looks up."""
 
+from math import ceil, floor, log, pi
+
 import numpy as np
 
-ROWS = 4096  # positions computed together: the float64 values of all would be six times the table
+from sporelm.weights.rope_scaling import UNSCALED, DynamicNtk, Linear, Llama3, LongRope, RopeScaling, Yarn
+
+STRIDE = 256  # positions computed together, from one angle each and the angles of the first of them
 
 
-def rope_table(context: int, head_dim: int, theta: float) -> np.ndarray:
+def rope_table(context: int, head_dim: int, theta: float, scaling: RopeScaling = UNSCALED) -> np.ndarray:
     """float32 [context, head_dim]: the cosines of each position's head_dim / 2 angles, then their sines.
 
-    Angle i at position p is p * theta ** (-2 i / head_dim) (Su et al. 2021), computed in float64 and rounded once.
+    Angle i at position p is p * frequency i (Su et al. 2021); cosines and sines are multiplied by the scaling's
+    attention factor. Computed in float64 and rounded once. A row does not depend on the context's length, unless the
+    scaling is one that does (dynamic, longrope: ADR 0008).
     """
-    frequencies = np.float64(theta) ** (-np.arange(0, head_dim, 2, dtype=np.float64) / head_dim)
+    rates, half = frequencies(context, head_dim, theta, scaling), head_dim // 2
+    # cos and sin of a sum, from those of 0 .. STRIDE - 1 and of the multiples of STRIDE: a tenth of the time.
+    near = np.arange(min(STRIDE, context))[:, None] * rates
+    far = np.arange(0, context, STRIDE)[:, None] * rates
+    near_cos, near_sin, far_cos, far_sin = np.cos(near), np.sin(near), np.cos(far), np.sin(far)
+    far_cos, far_sin = far_cos * scaling.attention, far_sin * scaling.attention
     table = np.empty((context, head_dim), np.float32)
-    for first in range(0, context, ROWS):
-        rows = table[first : first + ROWS]
-        angles = np.arange(first, first + len(rows), dtype=np.float64)[:, None] * frequencies
-        rows[:, : head_dim // 2] = np.cos(angles)
-        rows[:, head_dim // 2 :] = np.sin(angles)
+    for cos, sin, start in zip(far_cos, far_sin, range(0, context, STRIDE), strict=True):
+        rows = table[start : start + STRIDE]
+        count = len(rows)
+        rows[:, :half] = near_cos[:count] * cos - near_sin[:count] * sin
+        rows[:, half:] = near_sin[:count] * cos + near_cos[:count] * sin
     return table
+
+
+def frequencies(context: int, head_dim: int, theta: float, scaling: RopeScaling) -> np.ndarray:
+    """float64 [head_dim / 2]: radians a position, theta ** (-2 i / head_dim) scaled, for a table of `context` rows."""
+    exponents = np.arange(0, head_dim, 2, dtype=np.float64) / head_dim
+    rates = np.float64(theta) ** -exponents
+    match scaling:
+        case Linear():
+            rates = rates / scaling.factor
+        case DynamicNtk():
+            rates = _dynamic_base(context, head_dim, theta, scaling) ** -exponents
+        case Yarn():
+            kept = _kept_by_yarn(head_dim, theta, scaling)
+            rates = rates / scaling.factor * (1 - kept) + rates * kept
+        case Llama3():
+            turns = scaling.original * rates / (2 * pi)  # of each frequency in the original context
+            kept = np.clip((turns - scaling.low) / (scaling.high - scaling.low), 0, 1)
+            rates = rates / scaling.factor * (1 - kept) + rates * kept
+        case LongRope():
+            rates = rates / np.array(scaling.long if context > scaling.original else scaling.short)
+    return rates / np.array(scaling.divisors) if scaling.divisors else rates
+
+
+def _dynamic_base(context: int, head_dim: int, theta: float, scaling: DynamicNtk) -> np.float64:
+    """The base for a context: as it is up to the original, then such that the slowest frequency reaches further."""
+    beyond = max(context / scaling.original - 1, 0.0)
+    return np.float64(theta) * (1 + scaling.factor * beyond) ** (head_dim / (head_dim - 2))
+
+
+def _kept_by_yarn(head_dim: int, theta: float, scaling: Yarn) -> np.ndarray:
+    """float64 [head_dim / 2]: how much of each frequency is kept, from 1 for the fast ones to 0 for the slow ones."""
+
+    def number_of(turns: float) -> float:
+        """Number of the frequency, counted in fractions, that turns so often in the original context."""
+        return head_dim * log(scaling.original / (turns * 2 * pi)) / (2 * log(theta))
+
+    first, last = number_of(scaling.beta_fast), number_of(scaling.beta_slow)
+    if scaling.truncate:
+        first, last = floor(first), ceil(last)
+    first, last = max(first, 0), min(last, head_dim - 1)
+    # llama.cpp's least width; transformers widens only an empty ramp, by the same number.
+    slope = (np.arange(head_dim // 2) - first) / max(last - first, 0.001)
+    return (1 - np.clip(slope, 0, 1)) * scaling.extrapolation

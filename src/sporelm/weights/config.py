@@ -5,11 +5,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from sporelm.errors import ModelFileError, UnsupportedModel
+from sporelm.weights.fields import LONGEST_NAME, Fields, shown
+from sporelm.weights.rope_fields import MOST_CONTEXT, rope_from_gguf, rope_from_hf
+from sporelm.weights.rope_scaling import UNSCALED, RopeScaling
 
 # Far above any model, and small enough that no product of two of them is a surprise.
 MOST_LAYERS, MOST_HEADS, MOST_HEAD_DIM = 4096, 4096, 4096
-MOST_WIDTH, MOST_VOCAB, MOST_CONTEXT = 1 << 20, 1 << 24, 1 << 26
-LONGEST_NAME = 200
+MOST_WIDTH, MOST_VOCAB = 1 << 20, 1 << 24
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,8 @@ class ModelConfig:
     vocab: int
     eps: float
     rope_theta: float
-    context_length: int
+    context_length: int  # positions, those gained by rope scaling included
+    rope_scaling: RopeScaling = UNSCALED
     window: int | None = None  # positions that a windowed layer sees, the row's own included
     full_layers: frozenset[int] = frozenset()  # layers without the window
     tie_embeddings: bool = False
@@ -41,67 +44,15 @@ class ModelConfig:
         return None if layer in self.full_layers else self.window
 
 
-class Fields:
-    """Values of a mapping by key, each checked for its type and range when it is read."""
-
-    def __init__(self, values: Mapping[str, Any], where: str) -> None:
-        self.values, self.where = values, where
-
-    def integer(self, key: str, low: int, high: int, default: int | None = None) -> int:
-        """A whole number from low to high. Raises ModelFileError otherwise, or if it is absent without a default."""
-        value = self._get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            raise ModelFileError(f"{self.where}: {key} is {_shown(value)}; it must be whole, from {low} to {high}")
-        return value
-
-    def number(self, key: str, low: float, high: float, default: float | None = None) -> float:
-        """A finite number between low and high, both allowed."""
-        value = self._get(key, default)
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not number or not low <= value <= high:  # NaN is in no range
-            raise ModelFileError(f"{self.where}: {key} is {_shown(value)}; it must be a number from {low} to {high}")
-        return float(value)
-
-    def flag(self, key: str, default: bool) -> bool:
-        """True or false."""
-        value = self._get(key, default)
-        if not isinstance(value, bool):
-            raise ModelFileError(f"{self.where}: {key} is {_shown(value)}; it must be true or false")
-        return value
-
-    def text(self, key: str, default: str | None = None) -> str:
-        """A string of bounded length."""
-        value = self._get(key, default)
-        if not isinstance(value, str) or len(value) > LONGEST_NAME:
-            raise ModelFileError(
-                f"{self.where}: {key} is {_shown(value)}; it must be text, at most {LONGEST_NAME} long"
-            )
-        return value
-
-    def name(self, key: str, default: str) -> str:
-        """A name to show: of one line, cut where it is too long to be one."""
-        value = self._get(key, default)
-        if not isinstance(value, str):
-            raise ModelFileError(f"{self.where}: {key} is {_shown(value)}; it must be text")
-        cut = value[:LONGEST_NAME]
-        return "".join(letter if letter.isprintable() else " " for letter in cut).strip() or default
-
-    def has(self, key: str) -> bool:
-        return self.values.get(key) is not None
-
-    def _get(self, key: str, default: Any) -> Any:
-        value = self.values.get(key)
-        if value is None:
-            if default is None:
-                raise ModelFileError(f"{self.where}: {key} is missing; the file does not describe its model")
-            return default
-        return value
-
-
 def config_from_gguf(
-    metadata: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]], where: str, dtype: str = "F32"
+    metadata: Mapping[str, Any],
+    shapes: Mapping[str, tuple[int, ...]],
+    where: str,
+    dtype: str = "F32",
+    rope_factors: Mapping[str, tuple[float, ...]] | None = None,
 ) -> ModelConfig:
-    """The configuration in a GGUF file's metadata; `shapes` are its tensors' shapes by their names.
+    """The configuration in a GGUF file's metadata; `shapes` are its tensors' shapes by their names, `rope_factors` the
+    values of those among them that divide rotary frequencies (`FACTOR_TENSORS`).
 
     Keys as the GGUF specification has them. Raises ModelFileError for a missing or impossible value, UnsupportedModel
     for an option that would change the result and that we lack.
@@ -119,9 +70,8 @@ def config_from_gguf(
         )
     if fields.integer("rope.dimension_count", 1, MOST_HEAD_DIM, head_dim) != head_dim:
         raise UnsupportedModel(f"{where}: {prefix}rope.dimension_count is below the head's {head_dim}: not supported")
-    scaling = fields.text("rope.scaling.type", "none")
-    if scaling != "none" or fields.number("rope.scale_linear", 0, 1e9, 1.0) != 1.0:
-        raise UnsupportedModel(f"{where}: rope scaling {scaling!r} is not supported")
+    context_length = fields.integer("context_length", 1, MOST_CONTEXT)
+    rope = rope_from_gguf(fields, rope_factors or {}, head_dim, context_length)
     embedded = shapes.get("token_embd.weight", ())
     vocab = embedded[0] if len(embedded) == 2 else fields.integer("vocab_size", 1, MOST_VOCAB)
     return _checked(
@@ -136,8 +86,9 @@ def config_from_gguf(
             ffn=_per_layer(fields, "feed_forward_length", highest=MOST_WIDTH),
             vocab=vocab,
             eps=fields.number("attention.layer_norm_rms_epsilon", 1e-12, 1.0),
-            rope_theta=fields.number("rope.freq_base", 1.0, 1e12, 10000.0),
-            context_length=fields.integer("context_length", 1, MOST_CONTEXT),
+            rope_theta=rope.theta,
+            context_length=rope.context_length,
+            rope_scaling=rope.scaling,
             window=_window(fields, "attention.sliding_window", None),
             tie_embeddings="output.weight" not in shapes,
             attention_bias="blk.0.attn_q.bias" in shapes,
@@ -157,7 +108,7 @@ def config_from_hf(values: Mapping[str, Any], where: str, dtype: str = "F32") ->
     fields = Fields(values, where)
     named = values.get("architectures")
     if not isinstance(named, list) or not named or not isinstance(named[0], str):
-        raise ModelFileError(f"{where}: architectures must name the model's class; it is {_shown(named)}")
+        raise ModelFileError(f"{where}: architectures must name the model's class; it is {shown(named)}")
     mistral = named[0] == "MistralForCausalLM"
     if (act := fields.text("hidden_act", "silu")) != "silu":
         raise UnsupportedModel(f"{where}: hidden_act {act!r} is not supported; silu is")
@@ -166,6 +117,9 @@ def config_from_hf(values: Mapping[str, Any], where: str, dtype: str = "F32") ->
     width, heads = fields.integer("hidden_size", 1, MOST_WIDTH), fields.integer("num_attention_heads", 1, MOST_HEADS)
     layers = fields.integer("num_hidden_layers", 1, MOST_LAYERS)
     attention_bias = fields.flag("attention_bias", False)
+    head_dim = _head_dim(fields, "head_dim", width, heads)
+    positions = fields.integer("max_position_embeddings", 1, MOST_CONTEXT, 131072 if mistral else 2048)
+    rope = rope_from_hf(fields, head_dim, positions)
     return _checked(
         ModelConfig(
             name=fields.name("_name_or_path", named[0][:LONGEST_NAME]),
@@ -174,12 +128,13 @@ def config_from_hf(values: Mapping[str, Any], where: str, dtype: str = "F32") ->
             width=width,
             heads=heads,
             kv_heads=fields.integer("num_key_value_heads", 1, MOST_HEADS, 8 if mistral else heads),
-            head_dim=_head_dim(fields, "head_dim", width, heads),
+            head_dim=head_dim,
             ffn=fields.integer("intermediate_size", 1, MOST_WIDTH),
             vocab=fields.integer("vocab_size", 1, MOST_VOCAB),
             eps=fields.number("rms_norm_eps", 1e-12, 1.0, 1e-6),
-            rope_theta=_hf_theta(fields),
-            context_length=fields.integer("max_position_embeddings", 1, MOST_CONTEXT, 131072 if mistral else 2048),
+            rope_theta=rope.theta,
+            context_length=rope.context_length,
+            rope_scaling=rope.scaling,
             window=_window(fields, "sliding_window", 4096) if mistral else None,
             full_layers=_hf_full_layers(values.get("layer_types"), layers, where),
             tie_embeddings=fields.flag("tie_word_embeddings", False),
@@ -213,9 +168,9 @@ def _per_layer(fields: Fields, key: str, default: int | None = None, highest: in
             raise ModelFileError(f"{fields.where}: {key} has {len(value)} values; at most {MOST_LAYERS} can be layers")
         items = value.tolist() if hasattr(value, "tolist") else list(value)
         if any(not isinstance(item, int | float | str | bool) for item in items):
-            raise ModelFileError(f"{fields.where}: {key} is {_shown(items)}; it must be one number for each layer")
+            raise ModelFileError(f"{fields.where}: {key} is {shown(items)}; it must be one number for each layer")
         if not items or any(item != items[0] for item in items):
-            raise UnsupportedModel(f"{fields.where}: {key} differs between layers, not supported: {_shown(items)}")
+            raise UnsupportedModel(f"{fields.where}: {key} differs between layers, not supported: {shown(items)}")
         return Fields({key: items[0]}, fields.where).integer(key, 1, highest)
     return fields.integer(key, 1, highest, default)
 
@@ -233,21 +188,6 @@ def _window(fields: Fields, key: str, default: int | None) -> int | None:
     return fields.integer(key, 0, MOST_CONTEXT, 0) or None
 
 
-def _hf_theta(fields: Fields) -> float:
-    """The rotary base. transformers 5 keeps it in rope_parameters, older ones beside rope_scaling."""
-    parameters = fields.values.get("rope_parameters") or fields.values.get("rope_scaling") or {}
-    if not isinstance(parameters, Mapping):
-        raise ModelFileError(f"{fields.where}: rope parameters must be an object, they are {_shown(parameters)}")
-    kind = parameters.get("rope_type", parameters.get("type", "default"))
-    partial = parameters.get("partial_rotary_factor", fields.values.get("partial_rotary_factor"))
-    if kind != "default" or partial not in (None, 1):
-        what = f"rope type {_shown(kind)} with partial factor {_shown(partial)}"
-        raise UnsupportedModel(f"{fields.where}: {what} is not supported")
-    if "rope_theta" in parameters:
-        return Fields(parameters, fields.where).number("rope_theta", 1.0, 1e12)
-    return fields.number("rope_theta", 1.0, 1e12, 10000.0)
-
-
 def _hf_full_layers(kinds: Any, layers: int, where: str) -> frozenset[int]:
     if kinds is None:
         return frozenset()
@@ -255,9 +195,3 @@ def _hf_full_layers(kinds: Any, layers: int, where: str) -> frozenset[int]:
     if not isinstance(kinds, list) or len(kinds) != layers or any(kind not in known for kind in kinds):
         raise UnsupportedModel(f"{where}: layer_types must give one of {known} for each of the {layers} layers")
     return frozenset(index for index, kind in enumerate(kinds) if kind == "full_attention")
-
-
-def _shown(value: Any) -> str:
-    """A value for a message, cut short."""
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."

@@ -13,19 +13,19 @@ from threading import Lock
 import numpy as np
 
 from sporelm.backends.backend import Backend, Progress
-from sporelm.errors import MemoryShortage, ModelFileError, ModelNotFound, UnsupportedModel
+from sporelm.errors import MemoryShortage, ModelFileError, ModelNotFound
 from sporelm.quant import BF16, F32, format_of
 from sporelm.tensor.tensor import Tensor
-from sporelm.weights.config import ModelConfig, config_from_gguf, config_from_hf
+from sporelm.weights.config import MOST_HEAD_DIM, ModelConfig, config_from_gguf, config_from_hf
 from sporelm.weights.gguf import GgufFile, open_gguf
 from sporelm.weights.names import GGUF, HF, Kind, Param, ignorable, listed, stored_name
 from sporelm.weights.resident import available_bytes, drop_pages
+from sporelm.weights.rope_fields import FACTOR_TENSORS
 from sporelm.weights.safetensors import SafetensorsFiles, open_safetensors
 from sporelm.weights.stored import StoredTensor
 
 # Architectures whose GGUF files hold the rows of query and key in the order of adjacent pairs (llama.cpp's converter).
 PAIRED_ROWS = ("llama",)
-ROPE_FACTORS = "rope_freqs.weight"
 LONGEST_CONFIG = 1 << 24  # bytes of a config.json
 MOST_THREADS = 8  # packing is bound by memory; more threads only hold more of the file at once
 CHECKED_BLOCKS = 1 << 16  # blocks looked at together, which bounds the temporaries
@@ -57,9 +57,7 @@ def open_model(path: str | Path) -> ModelSource:
         return ModelSource("hf", place, files, config_from_hf(values, str(place / "config.json"), _main_format(files)))
     gguf = open_gguf(place)
     shapes = {name: info.shape for name, info in gguf.tensors.items()}
-    config = config_from_gguf(gguf.metadata, shapes, str(place), _main_format(gguf))
-    if ROPE_FACTORS in shapes and not np.all(gguf.tensor(ROPE_FACTORS).dequantize() == 1):
-        raise UnsupportedModel(f"{place}: rope scaling by {ROPE_FACTORS} is not supported")
+    config = config_from_gguf(gguf.metadata, shapes, str(place), _main_format(gguf), _rope_factors(gguf, place))
     return ModelSource("gguf", place, gguf, config)
 
 
@@ -196,6 +194,18 @@ def _check_shape(source: ModelSource, param: Param, name: str) -> None:
     shape = source.files.tensors[name].shape
     if shape != param.shape:
         raise ModelFileError(f"{source.path}: {name} is {list(shape)}, its architecture has {list(param.shape)}")
+
+
+def _rope_factors(gguf: GgufFile, place: Path) -> dict[str, tuple[float, ...]]:
+    """The values of the tensors that divide rotary frequencies, by their names."""
+    found = {}
+    for name in FACTOR_TENSORS:
+        if (info := gguf.tensors.get(name)) is not None:
+            if len(info.shape) != 1 or info.shape[0] > MOST_HEAD_DIM:
+                what = f"{name} is {list(info.shape)}"
+                raise ModelFileError(f"{place}: {what}; it must have one value for each rotary frequency")
+            found[name] = tuple(gguf.tensor(name).dequantize().tolist())
+    return found
 
 
 def _check_twins(source: ModelSource, embedding: str, output: str) -> None:

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from sporelm.weights.rope_fields import FACTOR_TENSORS
+
 GGUF, HF = "gguf", "hf"
 Kind = Literal["gguf", "hf"]
 
@@ -67,10 +69,10 @@ COMMON: tuple[Names, ...] = (
     ),
 )
 
-# Tensors that hold nothing a model needs: the angles of the rotary embedding follow from the configuration, and
-# `open_model` refuses a file whose factors of them are not all one.
+# Tensors that are no parameters: the angles of the rotary embedding follow from the configuration, and the factors of
+# rotary frequencies are read into it by `open_model`.
 IGNORED: Mapping[Kind, tuple[str, ...]] = {
-    "gguf": ("rope_freqs.weight", "blk.{}.attn_rot_embd.weight"),
+    "gguf": (*FACTOR_TENSORS, "blk.{}.attn_rot_embd.weight"),
     "hf": ("model.layers.{}.self_attn.rotary_emb.inv_freq", "model.rotary_emb.inv_freq"),
 }
 

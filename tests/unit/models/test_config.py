@@ -143,7 +143,6 @@ def test_theta_may_lie_in_the_rope_parameters(key: str) -> None:
         ({"attention.key_length": 7}, UnsupportedModel, "value_length|rope.dimension_count|odd"),
         ({"attention.value_length": 4}, UnsupportedModel, "value_length differs"),
         ({"rope.dimension_count": 4}, UnsupportedModel, "rope.dimension_count is below the head's 8"),
-        ({"rope.scaling.type": "yarn"}, UnsupportedModel, "rope scaling 'yarn' is not supported"),
         ({"rope.freq_base": float("nan")}, ModelFileError, "freq_base is nan"),
         ({"rope.freq_base": "many"}, ModelFileError, "freq_base is 'many'"),
         ({"attention.layer_norm_rms_epsilon": 0.0}, ModelFileError, "epsilon is 0.0; it must be a number from"),
@@ -167,9 +166,7 @@ def test_gguf_values_refused(change: dict[str, Any], kind: type[ModelError], mes
         ({"num_key_value_heads": 4}, ModelFileError, "no whole groups of 4"),
         ({"head_dim": 9}, UnsupportedModel, "head dimension 9 is odd"),
         ({"hidden_act": "gelu"}, UnsupportedModel, "hidden_act 'gelu' is not supported"),
-        ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, UnsupportedModel, "rope type 'llama3'"),
-        ({"rope_scaling": [1]}, ModelFileError, "rope parameters must be an object"),
-        ({"partial_rotary_factor": 0.5}, UnsupportedModel, "partial factor 0.5"),
+        ({"partial_rotary_factor": 0.5}, UnsupportedModel, "partial_rotary_factor is 0.5; only 1 is supported"),
         ({"quantization_config": {"bits": 4}}, UnsupportedModel, "take a GGUF file"),
         ({"tie_word_embeddings": "yes"}, ModelFileError, "must be true or false"),
         ({"layer_types": ["full_attention"]}, UnsupportedModel, "each of the 2 layers"),
@@ -209,6 +206,6 @@ def test_any_folder_value_is_taken_or_refused_in_one_line(key: str, value: Any) 
     taken_or_refused(lambda: config_from_hf(MISTRAL | {key: value}, "config.json"))
 
 
-@given(st.sampled_from([*sorted(GGUF), "llama.attention.key_length", "llama.rope.scaling.type"]), ANYTHING)
+@given(st.sampled_from([*sorted(GGUF), "llama.attention.key_length"]), ANYTHING)
 def test_any_gguf_value_is_taken_or_refused_in_one_line(key: str, value: Any) -> None:
     taken_or_refused(lambda: config_from_gguf(GGUF | {key: value}, SHAPES, "x.gguf"))

@@ -2,15 +2,12 @@
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
-from close import assert_close
 from sporelm.errors import UnsupportedModel
-from sporelm.models import Columns, Param, Rows, architecture, build, known_architectures, rotary
+from sporelm.models import Columns, Param, Rows, architecture, build, known_architectures
 from sporelm.models.blocks import Paged
 from sporelm.models.llama import Llama
-from sporelm.models.rotary import rope_table
 from sporelm.weights.config import config_from_hf
 from sporelm.weights.names import COMMON, ignorable, listed, stored_name, templated
 from tiny_models import LLAMA, MISTRAL, TINY, Tiny
@@ -44,22 +41,6 @@ def test_biases_are_cut_with_their_rows_only() -> None:
 
 def test_memory_is_said_for_each_layer() -> None:
     assert build(config_from_hf(MISTRAL, "c")).memory() == [Paged(kv_heads=2, head_dim=8)] * 2
-
-
-def test_rope_table_is_the_same_in_one_piece(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = rope_table(37, 6, 100.0)
-    monkeypatch.setattr(rotary, "ROWS", 8)
-    np.testing.assert_array_equal(rope_table(37, 6, 100.0), whole)
-
-
-def test_rope_table_is_rounded_once() -> None:
-    table = build(config_from_hf(LLAMA | {"rope_theta": 5e5}, "c")).tables(300)["rope"]
-    assert table.shape == (300, 8)
-    assert table.dtype == np.float32
-    position, pair = 299, 3
-    angle = position * 5e5 ** (-2 * pair / 8)
-    assert_close(table[position, [pair, 4 + pair]], np.float32([np.cos(angle), np.sin(angle)]), "exact")
-    assert_close(rope_table(1, 6, 10.0), [[1, 1, 1, 0, 0, 0]], "exact")
 
 
 @pytest.mark.parametrize(("asked", "nearest"), [("lama", "llama"), ("LlamaForCasualLM", "LlamaForCausalLM")])
