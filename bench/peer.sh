@@ -1,15 +1,34 @@
 #!/usr/bin/env bash
-# Brings llama.cpp's own tools, built natively, for `spore bench --peer`:  bench/peer.sh DIR
+# Brings llama.cpp's own tools for `spore bench --peer`:  bench/peer.sh DIR [--only avx2]
+# Built for this very CPU into DIR/build; with `--only avx2` for AVX2 and nothing above it (no AVX-512, no VNNI) into
+# DIR/build-avx2, as the peer of our AVX2 target on a bigger CPU.
 # Needs a C++ compiler; about five minutes on two cores. DIR lies outside the repository and may be removed at any time.
 set -euo pipefail
 
 version=0.3.36 # of llama-cpp-python, whose source distribution carries llama.cpp
 tools=(llama-bench llama-batched-bench llama-quantize llama-perplexity)
 
-[ $# -eq 1 ] || { echo "usage: bench/peer.sh DIR" >&2; exit 2; }
+usage() { echo "usage: bench/peer.sh DIR [--only avx2]" >&2; exit 2; }
+target=native
+[ $# -ge 1 ] && [ "${1#-}" = "$1" ] || usage
+if [ $# -eq 3 ]; then
+    [ "$2" = --only ] && [ "$3" = avx2 ] || usage
+    target=$3
+elif [ $# -ne 1 ]; then
+    usage
+fi
 mkdir -p "$1"
 dir="$(cd "$1" && pwd)"
 command -v c++ >/dev/null || { echo "peer.sh: no C++ compiler (c++) was found: install one and try again" >&2; exit 1; }
+
+case $target in
+native) build="$dir/build" flags=(-DGGML_NATIVE=ON) ;;
+avx2)
+    build="$dir/build-avx2"
+    flags=(-DGGML_NATIVE=OFF -DGGML_SSE42=ON -DGGML_AVX=ON -DGGML_AVX2=ON -DGGML_FMA=ON -DGGML_F16C=ON -DGGML_BMI2=ON
+        -DGGML_AVX_VNNI=OFF -DGGML_AVX512=OFF -DGGML_AVX512_VBMI=OFF -DGGML_AVX512_VNNI=OFF -DGGML_AVX512_BF16=OFF)
+    ;;
+esac
 
 if [ ! -x "$dir/venv/bin/cmake" ]; then
     python3 -m venv "$dir/venv"
@@ -25,10 +44,10 @@ if [ ! -d "$source" ]; then
     tar -xzf "$dir/llama_cpp_python-$version.tar.gz" -C "$dir"
 fi
 
-cmake -S "$source" -B "$dir/build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DGGML_NATIVE=ON -DLLAMA_CURL=OFF \
+cmake -S "$source" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release "${flags[@]}" -DLLAMA_CURL=OFF \
     -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_SERVER=OFF -DLLAMA_BUILD_UI=OFF -DLLAMA_BUILD_MTMD=OFF
-cmake --build "$dir/build" --target "${tools[@]}"
+cmake --build "$build" --target "${tools[@]}"
 
 echo
-echo "Built ${tools[*]}. Now:"
-echo "  ./run bench --peer $dir/build/bin"
+echo "Built ${tools[*]} ($target). Now:"
+echo "  ./run bench --peer $build/bin"

@@ -50,6 +50,10 @@ def test_scripts_are_executable_and_parse(root: Path, script: str) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_peer_script_wants_a_folder(root: Path, tmp_path: Path) -> None:
-    done = shell(root / "bench" / "peer.sh", cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (2, "usage: bench/peer.sh DIR\n")
+@pytest.mark.parametrize(
+    "words", [[], ["--only", "avx2"], ["d", "--only"], ["d", "--only", "sse"], ["d", "e"]], ids=str
+)
+def test_peer_script_wants_a_folder(root: Path, tmp_path: Path, words: list[str]) -> None:
+    done = shell(root / "bench" / "peer.sh", *words, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (2, "usage: bench/peer.sh DIR [--only avx2]\n")
+    assert not list(tmp_path.iterdir())
