@@ -19,14 +19,16 @@ def to_halves(numbers: NDArray[np.float32]) -> NDArray[np.uint8]:
 
 def split_nibbles(packed: NDArray[np.uint8], run: int) -> NDArray[np.uint8]:
     """Nibbles of [n, bytes] as uint8 [n, 2 * bytes]: of each `run` bytes first the low nibbles, then the high ones."""
-    runs = packed.reshape(len(packed), -1, 1, run)
-    return np.concatenate([runs & np.uint8(15), runs >> np.uint8(4)], axis=2).reshape(len(packed), -1)
+    n, nbytes = packed.shape
+    runs = packed.reshape(n, nbytes // run, 1, run)
+    return np.concatenate([runs & np.uint8(15), runs >> np.uint8(4)], axis=2).reshape(n, 2 * nbytes)
 
 
 def join_nibbles(nibbles: NDArray[np.uint8], run: int) -> NDArray[np.uint8]:
     """The opposite of `split_nibbles`: uint8 [n, 2 * bytes], of which the low 4 bits are taken, -> [n, bytes]."""
-    runs = nibbles.reshape(len(nibbles), -1, 2, run)
-    return (runs[:, :, 0] & np.uint8(15) | runs[:, :, 1] << np.uint8(4)).reshape(len(nibbles), -1)
+    n, width = nibbles.shape
+    runs = nibbles.reshape(n, width // (2 * run), 2, run)
+    return (runs[:, :, 0] & np.uint8(15) | runs[:, :, 1] << np.uint8(4)).reshape(n, width // 2)
 
 
 def split_bits(packed: NDArray[np.uint8]) -> NDArray[np.uint8]:

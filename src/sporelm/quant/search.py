@@ -14,7 +14,6 @@ Floats = NDArray[np.float32]
 
 TENTH = np.float32(0.1)
 ALL_ZERO = np.float32(1e-15)  # a group whose largest magnitude is below counts as zero
-ROUNDABLE = np.float32(4194303)  # up to here `nearest_int` rounds
 MANTISSA_SHIFT = np.float32(12582912)  # 1.5 * 2^23: adding it leaves the rounded integer in the low bits
 
 
@@ -36,7 +35,7 @@ class AroundZero(NamedTuple):
 
 
 def nearest_int(numbers: Floats) -> NDArray[np.int32]:
-    """Round to the nearest integer, ties to even; beyond `ROUNDABLE` the result is what the bits say, as in ggml."""
+    """Round to the nearest integer, ties to even; infinities, NaN and magnitudes beyond 2^22 give what the bits say."""
     bits = (numbers + MANTISSA_SHIFT).view(np.int32)
     return (bits & np.int32(0x007F_FFFF)) - np.int32(0x0040_0000)
 
@@ -59,7 +58,7 @@ def search_above_minimum(x: Floats, levels: int, first: float, steps: int) -> Ab
     _round_above(x, minimum, inverse, top, integers)
     scale, best_inverse, base = np.reciprocal(inverse), inverse, minimum.copy()
     best_error = _squared_error(x, weights, integers, scale, minimum, scratch)
-    scale[constant], best_error[constant] = 0, -1  # no error is smaller: these groups stay as they are
+    scale[constant] = 0  # and so it stays, for the determinants are 0
     for step in range(steps):
         factor = np.float32(first) + TENTH * np.float32(step) + top
         inverse = np.divide(factor, np.where(constant, np.float32(1), highest - minimum))
@@ -83,13 +82,14 @@ def search_above_minimum(x: Floats, levels: int, first: float, steps: int) -> Ab
 
 
 def _round_above(x: Floats, base: Floats, inverse: Floats, top: np.float32, out: Floats) -> None:
-    """Write round((x - base) * inverse), within 0 to `top`, to `out`: [size, groups], base and inverse [groups]."""
+    """Write round((x - base) * inverse), within 0 to `top`, to `out`: [size, groups], base and inverse [groups].
+
+    A span of almost nothing has an infinite inverse; its integers become NaN or `top`, not 0 as in ggml, but then no
+    error is smaller than the first one, and such groups keep their start as they do there.
+    """
     np.subtract(x, base, out=out)
     out *= inverse
-    if out.min(initial=0) > -ROUNDABLE and out.max(initial=0) < ROUNDABLE:
-        np.rint(out, out=out)
-    else:  # rare: a fitted minimum close to the maximum, or infinities
-        out[:] = nearest_int(out)
+    np.rint(out, out=out)
     np.clip(out, np.float32(0), top, out=out)
 
 
@@ -116,7 +116,7 @@ def search_around_zero(x: Floats, half: int) -> AroundZero:
     weights = x * x
     weighted = weights * x
     integers, scratch = np.empty_like(x), np.empty_like(x)
-    scale, best, best_inverse = (np.zeros(groups, np.float32) for _ in range(3))
+    scale = best = best_inverse = np.zeros(groups, np.float32)
     for step in (0, *range(-9, 0), *range(1, 10)):
         inverse = -(np.float32(half) + TENTH * np.float32(step)) / largest
         np.multiply(x, inverse, out=integers)
@@ -128,11 +128,9 @@ def search_around_zero(x: Floats, half: int) -> AroundZero:
         sum_l2 = np.add.reduce(scratch, axis=0)
         fitted = sum_lx / sum_l2
         if step == 0:
-            np.copyto(scale, fitted, where=sum_l2 != 0)
-            np.copyto(best_inverse, inverse)
-            np.multiply(scale, sum_lx, out=best)
+            scale, best, best_inverse = fitted, fitted * sum_lx, inverse
             continue
-        better = (sum_l2 > 0) & (sum_lx * sum_lx > best * sum_l2)
+        better = sum_lx * sum_lx > best * sum_l2
         for kept, found in ((scale, fitted), (best, fitted * sum_lx), (best_inverse, inverse)):
             np.copyto(kept, found, where=better)
     scale[is_zero] = 0

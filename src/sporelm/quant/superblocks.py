@@ -49,7 +49,7 @@ def apply_scales(blocks: NDArray[np.uint8], integers: NDArray[np.uint8]) -> NDAr
 
 def round_in_groups(values: NDArray[np.float32], levels: int, first: float, steps: int) -> Grouped:
     """Round blocks of eight groups that have scales and minimums: float32 [n, 256]; for the rest see the search."""
-    starts = range(0, len(values), BLOCKS_AT_ONCE)
+    starts = range(0, max(1, len(values)), BLOCKS_AT_ONCE)
     with np.errstate(all="ignore"):  # infinities come and go in the search, as they do in C; none decides
         parts = [_round_in_groups(values[at : at + BLOCKS_AT_ONCE], levels, first, steps) for at in starts]
     return Grouped(*(np.concatenate(part) for part in zip(*parts, strict=True)))
@@ -82,7 +82,7 @@ def _six_bits(numbers: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArra
 
 def round_in_signed_groups(values: NDArray[np.float32]) -> SignedGrouped:
     """Round blocks of sixteen groups that have signed 8-bit scales: float32 [n, 256]."""
-    starts = range(0, len(values), BLOCKS_AT_ONCE)
+    starts = range(0, max(1, len(values)), BLOCKS_AT_ONCE)
     with np.errstate(all="ignore"):  # infinities come and go in the search, as they do in C; none decides
         parts = [_round_in_signed_groups(values[at : at + BLOCKS_AT_ONCE]) for at in starts]
     return SignedGrouped(*(np.concatenate(part) for part in zip(*parts, strict=True)))

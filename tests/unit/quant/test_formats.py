@@ -8,6 +8,7 @@ from sporelm.quant import FORMATS, Q4_1, Q8_0, dequantize_tensor, format_of, qua
 from sporelm.quant.ggml_types import GGML_TYPES, ggml_type_name
 
 EVERY = sorted(FORMATS)
+BLOCKED = [name for name in EVERY if FORMATS[name].values > 1]
 
 
 def awkward_values(rng: np.random.Generator, blocks: int, values: int) -> np.ndarray:
@@ -32,13 +33,13 @@ def test_dequantize_is_bit_exact_with_gguf(name: str) -> None:
     gguf = pytest.importorskip("gguf")
     number_format = format_of(name)
     blocks = np.random.default_rng(3).integers(0, 256, (517, number_format.nbytes), dtype=np.uint8)
-    for offset, width in number_format.words:  # scales: finite halves
+    for offset, width in number_format.words:  # finite scales
         blocks[:, offset + width - 1] &= 0x3B
     expected = gguf.dequantize(blocks, gguf.GGMLQuantizationType[name]).reshape(517, -1)
     assert same_bits(number_format.dequantize(blocks), np.ascontiguousarray(expected, np.float32))
 
 
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", [name for name in EVERY if FORMATS[name].values <= 32])  # it writes no K-quants
 def test_quantize_is_bit_exact_with_gguf(name: str) -> None:
     gguf = pytest.importorskip("gguf")
     number_format = format_of(name)
@@ -63,26 +64,10 @@ def test_type_table_matches_gguf() -> None:
     assert {key: tuple(GGML_TYPES[key]) for key in theirs} == theirs
 
 
-@pytest.mark.parametrize("name", ["Q4_1", "Q8_0"])
-def test_round_trip_is_within_half_a_step(name: str) -> None:
-    number_format = format_of(name)
-    x = np.random.default_rng(7).uniform(-1, 1, (64, 32)).astype(np.float32)
-    back = dequantize_tensor(number_format, quantize_tensor(number_format, x), x.shape)
-    step = (x.max(1) - x.min(1)) / 15 if number_format is Q4_1 else np.abs(x).max(1) / 127
-    assert (np.abs(back - x) <= step[:, None] * 0.5 + 1e-3).all()
-
-
 def test_q8_0_rounds_halves_away_from_zero() -> None:
     x = np.zeros((1, 32), np.float32)
     x[0, :5] = [127, 0.5, 1.5, -2.5, 0.49999997]
     assert Q8_0.quantize(x)[0, 2:7].view(np.int8).tolist() == [127, 1, 2, -3, 0]
-
-
-@pytest.mark.parametrize("name", ["Q4_1", "Q8_0"])
-def test_scales_too_small_to_invert_do_not_warn(name: str) -> None:
-    x = np.full((1, 32), 1e-43, np.float32)
-    x[0, 0] = 0
-    assert np.abs(dequantize_tensor(format_of(name), quantize_tensor(format_of(name), x), (32,))).max() <= 1e-42
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -102,7 +87,7 @@ def test_swapped_f32_is_the_big_endian_number() -> None:
 @pytest.mark.parametrize("name", EVERY)
 def test_whole_tensors_equal_their_chunks(name: str) -> None:
     number_format = format_of(name)
-    x = np.random.default_rng(2).standard_normal((11, 40_000 // 32 * 32)).astype(np.float32)
+    x = np.random.default_rng(2).standard_normal((11, 40_000 // 256 * 256)).astype(np.float32)
     blocks = quantize_tensor(number_format, x)
     values = dequantize_tensor(number_format, blocks, x.shape)
     assert values.shape == x.shape
@@ -115,16 +100,21 @@ def test_formats_are_found_by_name_and_id() -> None:
         "F32": "float",
         "F16": "float",
         "BF16": "float",
+        "Q4_0": "int8/32",
         "Q4_1": "int8/32",
+        "Q5_0": "int8/32",
+        "Q5_1": "int8/32",
         "Q8_0": "int8/32",
+        "Q4_K": "int8/256",
+        "Q5_K": "int8/256",
+        "Q6_K": "int8/256",
     }
 
 
 def test_unknown_formats_are_named_in_the_error() -> None:
-    with pytest.raises(
-        UnsupportedModel, match=r"Q4_K \(12\) is not supported yet; supported: F32, F16, Q4_1, Q8_0, BF16"
-    ):
-        format_of(12)
+    names = "F32, F16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K, BF16"
+    with pytest.raises(UnsupportedModel, match=rf"Q2_K \(10\) is not supported yet; supported: {names}"):
+        format_of(10)
     with pytest.raises(UnsupportedModel, match="'int3'"):
         format_of("int3")
     assert ggml_type_name(4) == "Q4_2 (4)"
@@ -140,7 +130,38 @@ def test_sizes_that_do_not_fit_are_errors() -> None:
         quantize_tensor(Q8_0, np.full((1, 32), np.nan, np.float32))
 
 
-def test_infinite_scales_become_nan_without_a_warning() -> None:
-    blocks = np.zeros((1, 34), np.uint8)
-    blocks[0, :2] = np.array([np.inf], "<f2").view(np.uint8)
-    assert np.isnan(dequantize_tensor(Q8_0, blocks, (32,))).all()
+@pytest.mark.parametrize("name", BLOCKED)
+def test_numbers_that_share_a_scale_must_be_finite(name: str) -> None:
+    number_format = format_of(name)
+    for bad in (np.nan, np.inf, -np.inf):
+        x = np.zeros((2, number_format.values), np.float32)
+        x[1, -1] = bad
+        with pytest.raises(OpError, match=f"{name} cannot hold NaN or infinity"):
+            quantize_tensor(number_format, x)
+
+
+@pytest.mark.parametrize("name", BLOCKED)
+@pytest.mark.parametrize("scale", [np.inf, -np.inf, np.nan])
+def test_scales_that_are_not_finite_show_in_the_values_without_a_warning(name: str, scale: float) -> None:
+    number_format = format_of(name)
+    blocks = np.zeros((1, number_format.nbytes), np.uint8)
+    for offset, width in number_format.words:
+        if width == 2:
+            blocks[0, offset : offset + 2] = np.array([scale], "<f2").view(np.uint8)
+    assert not np.isfinite(number_format.dequantize(blocks)).any()
+    assert not np.isfinite(dequantize_tensor(number_format, blocks, (number_format.values,))).any()
+
+
+def test_big_endian_blocks_hold_halves_and_words_in_reverse() -> None:
+    for name, moved in {
+        "Q4_0": [1, 0],
+        "Q5_0": [1, 0, 5, 4, 3, 2],
+        "Q5_1": [1, 0, 3, 2, 7, 6, 5, 4],
+        "Q4_K": [1, 0, 3, 2],
+        "Q5_K": [1, 0, 3, 2],
+        "Q6_K": [*range(208), 209, 208],
+    }.items():
+        number_format = format_of(name)
+        order = [*moved, *range(len(moved), number_format.nbytes)]
+        block = np.arange(number_format.nbytes, dtype=np.uint8)[None]
+        assert number_format.swapped(block)[0].tolist() == order

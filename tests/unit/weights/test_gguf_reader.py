@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from sporelm.errors import ModelFileError, ModelNotFound, RequestError, UnsupportedModel
-from sporelm.quant import BF16, F16, F32, Q4_1, Q8_0, quantize_tensor
+from sporelm.quant import BF16, F16, F32, FORMATS, Q4_1, Q8_0, quantize_tensor
 from sporelm.weights.gguf import GgufFile, GgufWriter, StringArray, open_gguf
 from sporelm.weights.stored import StoredTensor
 
@@ -47,7 +47,8 @@ def tensors(seed: int = 0) -> dict[str, StoredTensor]:
     rng = np.random.default_rng(seed)
     shapes = {F32: (3, 5), F16: (2, 3, 4), BF16: (7,), Q8_0: (4, 64), Q4_1: (2, 2, 96)}
     result = {}
-    for number_format, shape in shapes.items():
+    for number_format in FORMATS.values():
+        shape = shapes.get(number_format, (3, 2 * number_format.values))
         values = rng.standard_normal(shape).astype(np.float32)
         name = f"t.{number_format.name}"
         result[name] = StoredTensor(name, number_format, shape, quantize_tensor(number_format, values))
@@ -186,12 +187,12 @@ def test_missing_tensors_and_types(tmp_path: Path) -> None:
     raw = path.read_bytes()
     at = raw.index(b"t.Q8_0") + 6 + 4 + 2 * 8
     assert raw[at] == 8
-    q5_0 = tmp_path / "q5.gguf"  # a smaller block, so that it fits where Q8_0 was
-    q5_0.write_bytes(raw[:at] + bytes([6]) + raw[at + 1 :])
+    iq4 = tmp_path / "iq4.gguf"  # a smaller block, so that it fits where Q8_0 was
+    iq4.write_bytes(raw[:at] + bytes([20]) + raw[at + 1 :])
     with pytest.raises(
-        UnsupportedModel, match=r"tensor 't.Q8_0' has type Q5_0 \(6\), not supported yet; supported: F32, F16, Q4_1"
+        UnsupportedModel, match=r"tensor 't.Q8_0' has type IQ4_NL \(20\), not supported yet; supported: F32, F16, Q4_0"
     ):
-        open_gguf(q5_0).tensor("t.Q8_0")
+        open_gguf(iq4).tensor("t.Q8_0")
 
 
 def test_files_that_are_not_there(tmp_path: Path) -> None:

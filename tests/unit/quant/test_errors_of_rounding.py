@@ -1,0 +1,87 @@
+"""What rounding to a number format may cost, and the blocks where arithmetic is at its edges."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quant_inputs import values
+from sporelm.quant import FORMATS, dequantize_tensor, format_of, quantize_tensor
+
+BLOCKED = sorted(name for name, number_format in FORMATS.items() if number_format.values > 1)
+
+# Root mean square error / root mean square of bell-shaped values, at most; and the largest error of a value in
+# parts of the largest magnitude of its block.
+COSTS = {
+    "Q4_0": (0.09, 1 / 7),
+    "Q4_1": (0.08, 1 / 14),
+    "Q5_0": (0.045, 1 / 15),
+    "Q5_1": (0.04, 1 / 30),
+    "Q8_0": (0.006, 1 / 220),
+    "Q4_K": (0.075, 1 / 5),
+    "Q5_K": (0.04, 1 / 10),
+    "Q6_K": (0.02, 1 / 20),
+}
+
+
+def round_trip(name: str, x: np.ndarray) -> np.ndarray:
+    return dequantize_tensor(format_of(name), quantize_tensor(format_of(name), x), x.shape)
+
+
+@pytest.mark.parametrize("name", BLOCKED)
+def test_cost_of_bell_shaped_values(name: str) -> None:
+    x = values("bell", 64)
+    error = round_trip(name, x) - x
+    assert np.sqrt(np.mean(error**2) / np.mean(x**2)) < COSTS[name][0]
+
+
+def test_more_bits_cost_less() -> None:
+    x = values("bell", 64)
+    costs = {name: float(np.mean((round_trip(name, x) - x) ** 2)) for name in BLOCKED}
+    assert costs["Q8_0"] < costs["Q6_K"] < costs["Q5_K"] < costs["Q5_0"] < costs["Q4_K"] < costs["Q4_0"]
+    assert costs["Q5_1"] < costs["Q4_1"] < costs["Q4_0"]
+
+
+@pytest.mark.parametrize("name", BLOCKED)
+@given(seed=st.integers(0, 1 << 30), power=st.integers(-8, 8), offset=st.sampled_from([0.0, 1.0, -3.0]))
+def test_no_value_is_far_off(name: str, seed: int, power: int, offset: float) -> None:
+    x = np.random.default_rng(seed).uniform(-1, 1, (2, 256)).astype(np.float32) + np.float32(offset)
+    x *= np.float32(2.0**power)
+    largest = np.abs(x).reshape(-1, format_of(name).values).max(axis=1)
+    error = np.abs(round_trip(name, x) - x).reshape(len(largest), -1).max(axis=1)
+    assert (error <= largest * COSTS[name][1]).all()
+
+
+@pytest.mark.parametrize("name", BLOCKED)
+def test_zeros_of_any_sign_come_back_as_zeros(name: str) -> None:
+    assert not round_trip(name, values("zeros of both signs", 16)).any()
+
+
+@pytest.mark.parametrize("name", BLOCKED)
+@pytest.mark.parametrize("constant", [1.0, -1.0, 0.37, -1000.0, 60_000.0])
+def test_constants_come_back(name: str, constant: float) -> None:
+    x = np.full((1, 256), constant, np.float32)
+    assert np.abs(round_trip(name, x) - x).max() <= abs(constant) * 2e-3
+
+
+@pytest.mark.parametrize("name", BLOCKED)
+@pytest.mark.parametrize("size", [1e-45, 1e-42, 1e-38, 1e-20, 1e-10])
+def test_what_is_too_small_for_the_scale_becomes_zero(name: str, size: float) -> None:
+    x = np.full((1, 256), size, np.float32)
+    x[0, ::3] *= -1
+    assert np.abs(round_trip(name, x)).max() <= 2e-7
+
+
+@pytest.mark.parametrize("name", BLOCKED)
+@pytest.mark.parametrize("case", ["huge", "squares overflow", "any finite bits"])
+def test_what_is_too_large_for_the_scale_does_not_warn(name: str, case: str) -> None:
+    x = values(case, 8)
+    assert not np.allclose(round_trip(name, x), x)  # as in ggml, float16 scales cannot follow
+
+
+@pytest.mark.parametrize("name", BLOCKED)
+def test_values_up_to_the_range_of_float16_are_kept(name: str) -> None:
+    x = values("bell", 8) * np.float32(16_000)
+    assert np.abs(x).max() > 50_000
+    back = round_trip(name, x)
+    assert np.sqrt(np.mean((back - x) ** 2) / np.mean(x**2)) < COSTS[name][0]
