@@ -53,6 +53,7 @@ CASES: dict[str, Callable[[Source, int], np.ndarray]] = {
     "squares overflow": lambda s, n: s.bell(n, WIDTH) * np.float32(1e20),
     "tiny": lambda s, n: s.spread(-149, -100, n, WIDTH),
     "counted as zero or just not": lambda s, n: s.spread(-54, -42, n, WIDTH),
+    "groups counted as zero or just not": lambda s, n: s.spread(-52, -45, n, 16),
     "integers": lambda s, n: s.integers(-8, 8, n, WIDTH).astype(np.float32),
     "few different": lambda s, n: s.integers(-2, 3, n, WIDTH).astype(np.float32) / 4,
     "negative": lambda s, n: -np.abs(s.bell(n, WIDTH)),
