@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sporelm.backends.cpu import CpuBackend
-from sporelm.backends.cpu import target as targets
+from sporelm.backends.cpu import CpuBackend, targets
 from sporelm.backends.cpu.storage import Stored, is_view, value_bytes
 from sporelm.ops import Op, Spec
 from sporelm.tensor.dtype import F32

@@ -1,7 +1,8 @@
 """Products with weight matrices of any number format.
 
-The format states which activation numbers it multiplies: "float", or "int8/32", where each run of 32 values of a row is
-rounded to int8 with one float32 scale, as integer dot products need. The numpy meaning honours them.
+The format states which activation numbers it multiplies: "float", or "int8/32" or "int8/256", where each run of 32 or
+256 values of a row is rounded to int8 with one float32 scale, as integer dot products need. The numpy meaning honours
+them.
 """
 
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from sporelm.ops.arguments import matrix, rows, vector
 from sporelm.ops.elementwise import silu_mul
 from sporelm.ops.op import op, require
 from sporelm.ops.spec import Extent, Spec, spec_of
-from sporelm.quant.activations import quantize_int8_32
+from sporelm.quant.activations import quantize_int8
 from sporelm.tensor.dtype import F32
 
 
@@ -22,19 +23,21 @@ class RowFormat:
     """Element type of rows that are rounded for integer dot products; how their parts lie is up to the back-end."""
 
     name: str
-    values: int
-    nbytes: int
+    values: int  # that share one scale
 
 
-INT8_32 = RowFormat("int8/32", 32, 48)
+INT8_32 = RowFormat("int8/32", 32)
+INT8_256 = RowFormat("int8/256", 256)
+ROW_FORMATS = {kind.name: kind for kind in (INT8_32, INT8_256)}
 
 
 class QuantizedRows(NamedTuple):
-    """Rows as int8 with a float32 scale per 32."""
+    """Rows as int8 with a float32 scale per group of values."""
 
-    q: np.ndarray  # int8 [tokens, width rounded up to 32]
-    scales: np.ndarray  # float32 [tokens, width / 32]
+    q: np.ndarray  # int8 [tokens, width rounded up to whole groups]
+    scales: np.ndarray  # float32 [tokens, groups]
     width: int
+    dtype: RowFormat
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -42,18 +45,18 @@ class QuantizedRows(NamedTuple):
 
     def dequantize(self) -> np.ndarray:
         """float32 [tokens, width], the numbers that an integer dot product multiplies."""
-        blocks = self.q.reshape(len(self.q), -1, 32) * self.scales[:, :, None]
+        blocks = self.q.reshape(len(self.q), -1, self.dtype.values) * self.scales[:, :, None]
         return blocks.reshape(len(self.q), -1)[:, : self.width]
 
 
 def _row_count(x: Any, weight: Any) -> Extent:
     given, packed = spec_of(x), matrix("weight", weight)
-    if given.dtype is not INT8_32:
+    if not isinstance(given.dtype, RowFormat):
         rows("x", x)
     require(given.shape[-1] == packed.shape[1], f"x {given} must have as many columns as weight {packed}")
     activation = getattr(packed.dtype, "activation", "")
-    allowed = given.dtype is not INT8_32 or activation == INT8_32.name
-    require(allowed, f"x is {INT8_32.name} but weight {packed} multiplies {activation} activations")
+    allowed = not isinstance(given.dtype, RowFormat) or activation == given.dtype.name
+    require(allowed, f"x is {given.dtype.name} but weight {packed} multiplies {activation} activations")
     return given.shape[0]
 
 
@@ -86,22 +89,24 @@ def _gated(x: Any, gate: Any, up: Any) -> Spec:
     return left
 
 
-def _quantized(x: Any) -> Spec:
-    return Spec(rows("x", x).shape, INT8_32)
+def _quantized(x: Any, *, activation: str = INT8_32.name) -> Spec:
+    require(activation in ROW_FORMATS, f"activation {activation!r} must be one of {', '.join(ROW_FORMATS)}")
+    return Spec(rows("x", x).shape, ROW_FORMATS[activation])
 
 
 @op(_quantized)
-def quantize_rows(x):  # x [tokens, width]
-    """Round each run of 32 values to int8: scale = max|x| / 127, ties to even."""
-    q, scales = quantize_int8_32(x)
-    return QuantizedRows(q, scales, x.shape[1])
+def quantize_rows(x, *, activation="int8/32"):  # x [tokens, width]
+    """Round each run of 32 (or 256) values to int8: scale = max|x| / 127, ties to even."""
+    kind = ROW_FORMATS[activation]
+    q, scales = quantize_int8(x, kind.values)
+    return QuantizedRows(q, scales, x.shape[1], kind)
 
 
 @op(_product)
 def linear(x, weight, bias=None):  # x [tokens, in] float or quantized rows, weight [out, in], bias [out]
     """x @ weight.T + bias, on the activation numbers that the weight's format states."""
-    if not isinstance(x, QuantizedRows) and weight.format.activation == INT8_32.name:
-        x = quantize_rows.meaning(x)
+    if not isinstance(x, QuantizedRows) and weight.format.activation in ROW_FORMATS:
+        x = quantize_rows.meaning(x, activation=weight.format.activation)
     if isinstance(x, QuantizedRows):
         x = x.dequantize()
     y = x @ weight.dequantize().T

@@ -7,7 +7,7 @@ from typing import Any
 
 from sporelm import ops
 from sporelm.ops import Call, Graph, Value
-from sporelm.ops.linear import INT8_32
+from sporelm.ops.linear import ROW_FORMATS
 from sporelm.ops.spec import spec_of
 from sporelm.plan.rules import Uses, replaced, rule
 from sporelm.tensor.dtype import F32
@@ -102,22 +102,26 @@ def fuse_rope_store(graph: Graph) -> Graph:
 
 @rule("quantize_rows")
 def share_quantized_rows(graph: Graph) -> Graph:
-    """Where weights multiply int8/32 activations: one quantize_rows per distinct x, right after it, for all users."""
-    wanted = {id(call.args[0]) for call in graph.calls if _multiplies_int8(call)}
-    rounded: dict[int, Value] = {}
+    """Where weights multiply int8 activations: one quantize_rows per distinct x and kind, right after x, for all."""
+    wanted: dict[int, list[str]] = {}
+    for call in graph.calls:
+        kind = _int8_activation(call)
+        if kind is not None and kind not in wanted.setdefault(id(call.args[0]), []):
+            wanted[id(call.args[0])].append(kind)
+    rounded: dict[tuple[int, str], Value] = {}
     calls: list[Call] = []
 
     def define(values: Any) -> None:
         for value in values:
-            if id(value) in wanted:
-                (spec,) = ops.quantize_rows.results((value,), {})
-                rounded[id(value)] = Value(value.graph, spec, f"{value.name}.int8")
-                calls.append(Call(ops.quantize_rows, (value,), {}, (rounded[id(value)],)))
+            for kind in wanted.get(id(value), ()):
+                (spec,) = ops.quantize_rows.results((value,), {"activation": kind})
+                result = rounded[id(value), kind] = Value(value.graph, spec, f"{value.name}.{kind}")
+                calls.append(Call(ops.quantize_rows, (value,), {"activation": kind}, (result,)))
 
     define(graph.inputs.values())
     for call in graph.calls:
-        if _multiplies_int8(call):
-            call = Call(call.op, (rounded[id(call.args[0])], *call.args[1:]), call.options, call.results)
+        if (kind := _int8_activation(call)) is not None:
+            call = Call(call.op, (rounded[id(call.args[0]), kind], *call.args[1:]), call.options, call.results)
         calls.append(call)
         define(call.results)
     return graph.with_calls(calls)
@@ -131,16 +135,17 @@ def _bias(call: Call) -> Any:
     return call.args[2] if len(call.args) > 2 else None
 
 
-def _multiplies_int8(call: Call) -> bool:
-    """Whether a product has float32 rows that its weights want as int8."""
+def _int8_activation(call: Call) -> str | None:
+    """The kind of int8 rows that a product's weights want in place of its float32 ones."""
     if call.op not in (ops.linear, ops.linear_group, ops.linear_silu_mul) or not isinstance(call.args[0], Value):
-        return False
+        return None
     if call.op is ops.linear:
         weights: tuple[Any, ...] = (call.args[1],)
     else:
         weights = call.args[1] if call.op is ops.linear_group else call.args[1:]
     activations = {getattr(spec_of(weight).dtype, "activation", "float") for weight in weights}
-    return call.args[0].dtype is F32 and activations == {INT8_32.name}
+    (kind,) = activations if len(activations) == 1 else ("float",)
+    return kind if call.args[0].dtype is F32 and kind in ROW_FORMATS else None
 
 
 def _query_rope(graph: Graph, uses: Uses, taken: Any, key_position: int, store: int) -> int | None:

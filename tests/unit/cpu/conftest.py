@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from sporelm.backends.cpu import CpuBackend
-from sporelm.backends.cpu import target as targets
+from sporelm.backends.cpu import CpuBackend, targets
 from sporelm.backends.cpu.jit import Compiler
 from sporelm.backends.cpu.jit.cache import ObjectCache
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sporelm.backends.cpu import target as targets
+from sporelm.backends.cpu import targets
 from sporelm.backends.cpu.formats import FORMATS
 from sporelm.backends.cpu.jit import Compiler, Kernel
 from sporelm.backends.cpu.jit.cache import ObjectCache
@@ -17,6 +17,7 @@ from sporelm.backends.cpu.kernels.linear import Shape, linear_few, linear_one
 from sporelm.backends.cpu.kernels.linear_many import linear_many
 from sporelm.backends.cpu.kernels.pages import Pages
 from sporelm.backends.cpu.kernels.quantize import quantize_rows
+from sporelm.backends.cpu.targets.x86 import Avx512Vnni
 
 SPILL = re.compile(r"^.*\(%rsp.*%zmm.*$|^.*%zmm.*\(%rsp.*$", re.MULTILINE)  # a whole vector to or from the stack
 HEADS = (Heads(Pages(64, "f16"), 3), Heads(Pages(26, "f32"), 3))
@@ -38,19 +39,20 @@ ALLOWED = {
 def hot(target: Any) -> Iterator[Kernel]:
     """Products of every format, alone, grouped as query, key and value, and gated; attention; rounding."""
     for kind in FORMATS.values():
-        panels = kind(target.lanes)
+        panels = kind(target)
         for shape in (Shape(panels), Shape(panels, 3), Shape(panels, 2, gated=True)):
             for kernel in (linear_one, linear_few, linear_many):
                 yield kernel(target, shape)
     for heads in HEADS:
         yield attention_split(target, heads)
         yield attention_tile(target, heads)
-    yield quantize_rows(target)
+    yield quantize_rows(target, "int8/32")
+    yield quantize_rows(target, "int8/256")
 
 
 def named(target: str) -> list[str]:
     """Names of the hot kernels; they are the same on every target."""
-    return [kernel.name for kernel in hot(targets.Avx512Vnni() if target != "generic" else targets.Target())]
+    return [kernel.name for kernel in hot(Avx512Vnni() if target != "generic" else targets.Target())]
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from llvmlite import ir
 
-from sporelm.backends.cpu import target as targets
+from sporelm.backends.cpu import targets
 from sporelm.backends.cpu.jit import Builder, Compiler, Kernel, Val
 from sporelm.backends.cpu.jit import cache as cache_module
 from sporelm.backends.cpu.jit import compiler as compiler_module

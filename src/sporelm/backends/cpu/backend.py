@@ -10,7 +10,7 @@ import numpy as np
 from sporelm import settings
 from sporelm.backends.backend import Placement, Program, Ready, WeightArray
 from sporelm.backends.context import Context
-from sporelm.backends.cpu import target as targets
+from sporelm.backends.cpu import targets
 from sporelm.backends.cpu.formats import FORMATS, Panels
 from sporelm.backends.cpu.formats.f32 import F32Panels
 from sporelm.backends.cpu.jit import Compiler, Kernel
@@ -36,7 +36,7 @@ from sporelm.backends.meaning import contiguous_arguments, run_gap
 from sporelm.errors import BackendError
 from sporelm.ops import ALL, Call, Graph, Op, Spec, Value, quantize_rows
 from sporelm.ops.attention import PAGE
-from sporelm.ops.linear import INT8_32
+from sporelm.ops.linear import ROW_FORMATS, RowFormat
 from sporelm.ops.op import leaves
 from sporelm.ops.spec import spec_of
 from sporelm.tensor.dtype import DType, ElementType, dtype_of
@@ -60,7 +60,7 @@ class CpuBackend:
         self.compiler = Compiler(self.target)
         self.team = Team(self.compiler, threads or settings.THREADS.integer or 1)
         self._heap = Heap()
-        self._kinds: dict[str, Panels] = {name: kind(self.target.lanes) for name, kind in FORMATS.items()}
+        self._kinds: dict[str, Panels] = {name: kind(self.target) for name, kind in FORMATS.items()}
 
     def probe(self) -> Ready:
         cache = self.compiler.cache
@@ -204,10 +204,10 @@ class CpuBackend:
 
     def _rounded(self, op: Op, args: Sequence[Any]) -> Sequence[Any]:
         """Round x for weights that multiply int8, as the rule quantize_rows does in a plan."""
-        if not op.name.startswith("linear") or spec_of(args[0]).dtype is INT8_32:
+        if not op.name.startswith("linear") or isinstance(spec_of(args[0]).dtype, RowFormat):
             return args
-        integer = any(getattr(value.dtype, "activation", "") == INT8_32.name for value in leaves(args[1:]))
-        return (quantize_rows(args[0]), *args[1:]) if integer else args
+        kinds = {getattr(value.dtype, "activation", "float") for value in leaves(args[1:])} & ROW_FORMATS.keys()
+        return (quantize_rows(args[0], activation=kinds.pop()), *args[1:]) if kinds else args
 
     def value_bytes(self, spec: Spec) -> int:
         return value_bytes(spec)

@@ -4,19 +4,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from sporelm.backends.cpu.formats import BlockPanels
-from sporelm.backends.cpu.formats.panels import RECORD
+from sporelm.backends.cpu.formats import IntegerPanels
+from sporelm.backends.cpu.formats.records import RECORDS
 from sporelm.backends.cpu.jit import Kernel
 from sporelm.backends.cpu.kernels import attention as att
 from sporelm.backends.cpu.kernels import elementwise, linear, linear_many, norm, quantize, rope, rows
 from sporelm.backends.cpu.kernels.attention_tile import attention_tile
 from sporelm.backends.cpu.kernels.pages import Pages
 from sporelm.backends.cpu.storage import Packed, page_store, row_bytes
-from sporelm.backends.cpu.target import Target
+from sporelm.backends.cpu.targets import Target
 from sporelm.errors import BackendError
 from sporelm.ops import Call
-from sporelm.ops.linear import INT8_32
 from sporelm.ops.spec import Extent, Symbol, fixed, spec_of
+from sporelm.tensor.dtype import F32
 
 NO_WINDOW = 1 << 40
 # Ops whose item i reads only item i of what came just before: a series of them over the same rows needs no barrier.
@@ -137,10 +137,11 @@ def _norm(low: Lowering, call: Call, kernel: Kernel, x: Any, weight: Any, more: 
 def _quantize_rows(low: Lowering, call: Call) -> None:
     (x,) = call.args
     tokens, width = spec_of(x).shape
-    stride = row_bytes(fixed(width), INT8_32)
+    kind = spec_of(call.results[0]).dtype
+    stride = row_bytes(fixed(width), kind)
     fields = {"x": low.at(x), "x_stride": _stride(x), "out": low.at(call.results[0]), "out_stride": stride}
-    fields |= {"blocks": -(-fixed(width) // 32), "padded": stride // RECORD}
-    kernel = quantize.quantize_rows(low.places.target)
+    fields |= {"blocks": -(-fixed(width) // kind.values), "padded": stride // RECORDS[kind.name]}
+    kernel = quantize.quantize_rows(low.places.target, kind.name)
     low.emit(kernel, fields, cell_of(tokens), grain=low.row_grain(tokens))
 
 
@@ -165,7 +166,7 @@ def _product(low: Lowering, x: Any, weights: list[Any], biases: list[Any], outs:
     packed = [_packed(weight) for weight in weights]
     tokens, width = spec_of(x).shape
     target, kind = low.places.target, packed[0].kind
-    if isinstance(kind, BlockPanels) != (spec_of(x).dtype is INT8_32):
+    if spec_of(x).dtype.name != (kind.activation if isinstance(kind, IntegerPanels) else F32.name):
         raise BackendError(f"weights in {kind.name} panels do not multiply {spec_of(x)}; apply the rule quantize_rows")
     shape = linear.Shape(kind, len(weights), bool(biases), gated)
     cell = cell_of(tokens)

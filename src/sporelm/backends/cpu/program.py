@@ -14,7 +14,7 @@ from sporelm.backends.cpu.kernels.steps import ENTRY
 from sporelm.backends.cpu.lowering import Cell, Entry, Lowering
 from sporelm.backends.cpu.memory import Region
 from sporelm.backends.cpu.storage import Stored, as_array, value_bytes
-from sporelm.backends.cpu.target import Target
+from sporelm.backends.cpu.targets import Target
 from sporelm.backends.cpu.team import SCRATCH, Table, Team
 from sporelm.errors import BackendError
 from sporelm.ops import Graph, Symbol, Value

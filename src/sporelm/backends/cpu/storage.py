@@ -7,10 +7,10 @@ import numpy as np
 
 from sporelm.backends.context import Context, Resource
 from sporelm.backends.cpu.formats import Panels
-from sporelm.backends.cpu.formats.panels import RECORD
+from sporelm.backends.cpu.formats.records import records_bytes
 from sporelm.backends.cpu.memory import Region
 from sporelm.errors import BackendError
-from sporelm.ops.linear import INT8_32
+from sporelm.ops.linear import RowFormat
 from sporelm.ops.spec import Spec
 from sporelm.tensor.dtype import F32, DType
 from sporelm.tensor.layout import Layout
@@ -94,9 +94,8 @@ def is_view(tensor: Tensor) -> bool:
 
 def row_bytes(width: int, dtype: Any) -> int:
     """Bytes from one row of a value to the next."""
-    if dtype is INT8_32:
-        blocks = -(-width // 32)
-        return (blocks + blocks % 2) * RECORD
+    if isinstance(dtype, RowFormat):
+        return records_bytes(width, dtype)
     if dtype is F32:
         return -(-width // ROW_VALUES) * ROW_VALUES * 4
     return width * int(dtype.nbytes)

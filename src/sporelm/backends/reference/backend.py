@@ -12,7 +12,7 @@ from sporelm.errors import BackendError
 from sporelm.ops import Call, Graph, Op, Spec
 from sporelm.ops.attention import PAGE
 from sporelm.ops.graph import Value
-from sporelm.ops.linear import INT8_32, QuantizedRows
+from sporelm.ops.linear import QuantizedRows
 from sporelm.tensor.dtype import DType, ElementType, dtype_of
 from sporelm.tensor.layout import Layout
 from sporelm.tensor.tensor import Tensor, seen_through
@@ -57,7 +57,7 @@ class ReferenceBackend:
         return self._wrap(np.array(array))
 
     def _wrap(self, array: Any) -> Tensor:
-        dtype: Any = INT8_32 if isinstance(array, QuantizedRows) else dtype_of(array)
+        dtype: Any = array.dtype if isinstance(array, QuantizedRows) else dtype_of(array)
         return Tensor(dtype, Layout.contiguous(array.shape), array, self)
 
     def pack(self, weight: WeightArray) -> Tensor:

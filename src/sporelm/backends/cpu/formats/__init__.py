@@ -4,12 +4,22 @@ A panel is `lanes` rows high, one row a lane of a vector, so that products need 
 one are zero.
 """
 
+from sporelm.backends.cpu.formats.bf16 import BF16Panels
 from sporelm.backends.cpu.formats.f16 import F16Panels
 from sporelm.backends.cpu.formats.f32 import F32Panels
-from sporelm.backends.cpu.formats.panels import BlockPanels, FloatPanels, Panels
+from sporelm.backends.cpu.formats.panels import BlockPanels, FloatPanels, IntegerPanels, Panels, SuperPanels
+from sporelm.backends.cpu.formats.q4_0 import Q4_0Panels
 from sporelm.backends.cpu.formats.q4_1 import Q4_1Panels
+from sporelm.backends.cpu.formats.q4_k import Q4_KPanels
+from sporelm.backends.cpu.formats.q5_0 import Q5_0Panels
+from sporelm.backends.cpu.formats.q5_1 import Q5_1Panels
+from sporelm.backends.cpu.formats.q5_k import Q5_KPanels
+from sporelm.backends.cpu.formats.q6_k import Q6_KPanels
 from sporelm.backends.cpu.formats.q8_0 import Q8_0Panels
 
-FORMATS: dict[str, type[Panels]] = {kind.name: kind for kind in (F32Panels, F16Panels, Q4_1Panels, Q8_0Panels)}
+_FLOATS = (F32Panels, F16Panels, BF16Panels)
+_BLOCKS = (Q4_0Panels, Q4_1Panels, Q5_0Panels, Q5_1Panels, Q8_0Panels)
+_SUPER_BLOCKS = (Q4_KPanels, Q5_KPanels, Q6_KPanels)
+FORMATS: dict[str, type[Panels]] = {kind.name: kind for kind in (*_FLOATS, *_BLOCKS, *_SUPER_BLOCKS)}
 
-__all__ = ["FORMATS", "BlockPanels", "FloatPanels", "Panels"]
+__all__ = ["FORMATS", "BlockPanels", "FloatPanels", "IntegerPanels", "Panels", "SuperPanels"]

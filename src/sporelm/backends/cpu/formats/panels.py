@@ -4,9 +4,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from sporelm.backends.cpu.jit import Builder, Val, i8, vec
+from sporelm.backends.cpu.targets.target import Target
 
-RECORD = 48  # bytes of 32 rounded activations, which kernels/quantize.py writes
-X_SCALE, X_SCALED_SUM, X_BIAS = 32, 36, 40  # in a record: f32 scale, f32 scale * sum(q), i32 -128 * sum(q)
+Vector = Callable[[], Val]
 
 
 class Panels:
@@ -15,8 +15,8 @@ class Panels:
     name = ""
     k_step = 1
 
-    def __init__(self, lanes: int) -> None:
-        self.lanes = lanes
+    def __init__(self, target: Target) -> None:
+        self.target, self.lanes = target, target.lanes
 
     @property
     def group_bytes(self) -> int:
@@ -60,26 +60,66 @@ class FloatPanels(Panels):
 
 
 class Block(NamedTuple):
-    """32 columns of a panel: eight vectors whose lanes hold four unsigned bytes, in order of k, and their factors.
+    """32 columns of a panel: eight vectors whose lanes hold four bytes, in order of k, and their factors.
 
     Each part is emitted when it is asked for, so that registers hold it only where it is used.
     """
 
     word: Callable[[int], Val]  # i32 vector, four bytes a lane
-    scale: Callable[[], Val]  # f32 vector
-    offset: Callable[[], Val] | None  # f32 vector: value = scale * byte + offset
+    scale: Vector  # f32 vector
+    offset: Vector | None = None  # f32 vector: value = scale * (byte - zero) + offset
 
 
-class BlockPanels(Panels):
-    """Formats of 32-value blocks that are multiplied as integers."""
+class IntegerPanels(Panels):
+    """Formats whose bytes are multiplied as integers."""
 
+    activation = ""  # the kind of rows they multiply
+    largest = 0  # greatest magnitude of a byte; targets.target.SIGNED: bytes have signs
+
+
+class BlockPanels(IntegerPanels):
+    """Formats of 32-value blocks, each with a scale of its own; rows in records of `records.RECORD` bytes."""
+
+    activation = "int8/32"
     blocks = 1  # blocks a group
-    biased = False  # bytes are the value + 128
     has_offset = False
+
+    @property
+    def zero(self) -> int:
+        """The byte that stands for 0."""
+        return 0
 
     def block(self, k: Builder, group: Val, index: int) -> Block:
         """Block `index` of the group at `group`."""
         raise AttributeError(f"{type(self).__name__} must say how a block is read")
+
+
+class SuperBlock(NamedTuple):
+    """256 columns of a panel in runs of equal length, each with an integer scale, and one or two factors for all.
+
+    With minima, value = factor * scale[run] * byte + pair_factor * pair[run]; without, value = factor * scale[run] *
+    (byte - middle) and pair[run] is scale[run]. Either way what does not depend on the byte is summed from the
+    activations' sums, two runs at once as i16.
+    """
+
+    word: Callable[[int], Val]  # i32 vector: word 0..63, four bytes a lane
+    scale: Callable[[int], Val]  # i32 vector: scale of a run
+    pair: Callable[[int], Val]  # i32 vector of two i16: the pair values of runs 2i and 2i + 1
+    factor: Vector  # f32 vector
+    pair_factor: Vector | None = None  # f32 vector
+
+
+class SuperPanels(IntegerPanels):
+    """The K-quants: super-blocks of 256 values; rows in records of `records.SUPER_RECORD` bytes."""
+
+    activation = "int8/256"
+    k_step = 256
+    runs = 8
+    middle = 0  # the byte that stands for 0, of formats without minima
+
+    def super_block(self, k: Builder, group: Val) -> SuperBlock:
+        """The super-block at `group`."""
+        raise AttributeError(f"{type(self).__name__} must say how a super-block is read")
 
 
 def gather(k: Builder, kind: object, rows: list[Val], present: list[Val], offset: Val) -> Val:

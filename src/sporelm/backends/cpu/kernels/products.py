@@ -1,68 +1,133 @@
 """The inner loops of every product: panels of weights times rows of activations, reduced in order of k.
 
-Each result is one chain of fused multiply-adds over k (or over blocks of 32), whichever kernel and tile computes it, so
-that a row's result depends on nothing but itself.
+Each result is one chain of fused multiply-adds over k (or over blocks of 32 or 256), whichever kernel and tile computes
+it, so that a row's result depends on nothing but itself. Within a block sums are integers, exact in any order.
 """
 
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
-from sporelm.backends.cpu.formats.panels import RECORD, X_BIAS, X_SCALE, X_SCALED_SUM, Block, BlockPanels, FloatPanels
+from sporelm.backends.cpu.formats.panels import Block, BlockPanels, FloatPanels, SuperBlock, SuperPanels, Vector
+from sporelm.backends.cpu.formats.records import (
+    RECORD,
+    SUPER_RECORD,
+    SUPER_SCALE,
+    SUPER_SUMS_16,
+    SUPER_SUMS_32,
+    X_BIAS_8,
+    X_BIAS_128,
+    X_SCALE,
+    X_SCALED_SUM,
+)
 from sporelm.backends.cpu.jit import Builder, Val, Var
+from sporelm.backends.cpu.targets.target import Words
 
-Sums = list[list[Var]]  # [token][panel], f32 vectors
+Sums = list[list[Var]]  # [token][panel], f32 or i32 vectors
 
 
 def zeros(k: Builder, tokens: int, panels: int) -> Sums:
     return [[k.zero(k.vf) for _ in range(panels)] for _ in range(tokens)]
 
 
-def add_block(k: Builder, sums: Sums, blocks: list[Block], records: list[Val], biased: bool) -> None:
+def add_block(k: Builder, kind: BlockPanels, sums: Sums, blocks: list[Block], records: list[Val]) -> None:
     """sums += one block of 32 columns of each panel times each token's record."""
     tokens, panels = range(len(sums)), range(len(blocks))
     for p in panels:
-        if blocks[p].offset is not None:
-            offset = blocks[p].offset()  # type: ignore[misc]
+        make_offset = blocks[p].offset
+        if make_offset is not None:
+            offset = make_offset()
             for t in tokens:
                 sums[t][p].set(k.fma(offset, k.broadcast(k.vf, records[t], X_SCALED_SUM), sums[t][p].value))
-    chains = 2 if len(sums) * len(blocks) < 4 else 1
-    dots = [[[k.const(k.vi, 0)] * chains for _ in panels] for _ in tokens]
-    if biased:
-        for t in tokens:
-            bias = k.broadcast(k.vi, records[t], X_BIAS)
-            for p in panels:
-                dots[t][p][0] = bias
-    for number in range(8):
-        words = [block.word(number) for block in blocks]
-        chain = number * chains // 8
-        for t in tokens:
-            x = k.broadcast(k.vi, records[t], 4 * number)
-            for p in panels:
-                dots[t][p][chain] = k.target.dot(k, dots[t][p][chain], words[p], x)
+    starts = [[_bias(k, kind.zero, record)] * len(blocks) for record in records]
+    dots = k.target.multiply(k, lambda n: [b.word(n) for b in blocks], 8, records, starts, kind.largest)
     for p in panels:
         scale = blocks[p].scale()
         for t in tokens:
-            total = dots[t][p][0] if chains == 1 else dots[t][p][0] + dots[t][p][1]
-            scaled = total.to_float() * k.broadcast(k.vf, records[t], X_SCALE)
+            scaled = dots[t][p].to_float() * k.broadcast(k.vf, records[t], X_SCALE)
             sums[t][p].set(k.fma(scaled, scale, sums[t][p].value))
+
+
+def _bias(k: Builder, zero: int, record: Val) -> Val:
+    """-zero * the sum of a record's integers: what the bytes that stand for 0 would add."""
+    if zero == 0:
+        return k.const(k.vi, 0)
+    if zero == 128:
+        return k.broadcast(k.vi, record, X_BIAS_128)
+    return k.broadcast(k.vi, record, X_BIAS_8) << {8: 0, 16: 1}[zero]
+
+
+def add_super_block(k: Builder, kind: SuperPanels, sums: Sums, blocks: list[SuperBlock], records: list[Val]) -> None:
+    """sums += one super-block of 256 columns of each panel times each token's record."""
+    totals = [[k.zero(k.vi) for _ in blocks] for _ in records]
+    count = 64 // kind.runs
+    for run in range(kind.runs):
+
+        def words(number: int, first: int = count * run) -> list[Val]:
+            return [block.word(first + number) for block in blocks]
+
+        scales = [partial(block.scale, run) for block in blocks]
+        add_run(k, kind, totals, words, scales, [k.at(record, 4 * count * run) for record in records])
+    finish_super_block(k, kind, sums, totals, blocks, records)
+
+
+def add_run(k: Builder, kind: SuperPanels, totals: Sums, words: Words, scales: Sequence[Vector], x: list[Val]) -> None:
+    """totals += one run's words of each panel times each token's bytes at `x`, times the run's scale; all i32."""
+    none = [[k.const(k.vi, 0)] * len(scales) for _ in x]
+    dots = k.target.multiply(k, words, 64 // kind.runs, x, none, kind.largest)
+    for p, make_scale in enumerate(scales):
+        scale = make_scale()
+        for t in range(len(x)):
+            totals[t][p].set(totals[t][p].value + dots[t][p] * scale)
+
+
+def finish_super_block(
+    k: Builder, kind: SuperPanels, sums: Sums, totals: Sums, blocks: list[SuperBlock], records: list[Val]
+) -> None:
+    """sums += a super-block from its runs' totals: the part of the pairs, and the factors."""
+    tokens, panels = range(len(sums)), range(len(blocks))
+    pairs = [[k.const(k.vi, 0)] * len(blocks) for _ in tokens]
+    first = SUPER_SUMS_16 if kind.runs == 16 else SUPER_SUMS_32
+    for number in range(kind.runs // 2):
+        values = [block.pair(number) for block in blocks]
+        for t in tokens:
+            both = k.broadcast(k.vi, records[t], first + 4 * number)
+            for p in panels:
+                pairs[t][p] = k.target.dot_pairs(k, pairs[t][p], values[p], both)
+    for p in panels:
+        factor, make_pair_factor = blocks[p].factor(), blocks[p].pair_factor
+        pair_factor = make_pair_factor() if make_pair_factor is not None else None
+        for t in tokens:
+            scale = k.broadcast(k.vf, records[t], SUPER_SCALE)
+            total, held = totals[t][p].value, sums[t][p].value
+            if pair_factor is None:
+                total = total - pairs[t][p] * kind.middle
+            else:
+                held = k.fma(pairs[t][p].to_float() * scale, pair_factor, held)
+            sums[t][p].set(k.fma(total.to_float() * scale, factor, held))
 
 
 def dot_panels(k: Builder, kind: Any, panels: list[Val], rows: list[Val], width: Val, ahead: int | Val = 0) -> Sums:
     """Each row times each whole panel. `width` counts columns; `ahead` bytes of the panels are prefetched."""
     sums = zeros(k, len(rows), len(panels))
-    if isinstance(kind, BlockPanels):
-        with k.range((width + (kind.k_step - 1)) // kind.k_step) as group:
-            here = [k.at(panel, group * kind.group_bytes) for panel in panels]
-            records = [k.opaque(k.at(row, group * (RECORD * kind.blocks))) for row in rows]
-            if not isinstance(ahead, int) or ahead:
-                for start in here:
-                    later = k.at(start, ahead)
-                    for line in range(0, kind.group_bytes, 64):
-                        k.prefetch(later, line)
+    if isinstance(kind, FloatPanels):
+        add_columns(k, kind, sums, panels, rows, width)
+        return sums
+    record = SUPER_RECORD if isinstance(kind, SuperPanels) else RECORD * kind.blocks
+    with k.range((width + (kind.k_step - 1)) // kind.k_step) as group:
+        here = [k.at(panel, group * kind.group_bytes) for panel in panels]
+        records = [k.opaque(k.at(row, group * record)) for row in rows]
+        if not isinstance(ahead, int) or ahead:
+            for start in here:
+                later = k.at(start, ahead)
+                for line in range(0, kind.group_bytes, 64):
+                    k.prefetch(later, line)
+        if isinstance(kind, SuperPanels):
+            add_super_block(k, kind, sums, [kind.super_block(k, start) for start in here], records)
+        else:
             for index in range(kind.blocks):
                 blocks = [kind.block(k, start, index) for start in here]
-                add_block(k, sums, blocks, [k.at(r, RECORD * index) for r in records], kind.biased)
-    else:
-        add_columns(k, kind, sums, panels, rows, width)
+                add_block(k, kind, sums, blocks, [k.at(r, RECORD * index) for r in records])
     return sums
 
 

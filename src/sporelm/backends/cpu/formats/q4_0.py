@@ -1,0 +1,8 @@
+"""Q4_0 panels: nibbles around 8 and a scale."""
+
+from sporelm.backends.cpu.formats.nibbles import NibblePanels
+
+
+class Q4_0Panels(NibblePanels):
+    name = "Q4_0"
+    middle = 8

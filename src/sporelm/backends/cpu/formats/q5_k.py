@@ -1,0 +1,8 @@
+"""Q5_K panels: super-blocks of five bits with scales and minima."""
+
+from sporelm.backends.cpu.formats.super_minima import MinimaPanels
+
+
+class Q5_KPanels(MinimaPanels):
+    name = "Q5_K"
+    fifth = True

@@ -1,0 +1,203 @@
+"""A chunk of k of a few panels, unpacked to the nearest cache for many tokens to use; one class a kind of format.
+
+`step` units (columns, groups) make a chunk; a unit of a row of activations takes `row_bytes`.
+"""
+
+from typing import Any
+
+from sporelm.backends.cpu.formats.panels import Block, BlockPanels, FloatPanels, SuperBlock, SuperPanels
+from sporelm.backends.cpu.formats.records import RECORD, SUPER_RECORD
+from sporelm.backends.cpu.jit import Builder, Val
+from sporelm.backends.cpu.kernels.products import Sums, add_block, add_columns, add_run, finish_super_block
+from sporelm.backends.cpu.tiles import Tiles
+
+BLOCKS = 8  # blocks of 32 columns in a chunk
+COLUMNS = 128  # columns of a float format
+
+
+def chunk_of(kind: Any, tiles: Tiles) -> "Columns | Blocks | SuperBlocks":
+    """How a format is unpacked."""
+    if isinstance(kind, FloatPanels):
+        return Columns(kind, tiles.float_panels, tiles.float_tokens)
+    if isinstance(kind, SuperPanels):
+        return SuperBlocks(kind, tiles.super_panels, tiles.super_tokens)
+    return Blocks(kind, tiles.many_panels, tiles.many_tokens)
+
+
+class _Chunk:
+    """`panels` panels by `tokens` tokens are a tile; `vector` and `row` are bytes of a vector, and of one a panel."""
+
+    def __init__(self, kind: Any, panels: int, tokens: int) -> None:
+        self.kind, self.panels, self.tokens = kind, panels, tokens
+        self.vector = 4 * kind.lanes
+        self.row = panels * self.vector
+
+    def put(self, k: Builder, value: Val, base: Val, offset: int | Val = 0) -> None:
+        k.store(value, base, offset, align=self.vector)
+
+    def get(self, k: Builder, kind: Any, base: Val, offset: int | Val = 0) -> Val:
+        return k.load(kind, base, offset, align=self.vector)
+
+
+class Columns(_Chunk):
+    """Columns of a float format, widened to f32."""
+
+    kind: FloatPanels
+    step, row_bytes = COLUMNS, 4
+
+    @property
+    def nbytes(self) -> int:
+        return COLUMNS * self.row
+
+    def units(self, width: Val) -> Val:
+        return width
+
+    def unpack(self, k: Builder, panels: list[Val], unit: Val, chunk: Val, at: Val) -> None:
+        for p, panel in enumerate(panels):
+            value = self.kind.column(k, panel, unit * self.kind.group_bytes)
+            self.put(k, value, chunk, at * self.row + p * self.vector)
+
+    def add(self, k: Builder, held: Sums, chunk: Val, rows: list[Val], count: Val) -> None:
+        panels = [k.at(chunk, p * self.vector) for p in range(self.panels)]
+        add_columns(k, _Widened(self.kind.target, self.row), held, panels, rows, count)
+
+
+class _Widened(FloatPanels):
+    """Panels of a chunk that was widened to f32, all panels of a column side by side."""
+
+    def __init__(self, target: Any, row: int) -> None:
+        super().__init__(target)
+        self.row = row
+
+    @property
+    def group_bytes(self) -> int:
+        return self.row
+
+    def column(self, k: Builder, panel: Val, offset: int | Val = 0) -> Val:
+        return k.load(k.vf, panel, offset)
+
+
+class Blocks(_Chunk):
+    """Blocks of 32: [block][panel][8 words], then all scales, then all offsets."""
+
+    kind: BlockPanels
+
+    def __init__(self, kind: BlockPanels, panels: int, tokens: int) -> None:
+        super().__init__(kind, panels, tokens)
+        self.step, self.row_bytes = BLOCKS // kind.blocks, RECORD * kind.blocks
+        self.scales = BLOCKS * 8 * self.row
+        self.offsets = self.scales + BLOCKS * self.row
+
+    @property
+    def nbytes(self) -> int:
+        return self.offsets + BLOCKS * self.row
+
+    def units(self, width: Val) -> Val:
+        return (width + (self.kind.k_step - 1)) // self.kind.k_step
+
+    def unpack(self, k: Builder, panels: list[Val], unit: Val, chunk: Val, at: Val) -> None:
+        for p, panel in enumerate(panels):
+            here = k.at(panel, unit * self.kind.group_bytes)
+            for line in range(0, self.kind.group_bytes, 64):
+                k.prefetch(here, self.step * self.kind.group_bytes + line, 2)
+            for b in range(self.kind.blocks):
+                self._unpack(k, self.kind.block(k, here, b), k.at(chunk, p * self.vector), at * self.kind.blocks + b, p)
+
+    def _unpack(self, k: Builder, block: Block, column: Val, at: Val, p: int) -> None:
+        for w in range(8):
+            self.put(k, block.word(w), column, at * (8 * self.row) + (7 * p + w) * self.vector)
+        self.put(k, block.scale(), column, at * self.row + self.scales)
+        if block.offset is not None:
+            self.put(k, block.offset(), column, at * self.row + self.offsets)
+
+    def _unpacked(self, k: Builder, chunk: Val, index: Val) -> list[Block]:
+        """Block `index` of each panel."""
+        words = k.opaque(k.at(chunk, index * (8 * self.row)))
+        factors = k.opaque(k.at(chunk, index * self.row + self.scales))
+
+        def block(p: int) -> Block:
+            at = p * self.vector
+            return Block(
+                lambda w: self.get(k, k.vi, words, (8 * p + w) * self.vector),
+                lambda: self.get(k, k.vf, factors, at),
+                (lambda: self.get(k, k.vf, factors, at + self.offsets - self.scales)) if self.kind.has_offset else None,
+            )
+
+        return [block(p) for p in range(self.panels)]
+
+    def add(self, k: Builder, held: Sums, chunk: Val, rows: list[Val], count: Val) -> None:
+        with k.range(count * self.kind.blocks) as index:
+            records = [k.opaque(k.at(row, index * RECORD)) for row in rows]
+            add_block(k, self.kind, held, self._unpacked(k, chunk, index), records)
+
+
+class SuperBlocks(_Chunk):
+    """One super-block: [run][panel][words], [run][panel] scales, [pair][panel], factors and pair factors."""
+
+    kind: SuperPanels
+    step, row_bytes = 1, SUPER_RECORD
+
+    def __init__(self, kind: SuperPanels, panels: int, tokens: int) -> None:
+        super().__init__(kind, panels, tokens)
+        self.words = 64 // kind.runs
+        self.scales = 64 * self.row
+        self.pairs = self.scales + kind.runs * self.row
+        self.factors = self.pairs + kind.runs // 2 * self.row
+
+    @property
+    def nbytes(self) -> int:
+        return self.factors + 2 * self.row
+
+    def units(self, width: Val) -> Val:
+        return (width + 255) // 256
+
+    def unpack(self, k: Builder, panels: list[Val], unit: Val, chunk: Val, at: Val) -> None:
+        for p, panel in enumerate(panels):
+            here, column = k.at(panel, unit * self.kind.group_bytes), k.at(chunk, p * self.vector)
+            for line in range(0, self.kind.group_bytes, 64):
+                k.prefetch(here, self.kind.group_bytes + line, 2)
+            block = self.kind.super_block(k, here)
+            for number in range(64):
+                run, w = divmod(number, self.words)
+                place = run * self.words * self.row + (p * (self.words - 1) + w) * self.vector
+                self.put(k, block.word(number), column, place)
+            for run in range(self.kind.runs):
+                self.put(k, block.scale(run), column, self.scales + run * self.row)
+            for number in range(self.kind.runs // 2):
+                self.put(k, block.pair(number), column, self.pairs + number * self.row)
+            self.put(k, block.factor(), column, self.factors)
+            if block.pair_factor is not None:
+                self.put(k, block.pair_factor(), column, self.factors + self.row)
+
+    def add(self, k: Builder, held: Sums, chunk: Val, rows: list[Val], count: Val) -> None:
+        """Runs are a loop: unrolled, a tile of panels by tokens would not fit the cache of decoded instructions."""
+        totals = [[k.zero(k.vi) for _ in range(self.panels)] for _ in rows]
+        with k.range(self.kind.runs) as run:
+            words = k.opaque(k.at(chunk, run * (self.words * self.row)))
+            scales = k.at(chunk, run * self.row + self.scales)
+            x = [k.opaque(k.at(row, run * (4 * self.words))) for row in rows]
+
+            def word(n: int) -> list[Val]:
+                return [self.get(k, k.vi, words, (p * self.words + n) * self.vector) for p in range(self.panels)]
+
+            def scale(p: int) -> Val:
+                return self.get(k, k.vi, scales, p * self.vector)
+
+            add_run(k, self.kind, totals, word, [lambda p=p: scale(p) for p in range(self.panels)], x)  # type: ignore[misc]
+        finish_super_block(k, self.kind, held, totals, [self._rest(k, chunk, p) for p in range(self.panels)], rows)
+
+    def _rest(self, k: Builder, chunk: Val, p: int) -> SuperBlock:
+        """What a panel's super-block needs after its runs."""
+        at = p * self.vector
+
+        def vector(kind: Any, offset: int) -> Val:
+            return self.get(k, kind, chunk, at + offset)
+
+        minima = (lambda: vector(k.vf, self.factors + self.row)) if not self.kind.middle else None
+        return SuperBlock(
+            lambda number: vector(k.vi, number),
+            lambda run: vector(k.vi, self.scales + run * self.row),
+            lambda number: vector(k.vi, self.pairs + number * self.row),
+            lambda: vector(k.vf, self.factors),
+            minima,
+        )

@@ -1,0 +1,30 @@
+"""Which targets this CPU can run, and which of them is taken."""
+
+import platform
+
+import llvmlite.binding as llvm
+
+from sporelm import settings
+from sporelm.backends.cpu.targets.target import Target
+from sporelm.backends.cpu.targets.x86 import x86_targets
+from sporelm.errors import BackendError
+
+
+def available() -> dict[str, Target]:
+    """The targets that this CPU can run, best first."""
+    if platform.machine().lower() in ("x86_64", "amd64"):
+        found = x86_targets(llvm.get_host_cpu_name(), dict(llvm.get_host_cpu_features()))
+    else:
+        found = [Target()]
+    return {target.name: target for target in found}
+
+
+def choose(name: str | None = None) -> Target:
+    """The named target (SPORE_CPU_TARGET when `name` is None), or the best. Raises BackendError with the list."""
+    wanted = settings.CPU_TARGET.value if name is None else name
+    targets = available()
+    if not wanted:
+        return next(iter(targets.values()))
+    if wanted not in targets:
+        raise BackendError(f"no CPU target {wanted!r} on this CPU; there are {', '.join(targets)} (SPORE_CPU_TARGET)")
+    return targets[wanted]

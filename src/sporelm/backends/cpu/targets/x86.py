@@ -1,0 +1,133 @@
+"""x86 CPUs (Intel SDM vol. 2): AVX-512 VNNI, AVX-VNNI, AVX2, and the portable target with x86's pause."""
+
+from dataclasses import dataclass, field
+
+from llvmlite import ir
+
+from sporelm.backends.cpu.jit.builder import Builder
+from sporelm.backends.cpu.jit.values import Val, f16, f32, i8, i16, vec
+from sporelm.backends.cpu.targets.target import SIGNED, Target, Totals, Words, widened
+from sporelm.backends.cpu.tiles import Tiles, tiles_of
+
+
+@dataclass(frozen=True)
+class GenericX86(Target):
+    """The portable target on x86: only the pause instruction is known of it."""
+
+    cpu: str = "x86-64"
+
+    def pause(self, k: Builder) -> None:
+        k.ir.call(k.declare("llvm.x86.sse2.pause", ir.VoidType(), []), [])
+
+
+@dataclass(frozen=True)
+class Avx2(GenericX86):
+    """AVX2 with FMA and F16C: eight lanes. VPMADDUBSW adds pairs of byte products in 16 bits, and saturates there.
+
+    So products are gathered in 16 bits for as many words as cannot overflow: eight of four-bit weights, none of
+    eight-bit ones. Signed weights keep their sign, which is moved to the activations (VPSIGNB).
+    """
+
+    name: str = "avx2"
+    cpu: str = "haswell"
+    features: str = "+avx2,+fma,+f16c,+bmi,+bmi2,+lzcnt,+popcnt,+movbe"
+    lanes: int = 8
+    tiles: Tiles = field(default_factory=lambda: tiles_of("avx2"))
+
+    def multiply(self, k: Builder, words: Words, count: int, x: list[Val], totals: Totals, largest: int) -> Totals:
+        bytes_, halves = vec(i8, 4 * self.lanes), vec(i16, 2 * self.lanes)
+        ones = k.const(halves, 1)
+        run = max(1, 32767 // (2 * 127 * largest))
+        for start in range(0, count, run):
+            partial: list[list[Val | None]] = [[None] * len(row) for row in totals]
+            for number in range(start, min(count, start + run)):
+                weights = [word.bits(bytes_) for word in words(number)]
+                sizes = [_magnitude(k, weight) for weight in weights] if largest == SIGNED else weights
+                for t, row in enumerate(x):
+                    activation = k.broadcast(k.vi, row, 4 * number).bits(bytes_)
+                    for p, (weight, size) in enumerate(zip(weights, sizes, strict=True)):
+                        signed = _sign(k, activation, weight) if largest == SIGNED else activation
+                        pairs = k.intrinsic("llvm.x86.avx2.pmadd.ub.sw", halves, size, signed)
+                        before = partial[t][p]
+                        partial[t][p] = pairs if before is None else before + pairs
+            totals = [
+                [
+                    total + k.intrinsic("llvm.x86.avx2.pmadd.wd", k.vi, pairs, ones)
+                    for total, pairs in zip(row, sums, strict=True)
+                    if pairs is not None
+                ]
+                for row, sums in zip(totals, partial, strict=True)
+            ]
+        return totals
+
+    def dot_pairs(self, k: Builder, total: Val, left: Val, right: Val) -> Val:
+        halves = vec(i16, 2 * self.lanes)
+        return total + k.intrinsic("llvm.x86.avx2.pmadd.wd", k.vi, left.bits(halves), right.bits(halves))
+
+    def from_half(self, k: Builder, halves: Val) -> Val:
+        return Val(k, k.ir.fpext(halves.bits(widened(halves.type, f16)).raw, widened(halves.type, f32)))
+
+    def to_half(self, k: Builder, values: Val) -> Val:
+        return Val(k, k.ir.fptrunc(values.raw, widened(values.type, f16))).bits(widened(values.type, i16))
+
+
+@dataclass(frozen=True)
+class AvxVnni(Avx2):
+    """AVX2 with VPDPBUSD on eight lanes, in its VEX form (AVX-VNNI) or its EVEX form (AVX-512 VL)."""
+
+    name: str = "avx-vnni"
+    signed_zero: int = 128
+    tiles: Tiles = field(default_factory=lambda: tiles_of("avx-vnni"))
+
+    def multiply(self, k: Builder, words: Words, count: int, x: list[Val], totals: Totals, largest: int) -> Totals:
+        return Target.multiply(self, k, words, count, x, totals, largest)
+
+    def dot(self, k: Builder, total: Val, weights: Val, activations: Val, largest: int) -> Val:
+        bytes_ = vec(i8, 4 * self.lanes)
+        name = f"llvm.x86.avx512.vpdpbusd.{32 * self.lanes}"
+        return k.intrinsic(name, k.vi, total, weights.bits(bytes_), activations.bits(bytes_))
+
+    def dot_pairs(self, k: Builder, total: Val, left: Val, right: Val) -> Val:
+        halves = vec(i16, 2 * self.lanes)
+        name = f"llvm.x86.avx512.vpdpwssd.{32 * self.lanes}"
+        return k.intrinsic(name, k.vi, total, left.bits(halves), right.bits(halves))
+
+
+@dataclass(frozen=True)
+class Avx512Vnni(AvxVnni):
+    """AVX-512 with VNNI: sixteen lanes, four byte products a lane in one instruction."""
+
+    name: str = "avx512-vnni"
+    lanes: int = 16
+    tiles: Tiles = field(default_factory=lambda: tiles_of("avx512-vnni"))
+
+
+def _magnitude(k: Builder, weights: Val) -> Val:
+    """|w| of each byte; -128 gives 128, which VPMADDUBSW reads without a sign."""
+    return k.intrinsic("llvm.abs", weights.type, weights, k.const(ir.IntType(1), 0), suffix=weights.type)
+
+
+def _sign(k: Builder, values: Val, signs: Val) -> Val:
+    """Each byte of `values` negated where that of `signs` is negative, 0 where it is 0."""
+    return k.intrinsic("llvm.x86.avx2.psign.b", values.type, values, signs)
+
+
+AVX2 = ("avx2", "fma", "f16c", "bmi", "bmi2", "lzcnt", "popcnt", "movbe")
+AVX512 = ("avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512vnni", "f16c", "fma")
+
+
+def x86_targets(cpu: str, features: dict[str, bool]) -> list[Target]:
+    """The targets that a CPU of this name with these features (as LLVM calls them) can run, best first."""
+
+    def has(*names: str) -> bool:
+        return all(features.get(name, False) for name in names)
+
+    flat = ",".join(("+" if there else "-") + name for name, there in sorted(features.items()))
+    found: list[Target] = []
+    if has(*AVX512):
+        found.append(Avx512Vnni(cpu=cpu, features=flat))
+    if has(*AVX2) and (has("avxvnni") or has(*AVX512)):
+        found.append(AvxVnni(cpu=cpu, features=flat))
+    if has(*AVX2):
+        found.append(Avx2())
+    return [*found, GenericX86()]
