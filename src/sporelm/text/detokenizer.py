@@ -3,7 +3,7 @@
 from codecs import getincrementaldecoder
 from collections.abc import Iterable
 
-from sporelm.text.token_bytes import ByteDecoding
+from sporelm.text.token_bytes import ByteDecoding, CleanedDecoding, clean_until, cleaned
 from sporelm.text.tokenizer import Tokenizer
 
 _Utf8 = getincrementaldecoder("utf-8")
@@ -23,10 +23,13 @@ class Detokenizer:
         skip_special_tokens    leave control tokens out of the text
         continues              the text goes on with another (an answer after its prompt): a leading space is kept
         """
-        self._decoding = tokenizer.decoding
+        decoding = tokenizer.decoding
+        self._cleans = isinstance(decoding, CleanedDecoding)
+        self._decoding = decoding.raw if isinstance(decoding, CleanedDecoding) else decoding
         self._skipped = tokenizer.special.control if skip_special_tokens else frozenset[int]()
         self._spaces = 0 if continues else tokenizer.decoding.leading_spaces
-        self._bytes = isinstance(tokenizer.decoding, ByteDecoding)
+        self._bytes = isinstance(self._decoding, ByteDecoding)
+        self._unclean = ""  # text that may still lose spaces
         self._utf8 = _Utf8("replace")
         self._before: list[int] = []  # tokens whose text is out already; they shape the text of the next
         self._held: list[int] = []
@@ -36,7 +39,7 @@ class Detokenizer:
         if token in self._skipped:
             return ""
         if self._bytes:
-            return self._strip(self._utf8.decode(self._decoding.token_bytes(token)))
+            return self._strip(self._clean(self._utf8.decode(self._decoding.token_bytes(token))))
         self._held.append(token)
         text = self._beyond_before()
         if text.endswith("\N{REPLACEMENT CHARACTER}") and len(self._held) < _MAX_HELD:
@@ -50,7 +53,7 @@ class Detokenizer:
     def flush(self) -> str:
         """What is held back, at the end of the text: half a character becomes U+FFFD."""
         if self._bytes:
-            return self._strip(self._utf8.decode(b"", final=True))
+            return self._strip(self._clean(self._utf8.decode(b"", final=True), final=True))
         return self._give(self._beyond_before()) if self._held else ""
 
     def _beyond_before(self) -> str:
@@ -63,6 +66,14 @@ class Detokenizer:
         elif len(self._held) >= _MAX_HELD:
             self._before, self._held = (self._before + self._held)[-_MAX_HELD:], []
         return text
+
+    def _clean(self, text: str, *, final: bool = False) -> str:
+        if not self._cleans:
+            return text
+        text = self._unclean + text
+        end = len(text) if final else clean_until(text)
+        self._unclean = text[end:]
+        return cleaned(text[:end])
 
     def _strip(self, text: str) -> str:
         while self._spaces and text:

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from sporelm.errors import ModelFileError, ModelNotFound, UnsupportedModel
+from sporelm.errors import ModelFileError, ModelNotFound
 from sporelm.text.decoders import decoding_of
 from sporelm.text.library import guarded, refuse_panics
 from sporelm.text.special_tokens import SpecialTokens, stop_ids
@@ -14,6 +14,8 @@ from sporelm.text.tokenizer import Tokenizer, one_line
 MAX_TOKENIZER_BYTES = 512 << 20
 MAX_SMALL_FILE_BYTES = 16 << 20
 _NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+# What models call their SentencePiece model.
+SENTENCEPIECE_NAMES = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "spm.model")
 # A text whose ids show what the post-processor puts around them.
 _PROBE = "a"
 
@@ -33,7 +35,7 @@ class Folder:
         if not path.is_file():
             return {}
         try:
-            value = json.loads(_bytes_of(path, MAX_SMALL_FILE_BYTES))
+            value = json.loads(bytes_of(path, MAX_SMALL_FILE_BYTES))
         except (ValueError, RecursionError) as error:
             raise ModelFileError(f"{path} is not JSON: {one_line(error)}") from None
         if not isinstance(value, dict):
@@ -97,16 +99,17 @@ class Folder:
 def tokenizer_of_folder(path: Path) -> Tokenizer:
     """The tokenizer of a Hugging Face folder.
 
-    Raises ModelNotFound without a tokenizer.json, UnsupportedModel where only a SentencePiece model is,
+    A tokenizer.json decides before a SentencePiece tokenizer.model. Raises ModelNotFound without either,
     ModelFileError for files that are damaged or contradict each other.
     """
     file = path / "tokenizer.json"
     if not file.is_file():
-        if (path / "tokenizer.model").is_file():
-            raise UnsupportedModel(
-                f"{path} has only a SentencePiece tokenizer.model, which is not supported; save it as a tokenizer.json"
-            )
-        raise ModelNotFound(f"{path} has no tokenizer.json")
+        from sporelm.text.sentencepiece_folder import sentencepiece_of_folder
+
+        for name in SENTENCEPIECE_NAMES:
+            if (path / name).is_file():
+                return sentencepiece_of_folder(path / name)
+        raise ModelNotFound(f"{path} has no tokenizer.json and no tokenizer.model")
     with guarded(str(file)):
         return _tokenizer(file, Folder(path))
 
@@ -134,7 +137,7 @@ def _tokenizer(file: Path, folder: Folder) -> Tokenizer:
 def _load(file: Path) -> Any:
     from tokenizers import Tokenizer as LibraryTokenizer
 
-    data = _bytes_of(file, MAX_TOKENIZER_BYTES)
+    data = bytes_of(file, MAX_TOKENIZER_BYTES)
     try:
         spec = json.loads(data)
     except (ValueError, RecursionError) as error:
@@ -266,7 +269,8 @@ def _vocab_size(tokenizer: Any, label: str) -> int:
     return max(vocab.values()) + 1
 
 
-def _bytes_of(path: Path, limit: int) -> bytes:
+def bytes_of(path: Path, limit: int) -> bytes:
+    """The contents of a file. Raises ModelFileError for more than `limit` bytes."""
     size = path.stat().st_size
     if size > limit:
         raise ModelFileError(f"{path} has {size} bytes, more than the {limit} that such a file may have")
@@ -275,6 +279,6 @@ def _bytes_of(path: Path, limit: int) -> bytes:
 
 def _text_of(path: Path) -> str:
     try:
-        return _bytes_of(path, MAX_SMALL_FILE_BYTES).decode()
+        return bytes_of(path, MAX_SMALL_FILE_BYTES).decode()
     except UnicodeDecodeError:
         raise ModelFileError(f"{path} is not UTF-8") from None

@@ -1,10 +1,11 @@
 """From a path to a tokenizer: which kind of file it is decides who builds it."""
 
+from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from sporelm.errors import ModelNotFound, UnsupportedModel
+from sporelm.errors import ModelNotFound
 from sporelm.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -17,10 +18,8 @@ def load_tokenizer(source: "str | PathLike[str] | GgufFile") -> Tokenizer:
     `source` is a path, or a GGUF file that is open already. Raises ModelNotFound, ModelFileError for a damaged
     vocabulary, and UnsupportedModel for a kind of tokenizer that we lack.
     """
-    from sporelm.text.gguf_bpe import tokenizer_of_gguf
-
     if not isinstance(source, (str, PathLike)):
-        return tokenizer_of_gguf(source.metadata, str(source.path))
+        return _of_metadata(source.metadata, str(source.path))
     path = Path(source)
     if path.is_dir():
         from sporelm.text.hf_folder import tokenizer_of_folder
@@ -33,10 +32,30 @@ def load_tokenizer(source: "str | PathLike[str] | GgufFile") -> Tokenizer:
 
         return tokenizer_of_folder(path.parent)
     if path.suffix == ".model":
-        raise UnsupportedModel(
-            f"{path} is a SentencePiece model, which is not supported; a tokenizer.json or a GGUF BPE vocabulary is"
-        )
+        from sporelm.text.sentencepiece_folder import sentencepiece_of_folder
+
+        return sentencepiece_of_folder(path)
     from sporelm.weights.gguf import open_gguf
 
     with open_gguf(path) as file:
-        return tokenizer_of_gguf(file.metadata, str(path))
+        return _of_metadata(file.metadata, str(path))
+
+
+def _of_metadata(metadata: Mapping[str, Any], label: str) -> Tokenizer:
+    """The tokenizer that the metadata of a GGUF file describes."""
+    kind = metadata.get("tokenizer.ggml.model")
+    if kind == "llama":
+        from sporelm.text.gguf_spm import spm_of_gguf
+
+        return spm_of_gguf(metadata, label)
+    if kind == "t5":
+        from sporelm.text.gguf_unigram import unigram_of_gguf
+
+        return unigram_of_gguf(metadata, label)
+    if kind == "bert":
+        from sporelm.text.gguf_wordpiece import wordpiece_of_gguf
+
+        return wordpiece_of_gguf(metadata, label)
+    from sporelm.text.gguf_bpe import tokenizer_of_gguf
+
+    return tokenizer_of_gguf(metadata, label)

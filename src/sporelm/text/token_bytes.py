@@ -82,6 +82,42 @@ class ByteDecoding:
         return b"".join(map(self.token_bytes, tokens)).decode("utf-8", "replace")
 
 
+class CleanedDecoding:
+    """Text in which spaces before punctuation are taken away, as llama.cpp does for WordPiece (llama-vocab.cpp)."""
+
+    def __init__(self, raw: ByteDecoding) -> None:
+        self.raw = raw
+        self.leading_spaces = raw.leading_spaces
+
+    def token_bytes(self, token: int) -> bytes:
+        return self.raw.token_bytes(token)
+
+    def text(self, tokens: Sequence[int]) -> str:
+        return cleaned(self.raw.text(tokens))
+
+
+_BEFORE_MARK = re.compile(" ([?!.,])")
+_BEFORE_ENDING = re.compile(" ('(?:s|m|re|ve))")
+
+
+def cleaned(text: str) -> str:
+    """`text` without the spaces that cutting it into words put before marks, around apostrophes and before endings."""
+    return _BEFORE_ENDING.sub(r"\1", _BEFORE_MARK.sub(r"\1", text).replace(" ' ", "'"))
+
+
+def clean_until(text: str) -> int:
+    """How much of `text` is cleaned the same whatever follows.
+
+    What changes begins at a space or an apostrophe and reaches at most three characters beyond: it does not reach over
+    four other characters, nor from another character over the space that follows it.
+    """
+    match = _SETTLED.match(text)
+    return match.end() if match else 0
+
+
+_SETTLED = re.compile("(?s).*(?:[^ ']{4}|[^ '](?= ))")
+
+
 class LibraryDecoding:
     """Text as the `tokenizers` library decodes it, for vocabularies whose tokens depend on their neighbours."""
 

@@ -1,0 +1,176 @@
+"""Which tokens of a GGUF vocabulary are special, beyond what its token types say.
+
+Types are often wrong in files that people made: llama.cpp (llama-vocab.cpp) corrects them by the tokens' texts, and
+knows by the model's name which tokens take the spaces around them. Both rules are followed here.
+"""
+
+from dataclasses import dataclass
+
+from sporelm.text.fragments import Fragments, SpecialText
+from sporelm.text.gguf_bpe import CONTROL, UNKNOWN, USER_DEFINED, Vocabulary
+from sporelm.text.special_tokens import SpecialTokens, stop_ids
+
+# Ends of turns and marks of "fill in the middle", control tokens whatever their type says.
+_CONTROL_TEXTS = frozenset(
+    [
+        "<|eot_id|>",
+        "<|im_end|>",
+        "<|end|>",
+        "<|return|>",
+        "<|call|>",
+        "<|flush|>",
+        "<|calls|>",
+        "<end_of_turn>",
+        "<|endoftext|>",
+        "</s>",
+        "<|eom_id|>",
+        "<EOT>",
+        "_<EOT>",
+        "[EOT]",
+        "[EOS]",
+        "<|end_of_text|>",
+        "<end_of_utterance>",
+        "<eos>",
+        "<turn|>",
+        "<|tool_response>",
+        "<｜end▁of▁sentence｜>",
+        "[e~[",
+        "<|fim_prefix|>",
+        "<fim-prefix>",
+        "<fim_prefix>",
+        "<｜fim▁begin｜>",
+        "<PRE>",
+        "▁<PRE>",
+        "<|code_prefix|>",
+        "<|prefix|>",
+        "<|fim_suffix|>",
+        "<fim-suffix>",
+        "<fim_suffix>",
+        "<｜fim▁hole｜>",
+        "<SUF>",
+        "▁<SUF>",
+        "<|code_suffix|>",
+        "<|suffix|>",
+        "<|fim_middle|>",
+        "<fim-middle>",
+        "<fim_middle>",
+        "<｜fim▁end｜>",
+        "<MID>",
+        "▁<MID>",
+        "<|code_middle|>",
+        "<|middle|>",
+        "<|fim_pad|>",
+        "<fim-pad>",
+        "<fim_pad>",
+        "<PAD>",
+        "[PAD]",
+        "<|fim_repo|>",
+        "<|repo_name|>",
+        "<fim-repo>",
+        "<REPO>",
+        "<reponame>",
+        "<|file_sep|>",
+    ]
+)
+_SHOWN_TEXTS = frozenset(("<|channel|>", "<|message|>", "<|start|>", "<|constrain|>"))
+_PHI3_KEEPS_SPACES = frozenset(("<unk>", "<s>", "<|endoftext|>"))
+
+
+@dataclass(frozen=True)
+class Roles:
+    """What the tokens of a vocabulary are for.
+
+    control    ids recognised in text if asked for, as control and unknown tokens are
+    defined    ids recognised in every text
+    parsing    finds both kinds; `plain` the second only
+    """
+
+    control: frozenset[int]
+    defined: frozenset[int]
+    parsing: Fragments
+    plain: Fragments
+
+
+def roles_of(vocabulary: Vocabulary) -> Roles:
+    """The roles of a vocabulary's tokens."""
+    control = {i for i in vocabulary.special if vocabulary.types[i] in (UNKNOWN, CONTROL)}
+    defined = {i for i in vocabulary.special if vocabulary.types[i] == USER_DEFINED}
+    named = {vocabulary.ids[text] for text in _CONTROL_TEXTS if text in vocabulary.ids}
+    shown = {vocabulary.ids[text] for text in _SHOWN_TEXTS if text in vocabulary.ids}
+    control = (control | named) - shown
+    defined = (defined | shown) - control
+    texts = {i: _special_text(vocabulary, i) for i in control | defined}
+    return Roles(
+        control=frozenset(control),
+        defined=frozenset(defined),
+        parsing=Fragments(texts[i] for i in sorted(texts)),
+        plain=Fragments(texts[i] for i in sorted(defined)),
+    )
+
+
+def _special_text(vocabulary: Vocabulary, token: int) -> SpecialText:
+    text = vocabulary.tokens[token]
+    facts = {key: str(vocabulary.metadata.get(key, "")) for key in ("general.name", "general.architecture")}
+    name, architecture = facts["general.name"].lower(), facts["general.architecture"]
+    cutter = str(vocabulary.metadata.get("tokenizer.ggml.pre", ""))
+    if any(known in cutter for known in ("jina-v2-de", "jina-v2-es", "jina-v2-code")) or any(
+        known in architecture for known in ("nomic-bert-moe", "jina-bert-v3")
+    ):
+        return SpecialText(text, token, takes_left=text == "<mask>")
+    if "phi-3" in name or "phi3" in name:
+        return SpecialText(text, token, takes_right=text not in _PHI3_KEEPS_SPACES)
+    return SpecialText(text, token, takes_left="modern-bert" in name and text == "[MASK]")
+
+
+def special_tokens_of(
+    vocabulary: Vocabulary, roles: Roles, defaults: dict[str, int], *, prefix: tuple[int, ...], suffix: tuple[int, ...]
+) -> SpecialTokens:
+    """What is put around texts and what ends them; `defaults` are ids by name for what the file leaves out."""
+    named = named_ids(vocabulary, defaults)
+    turn_ends = [vocabulary.token_id(f"tokenizer.ggml.{kind}_token_id") for kind in ("eot", "eom")]
+    eos = named.get("eos_token")
+    return SpecialTokens(
+        bos_id=named.get("bos_token"),
+        eos_id=eos,
+        stop_ids=stop_ids([eos, *turn_ends], {vocabulary.tokens[token]: token for token in roles.control}),
+        control=roles.control,
+        prefix=prefix,
+        suffix=suffix,
+        names={name: vocabulary.tokens[token] for name, token in named.items()},
+    )
+
+
+_KEYS = {
+    "bos_token": ("bos",),
+    "eos_token": ("eos",),
+    "unk_token": ("unknown",),
+    "sep_token": ("separator", "seperator"),
+    "pad_token": ("padding",),
+    "cls_token": ("cls",),
+    "mask_token": ("mask",),
+}
+
+
+def named_ids(vocabulary: Vocabulary, defaults: dict[str, int]) -> dict[str, int]:
+    """Name -> id of the tokens with a name, as the file says, or else as `defaults` do."""
+    found = {}
+    for name, kinds in _KEYS.items():
+        token = vocabulary.token_id(*[f"tokenizer.ggml.{kind}_token_id" for kind in kinds])
+        if token is None and name in defaults and defaults[name] < len(vocabulary.tokens):
+            token = defaults[name]
+        if token is not None:
+            found[name] = token
+    return found
+
+
+def flag(vocabulary: Vocabulary, key: str, default: bool) -> bool:
+    """The yes or no of `tokenizer.ggml.` + `key`."""
+    value: bool | None = vocabulary.value(f"tokenizer.ggml.{key}", bool)
+    return default if value is None else value
+
+
+def chat_templates(vocabulary: Vocabulary) -> dict[str, str]:
+    """Name -> source of the chat templates in the file."""
+    key = "tokenizer.chat_template"
+    found = {"default": vocabulary.value(key, str), "tool_use": vocabulary.value(f"{key}.tool_use", str)}
+    return {name: source for name, source in found.items() if source}
