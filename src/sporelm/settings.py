@@ -95,6 +95,11 @@ MODEL_STORE = setting(
     default=lambda: str(Path(user_folder("data")) / "models"),
     doc="Folder of the models that `spore pull` fetched.",
 )
+SYNTHETIC_MODELS = setting(
+    "SPORE_SYNTHETIC_MODELS",
+    default=lambda: str(Path(user_folder("cache")) / "synthetic"),
+    doc="Folder of the made-up models that `spore bench synthetic:...` writes; they may be removed at any time.",
+)
 CPU_TARGET = setting(
     "SPORE_CPU_TARGET",
     default="",

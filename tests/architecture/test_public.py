@@ -26,7 +26,9 @@ EVERY = {"--debug", "-h", "--help"}
 OPTIONS = {
     "run": {"-p", "--prompt", "-f", "--file", "--json"} | SAMPLING | ENGINE | EVERY,
     "chat": {"--system"} | SAMPLING | ENGINE | EVERY,
-    "bench": {"-p", "-n", "-b", "-d", "--repeat", "--peer", "--save", "--json", "--md", "--csv"} | ENGINE | EVERY,
+    "bench": {"-p", "-n", "-b", "-d", "--repeat", "--peer", "--save", "--plot", "--json", "--md", "--csv"}
+    | ENGINE
+    | EVERY,
     "eval": {"--json", "--max-tokens"} | ENGINE | EVERY,
     "tokenize": {"--json"} | EVERY,
     "pull": EVERY,

@@ -1,5 +1,6 @@
 """The benchmark's cases, limits, rows and files, with engines and peers whose speed is known."""
 
+import csv
 import json
 import re
 import shutil
@@ -11,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from sporelm import __version__
-from sporelm.bench import Case, LlamaPeer, cases, measure
+from sporelm.bench import Case, LlamaPeer, cases, context_for, measure
 from sporelm.bench.limits import Work, work_of
-from sporelm.bench.rows import CSV_HEADS, Limit, PeerFigure, Row, append, as_csv, as_markdown
-from sporelm.cli.bench import commit
+from sporelm.bench.rows import CSV_HEADS, Limit, PeerFigure, Row, append, as_csv, as_markdown, check_file
+from sporelm.cli.bench import CONTEXT, commit, without_folders
 from sporelm.errors import RequestError
 from sporelm.weights.config import ModelConfig
 
@@ -120,6 +121,56 @@ def test_append_keeps_one_header(tmp_path: Path) -> None:
     assert lines[1].startswith('"m, two cores",abc,tg128,')
     with pytest.raises(RequestError, match="other columns"):
         append(path, [ROW], {"other": "x"})
+
+
+def test_a_place_for_rows_is_checked_before(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    assert check_file(path, ["time"]) is False
+    append(path, [ROW], {"time": "now"})
+    assert check_file(path, ["time"]) is True
+    with pytest.raises(RequestError, match="other columns"):
+        check_file(path, ["when"])
+    for wrong in (tmp_path, tmp_path / "no" / "rows.csv"):
+        with pytest.raises(RequestError, match="--save"):
+            check_file(wrong, ["time"])
+
+
+def test_context_for_what_is_measured() -> None:
+    wanted = cases([512], [128], [1, 8], [0, 9000])
+    assert context_for(wanted, 16384, None, 8192) == 9128
+    assert context_for(wanted, 16384, 10000, 8192) == 10000
+    assert context_for(wanted[:1], 16384, None, 8192) is None
+    assert Case(64, True, batch=8, depth=128).context == 200
+    with pytest.raises(RequestError, match=r"-n 128 -d 9000 needs .* 9128 positions, the model has 8192"):
+        context_for(wanted, 8192, None, 8192)
+    with pytest.raises(RequestError, match=r"-p 512 needs .* --max-context is 256: raise it"):
+        context_for(wanted[:1], 8192, 256, 8192)
+    with pytest.raises(RequestError, match=r"-b 8 needs"):
+        context_for([Case(64, True, batch=8, depth=128)], 8192, 64, 8192)
+
+
+def test_commands_are_kept_without_folders() -> None:
+    assert [without_folders(word) for word in ("-p", "512", "1,8", "synthetic:tiny:q4_0")] == [
+        *["-p", "512", "1,8", "synthetic:tiny:q4_0"]
+    ]
+    assert without_folders("/home/me/models/m.gguf") == "m.gguf"
+    assert without_folders("/home/me/peer/build-avx2/bin") == "build-avx2/bin"
+
+
+def test_kept_results_are_explained_and_traceable(root: Path) -> None:
+    folder = root / "bench" / "results"
+    explained = (folder / "README.md").read_text(encoding="utf-8")
+    files = sorted(folder.glob("*.csv"))
+    assert files
+    for path in files:
+        assert f"`{path.name}`" in explained, f"bench/results/README.md does not say what {path.name} is"
+        with path.open(encoding="utf-8", newline="") as file:
+            rows = list(csv.DictReader(file))
+        assert rows, path.name
+        assert list(rows[0]) == [*CONTEXT, *CSV_HEADS]
+        assert all(row[column] for row in rows for column in (*CONTEXT, "test", "tok_s", "samples"))
+    for column in (*CONTEXT, *CSV_HEADS):
+        assert f"`{column}`" in explained, f"bench/results/README.md does not say what {column} is"
 
 
 FAKE_TOOL = """#!{python}

@@ -5,10 +5,12 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
 from available import BACKENDS, opened
+from sporelm.api.machine import usable_cores
 from system.processes import SECONDS, Spore, command, environment, one_line
 
 # Confirmed with transformers; see the tests of the models.
@@ -162,10 +164,42 @@ def test_bench_rows(spore: Spore, story: Path, tmp_path: Path) -> None:
     assert saved[0].startswith("time,machine,commit,command,test,")
 
 
-def test_a_depth_over_the_context_is_refused_in_one_line(spore: Spore, story: Path) -> None:
-    done = spore("bench", story, "-p", 0, "-n", 8, "-d", 600)
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["-p", 0, "-n", 8, "-d", 600], "-n 8 -d 600 needs a context of 608 positions, the model has 512"),
+        (["-p", 256, "--max-context", 128], "--max-context is 128: raise it (the model has 512)"),
+        (["-p", 1, "--save", "no/rows.csv"], "--save 'rows.csv'"),
+        (["-p", 1, "--plot", "rows.pdf"], "--plot 'rows.pdf'"),
+    ],
+    ids=["depth", "max-context", "save", "plot"],
+)
+def test_what_a_benchmark_cannot_do_is_said_in_one_line(
+    spore: Spore, story: Path, words: list[object], message: str
+) -> None:
+    done = spore("bench", story, *words)
     assert (done.returncode, done.stdout) == (1, "")
-    assert "the prompt has 600 tokens, the context holds 512" in one_line(done.stderr)
+    assert message in one_line(done.stderr)
+
+
+def test_a_benchmark_as_large_as_the_context(spore: Spore, story: Path) -> None:
+    done = spore("bench", story, "-p", 512, "-n", 2, "-d", 510, "--repeat", 1, "--json")
+    assert done.returncode == 0, done.stderr
+    assert [(row["test"], row["depth"]) for row in json.loads(done.stdout)] == [("pp512", 0), ("tg2", 510)]
+
+
+def test_bench_of_a_made_up_model(spore: Spore, tmp_path: Path) -> None:
+    words = ["bench", "synthetic:tiny:q8_0", "-p", 8, "-n", 0, "--repeat", 1, "--plot", "speed.svg", "--json"]
+    threads = usable_cores() + 1
+    done = spore(*words, "--threads", threads, SPORE_SYNTHETIC_MODELS=str(tmp_path / "made"))
+    assert done.returncode == 0, done.stderr
+    assert one_line(done.stderr).startswith(f"spore: --threads {threads} are more than the ")
+    (row,) = json.loads(done.stdout)
+    (path,) = (tmp_path / "made").iterdir()
+    assert path.name.startswith("tiny-")
+    shown = [element.text for element in ElementTree.parse(tmp_path / "speed.svg").iter()]
+    assert f"{row['tok_s']:.1f}" in shown
+    assert f"synthetic:tiny:q8_0, {threads} threads" in shown
 
 
 @pytest.mark.parametrize("form", [[], ["--json"]], ids=["text", "json"])

@@ -65,6 +65,8 @@ def test_no_command_shows_the_overview(spore: Spore) -> None:
         (["pull", "../x"], "cannot be a model's name"),
         (["run", "-f", "nowhere.txt"], "nowhere.txt"),
         (["bench", "-p", "0", "-n", "0"], "nothing to measure"),
+        (["bench", "synthetic:"], "shapes: tiny, "),
+        (["run", "synthetic:tiny:q4_0", "-p", "a"], "'spore bench' alone takes it"),
         (["run", "-p", "a", "-n", "0"], "max_tokens"),
         (["run", "-p", "a", "--temp", "-1"], "temperature"),
         (["run", "-p", "a", "--threads", "0"], "--threads is 0"),

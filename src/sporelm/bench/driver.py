@@ -41,8 +41,20 @@ class Case:
 
     @property
     def context(self) -> int:
-        """Positions that each sequence holds at the end."""
-        return self.tokens + self.depth
+        """Positions that a sequence holds at the end, at most.
+
+        While the last of a batch's prompts are computed, the first sequences go on by a few tokens.
+        """
+        return self.tokens + self.depth + (self.batch if self.batch > 1 else 0)
+
+    @property
+    def words(self) -> str:
+        """The options that asked for this case."""
+        if not self.decode:
+            return f"-p {self.tokens}"
+        if self.batch > 1:
+            return f"-b {self.batch}"
+        return f"-n {self.tokens} -d {self.depth}" if self.depth else f"-n {self.tokens}"
 
     def sample(self, engine: Engine) -> float:
         """Tokens per second of our engine, once."""
@@ -72,6 +84,21 @@ def cases(prompts: Sequence[int], new: Sequence[int], batches: Sequence[int], de
     if not found:
         raise RequestError("nothing to measure: give -p or -n with a number above 0")
     return found
+
+
+def context_for(wanted: Sequence[Case], model_context: int, asked: int | None, default: int) -> int | None:
+    """The --max-context with which every case fits: `asked` where it was given, else more than `default` if need be.
+
+    None leaves the choice to the engine. Raises RequestError for a case that does not fit into `asked`, or into the
+    `model_context` positions that the model has.
+    """
+    largest = max(wanted, key=lambda case: case.context)
+    needs = f"{largest.words} needs a context of {largest.context} positions"
+    if largest.context > model_context:
+        raise RequestError(f"{needs}, the model has {model_context}, which --max-context cannot raise: ask for less")
+    if asked is not None and largest.context > asked:
+        raise RequestError(f"{needs}, --max-context is {asked}: raise it (the model has {model_context})")
+    return largest.context if asked is None and largest.context > default else asked
 
 
 def measure(

@@ -2,7 +2,7 @@
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -106,14 +106,27 @@ def as_csv(rows: Sequence[Row]) -> str:
     return text.getvalue()
 
 
+def check_file(path: Path, context: Iterable[str]) -> bool:
+    """Whether a file of results has rows already. Raises RequestError if rows with these columns cannot go there."""
+    heads = [*context, *CSV_HEADS]
+    if not path.is_file():
+        if path.exists() or not path.resolve().parent.is_dir():
+            raise RequestError(
+                f"--save {path.name!r} is a folder, or in a folder that is not there: give a file's name"
+            )
+        return False
+    with path.open(encoding="utf-8", errors="replace") as file:
+        first = file.readline().rstrip("\r\n")
+    if first and first.split(",") != heads:
+        raise RequestError(f"{path.name!r} has other columns than {','.join(heads)}: choose another file for --save")
+    return bool(first)
+
+
 def append(path: Path, rows: Sequence[Row], context: dict[str, str]) -> None:
     """Add rows to a file of results, each with the columns of `context` before it. Raises RequestError."""
-    heads = [*context, *CSV_HEADS]
-    existing = path.read_text(encoding="utf-8").splitlines()[:1] if path.is_file() else []
-    if existing and existing[0].split(",") != heads:
-        raise RequestError(f"{path.name!r} has other columns than {','.join(heads)}: choose another file for --save")
+    has_rows = check_file(path, context)
     with path.open("a", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
-        if not existing:
-            writer.writerow(heads)
+        if not has_rows:
+            writer.writerow([*context, *CSV_HEADS])
         writer.writerows([*context.values(), *csv_cells(row)] for row in rows)

@@ -30,9 +30,19 @@ def parser() -> Parser:
         "limit of this machine, measured in the same run (reading memory for tg, products for pp), and with --peer "
         "the figure of llama.cpp on the same file, sample by sample in turn.",
         "[MODEL] [options]",
-        ["spore bench -p 512 -n 128 -b 1,8", "spore bench --peer ~/peer/build/bin --threads 2 --json"],
+        [
+            "spore bench -p 512 -n 128 -b 1,8",
+            "spore bench --peer ~/peer/build/bin --threads 2 --json",
+            "spore bench synthetic:llama-1b:q4_0 -n 64 --plot speed.svg",
+        ],
     )
-    options.add_model(made)
+    made.add_argument(
+        "model",
+        nargs="?",
+        metavar="MODEL",
+        help=f"{options.MODEL_HELP}; or synthetic:SHAPE:FORMAT, random weights of a known shape, written once "
+        "('synthetic:' lists what there is)",
+    )
     numbers = listed(int)
     made.add_argument(
         "-p", type=numbers, default=[512], metavar="N,..", help="lengths of prompts, 0 for none; default: 512"
@@ -57,6 +67,9 @@ def parser() -> Parser:
     made.add_argument(
         "--save", type=Path, metavar="FILE", help="append the rows to a CSV file, with machine, commit, command"
     )
+    made.add_argument(
+        "--plot", type=Path, metavar="FILE", help="draw the rows as a chart; the file's name ends in .svg"
+    )
     form = made.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print a JSON list of rows")
     form.add_argument("--md", action="store_true", help="print a Markdown table")
@@ -67,19 +80,19 @@ def parser() -> Parser:
 
 
 def run(args: argparse.Namespace) -> None:
-    from sporelm.bench import LlamaPeer, cases, measure, rows
+    from sporelm.bench import LlamaPeer, cases, context_for, measure, plot, rows
     from sporelm.cli.progress import ProgressLine
     from sporelm.engine.capacity import DEFAULT_CONTEXT
-    from sporelm.weights import store
 
     wanted = cases(args.p, args.n, args.b, args.d)
-    # While the last of a batch's prompts are computed, the first sequences go on by a few tokens.
-    needed = max(case.context + case.batch for case in wanted)
-    if args.max_context is None and needed > DEFAULT_CONTEXT:
-        args.max_context = needed
-    with ProgressLine() as progress:
-        path = store.resolve(args.model, progress)
+    # What can be refused is refused now: measuring takes minutes.
+    if args.save:
+        rows.check_file(args.save, CONTEXT)
+    if args.plot:
+        plot.check_plot(args.plot)
+    asked, path = args.model, find(args.model)
     args.model = str(path)
+    args.max_context = context_for(wanted, model_context(path), args.max_context, DEFAULT_CONTEXT)
     llm = options.open_model(args, max_batch=max(case.batch for case in wanted))
     try:
         peer = LlamaPeer(args.peer, path, llm.threads) if args.peer else None
@@ -97,11 +110,37 @@ def run(args: argparse.Namespace) -> None:
         with ProgressLine() as progress:
             found = measure(llm, wanted, args.repeat, limit, peer, progress)
         about = context(sys.argv[1:], llm.backend.probe())
+        title = f"{asked if asked and ':' in asked else llm.config.name}, {llm.threads} thread{'s' * (llm.threads > 1)}"
     finally:
         llm.close()
     if args.save:
         rows.append(args.save, found, about)
+    if args.plot:
+        plot.write_svg(args.plot, plot.as_svg(found, title, f"{about['machine']}; {about['commit']}"))
     print(render(found, args))
+
+
+def find(model: str | None) -> Path:
+    """The file or folder that MODEL names, fetched, or written if it is a made-up one. Raises SporeError."""
+    from sporelm.bench import is_synthetic, synthetic_file
+    from sporelm.cli.progress import ProgressLine
+    from sporelm.weights import store
+
+    with ProgressLine() as progress:
+        if model is not None and is_synthetic(model):
+            return synthetic_file(model, progress)
+        return store.resolve(model, progress)
+
+
+def model_context(path: Path) -> int:
+    """Positions that the model itself allows."""
+    from sporelm.weights.load import open_model
+
+    source = open_model(path)
+    try:
+        return source.config.context_length
+    finally:
+        source.close()
 
 
 def limit_of(llm: "LLM", case: "Case", machine: dict[str, float]) -> "Limit":
@@ -133,21 +172,34 @@ def render(found: Sequence["Row"], args: argparse.Namespace) -> str:
     return capture.get().rstrip()
 
 
+CONTEXT = ("time", "machine", "commit", "command")  # the columns of `context`
+
+
 def context(words: Sequence[str], state: "Ready | Missing") -> dict[str, str]:
     """What makes a row traceable: when, on which machine, of which commit, by which command (paths without folders)."""
     from sporelm.api.machine import usable_cores
     from sporelm.cli.doctor import cpu_model
 
-    # Folders are the user's own affair, and differ between machines.
-    command = [Path(word).name if Path(word).is_absolute() or "/" in word else word for word in words]
     details = getattr(state, "details", {})
     hardware = [cpu_model(), *(details[name] for name in ("cpu", "target") if name in details)]
-    return {
-        "time": datetime.now(UTC).strftime("%Y-%m-%d %H:%M"),
-        "machine": "; ".join([*hardware, f"{usable_cores()} cores", platform.system()]),
-        "commit": commit(),
-        "command": shlex.join(["spore", *command]),
-    }
+    values = (
+        datetime.now(UTC).strftime("%Y-%m-%d %H:%M"),
+        "; ".join([*hardware, f"{usable_cores()} cores", platform.system()]),
+        commit(),
+        shlex.join(["spore", *map(without_folders, words)]),
+    )
+    return dict(zip(CONTEXT, values, strict=True))
+
+
+def without_folders(word: str) -> str:
+    """A word of a command line, paths cut to their last part: folders are the user's own, and differ between machines.
+
+    Of a build's folder of programs the build's name stays too: it tells which build of the peer it was.
+    """
+    if not Path(word).is_absolute() and "/" not in word:
+        return word
+    path = Path(word)
+    return f"{path.parent.name}/{path.name}" if path.name == "bin" else path.name
 
 
 def commit(source: Path = Path(__file__)) -> str:

@@ -1,6 +1,8 @@
 """The options that several commands share, and what they become: a model that is open, and sampling parameters."""
 
 import argparse
+import sys
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from sporelm.errors import RequestError
@@ -101,7 +103,7 @@ def open_model(args: argparse.Namespace, *, max_batch: int = 1, **options: Any) 
     from sporelm.weights import store
 
     with ProgressLine() as progress:
-        return LLM(
+        llm = LLM(
             store.resolve(args.model, progress),
             backend=args.backend,
             device=args.device,
@@ -112,4 +114,17 @@ def open_model(args: argparse.Namespace, *, max_batch: int = 1, **options: Any) 
             progress=progress,
             max_batch=max_batch,
             **options,
+        )
+    warn_of_threads(args.threads)
+    return llm
+
+
+@cache
+def warn_of_threads(threads: int | None) -> None:
+    """Say, once, that more threads were asked for than can run at once: they would wait for each other."""
+    from sporelm.api.machine import usable_cores
+
+    if threads is not None and threads > (cores := usable_cores()):
+        sys.stderr.write(
+            f"spore: --threads {threads} are more than the {cores} cores that are there: slower, not faster\n"
         )

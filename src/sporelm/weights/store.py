@@ -68,6 +68,8 @@ def resolve(model: str | Path | None = None, progress: Progress | None = None) -
     text = str(model)
     if text.startswith("hf:"):
         return find(text) or pull(text, progress)
+    if text.startswith("synthetic:"):
+        raise ModelNotFound(f"{text[:100]!r} is a made-up model, good for speed only: 'spore bench' alone takes it")
     path = local_path(text)
     if path.is_file() or (path / "config.json").is_file():
         return path

@@ -1,0 +1,154 @@
+"""A chart of rows as SVG: our bar, the peer's and the machine's limit, with the numbers beside them.
+
+Each row has a scale of its own, from zero to the largest of its figures: a prompt and a single token differ a
+hundredfold, and what is compared stands within one row. The colours follow the reader's light or dark scheme.
+"""
+
+import os
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+from xml.etree import ElementTree
+
+from sporelm.bench.rows import Row
+from sporelm.errors import RequestError
+
+WIDTH, LEFT, RIGHT = 760, 150, 240  # pixels; bars lie between, names left of them, numbers right
+BAR, GAP, BETWEEN = 16, 3, 18
+TOP, BOTTOM = 74, 30
+LONGEST_TITLE = 90
+
+# No variables: not every program that shows SVG knows them.
+STYLE = """
+text { font-family: system-ui, sans-serif; font-size: 13px; fill: #1f2328; }
+.title { font-weight: 600; font-size: 15px; }
+.faint { font-size: 12px; fill: #59636e; }
+.back { fill: #ffffff; }
+.ours { fill: #1a7f5a; } .peer { fill: #8c6bb8; } .limit { fill: #afb8c1; }
+.range { fill: none; stroke: #1f2328; stroke-width: 1.5; }
+@media (prefers-color-scheme: dark) {
+text { fill: #f0f6fc; } .faint { fill: #9198a1; } .back { fill: #0d1117; }
+.ours { fill: #3fb98a; } .peer { fill: #b393e0; } .limit { fill: #4a535e; }
+.range { stroke: #f0f6fc; }
+}
+"""
+
+
+class Bar(NamedTuple):
+    """One bar: its class in `STYLE`, tokens per second, and what stands beside it."""
+
+    kind: str
+    value: float
+    label: str
+
+
+def check_plot(path: Path) -> None:
+    """Raise RequestError if the chart cannot go there: known before anything is measured."""
+    if path.suffix.lower() != ".svg":
+        raise RequestError(f"--plot {path.name!r}: charts are SVG, give a name that ends in .svg")
+    if not path.resolve().parent.is_dir():
+        raise RequestError(f"--plot {path.name!r}: the folder {str(path.resolve().parent)!r} is not there; make it")
+
+
+def as_svg(rows: Sequence[Row], title: str, caption: str = "") -> str:
+    """The chart: `title` on top, `caption` (machine, commit) at the foot."""
+    charted = [(name(row), bars(row), row) for row in rows]
+    height = TOP + BOTTOM + sum(len(found) * (BAR + GAP) + BETWEEN for _, found, _ in charted)
+    root = ElementTree.Element(
+        "svg", xmlns="http://www.w3.org/2000/svg", width=str(WIDTH), height=str(height),
+        viewBox=f"0 0 {WIDTH} {height}", role="img",
+    )  # fmt: skip
+    ElementTree.SubElement(root, "title").text = printable(title)
+    ElementTree.SubElement(root, "style").text = STYLE
+    ElementTree.SubElement(root, "rect", {"class": "back", "width": str(WIDTH), "height": str(height)})
+    text(root, 16, 28, title if len(title) <= LONGEST_TITLE else title[: LONGEST_TITLE - 3] + "...", "title")
+    legend(root, {bar.kind for _, found, _ in charted for bar in found})
+    top = float(TOP)
+    for label, found, row in charted:
+        text(root, LEFT - 10, top + len(found) * (BAR + GAP) / 2 + 3, label, "name", anchor="end")
+        draw(root, top, found, row)
+        top += len(found) * (BAR + GAP) + BETWEEN
+    text(root, 16, height - 12, caption, "faint")
+    ElementTree.indent(root)
+    return ElementTree.tostring(root, encoding="unicode") + "\n"
+
+
+def name(row: Row) -> str:
+    """What a row measured, in the fewest words."""
+    parts = [row.test]
+    if row.batch > 1:
+        parts.append(f"× {row.batch}")
+    if row.depth:
+        parts.append(f"at {row.depth}")
+    return " ".join(parts)
+
+
+def bars(row: Row) -> list[Bar]:
+    """Ours first, then the peer's and the limit, as far as they were measured."""
+    found = [Bar("ours", row.tok_s, f"{row.tok_s:.1f}")]
+    if row.peer:
+        ratio = row.tok_s / row.peer.tok_s
+        found.append(Bar("peer", row.peer.tok_s, f"{row.peer.tok_s:.1f} (ours is {ratio:.2f} x)"))
+    if row.limit:
+        share = row.tok_s / row.limit.value
+        found.append(Bar("limit", row.limit.value, f"{row.limit.value:.1f} {row.limit.kind} (reached {share:.0%})"))
+    return found
+
+
+def draw(root: ElementTree.Element, top: float, found: Sequence[Bar], row: Row) -> None:
+    """The bars of a row, the spread of our samples over ours."""
+    largest = max([bar.value for bar in found] + list(row.samples))
+    pixels = (WIDTH - LEFT - RIGHT) / largest if largest > 0 else 0.0
+    for index, bar in enumerate(found):
+        y = top + index * (BAR + GAP)
+        place = {"x": str(LEFT), "y": f"{y:.1f}", "width": f"{max(1.0, bar.value * pixels):.1f}", "height": str(BAR)}
+        ElementTree.SubElement(root, "rect", {"class": bar.kind, "rx": "2", **place})
+        text(root, WIDTH - RIGHT + 10, y + BAR - 4, bar.label, "number")
+    if len(row.samples) > 1:
+        low, high = LEFT + min(row.samples) * pixels, LEFT + max(row.samples) * pixels
+        middle = top + BAR / 2
+        line = f"M{low:.1f} {middle - 4:.1f}v8m0-4H{high:.1f}m0-4v8"
+        ElementTree.SubElement(root, "path", {"class": "range", "d": line})
+
+
+def legend(root: ElementTree.Element, kinds: set[str]) -> None:
+    """What the colours stand for."""
+    words = {"ours": "Sporelm", "peer": "llama.cpp", "limit": "limit of this machine"}
+    x = 16
+    for kind in (kind for kind in words if kind in kinds):
+        ElementTree.SubElement(root, "rect", {"class": kind, "x": str(x), "y": "42", "width": "11", "height": "11"})
+        text(root, x + 17, 52, words[kind], "faint")
+        x += 36 + 7 * len(words[kind])
+    text(root, x + 8, 52, "tokens per second; a scale per row", "faint")
+
+
+def text(root: ElementTree.Element, x: float, y: float, content: str, kind: str = "", anchor: str = "start") -> None:
+    """A line of text."""
+    place = {"class": kind, "x": f"{x:g}", "y": f"{y:.1f}", "text-anchor": anchor}
+    ElementTree.SubElement(root, "text", place).text = printable(content)
+
+
+def printable(content: str) -> str:
+    """The text with '?' for what XML cannot hold: names come from model files, which are hostile."""
+    return "".join(letter if letter.isprintable() else "?" for letter in content)
+
+
+def write_svg(path: Path, chart: str) -> None:
+    """Write the chart beside its place, then rename: nobody sees half of it. Raises RequestError."""
+    beside = ""
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", encoding="utf-8", newline="\n", dir=path.resolve().parent, prefix=".plot-", delete=False
+        ) as file:
+            beside = file.name
+            file.write(chart)
+        os.chmod(beside, 0o644)  # a temporary file is its owner's alone; a chart is for showing
+        os.replace(beside, path)
+    except OSError as error:
+        raise RequestError(f"--plot {path.name!r} cannot be written: {error.strerror or error}") from None
+    finally:
+        if beside:
+            with suppress(OSError):
+                os.unlink(beside)

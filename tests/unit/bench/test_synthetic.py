@@ -1,0 +1,205 @@
+"""Made-up models: the same file everywhere, whose values are what was drawn, and which others can read."""
+
+import hashlib
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sporelm import settings
+from sporelm.bench import mixes, synthetic
+from sporelm.bench.mixes import MIXES, formats, known
+from sporelm.bench.shapes import SHAPES, Shape
+from sporelm.bench.synthetic import Draws, file_name, is_synthetic, normals, parse, synthetic_file
+from sporelm.bench.vocabulary import words
+from sporelm.errors import ModelNotFound, RequestError
+from sporelm.quant import FORMATS
+from sporelm.text import load_tokenizer
+from sporelm.weights import store
+from sporelm.weights.config import config_from_gguf
+from sporelm.weights.gguf import open_gguf
+
+SHA256 = "1916bbfb9c8686396c62740c38bf310211c2135ae7852078efaf2153ad52ee69"
+EVERY = [f"synthetic:tiny:{name}" for name in known()]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder for made-up models."""
+    place = tmp_path / "synthetic"
+    kept = settings.Setting("SPORE_SYNTHETIC_MODELS", lambda: str(place), "")
+    monkeypatch.delenv("SPORE_SYNTHETIC_MODELS", raising=False)
+    monkeypatch.setattr(settings, "SYNTHETIC_MODELS", kept)
+    return place
+
+
+def test_the_shape_of_the_issue() -> None:
+    shape = SHAPES["llama-1b"]
+    assert (shape.layers, shape.width, shape.ffn, shape.heads, shape.kv_heads) == (16, 2048, 8192, 32, 8)
+    assert (shape.head_dim, shape.vocab, shape.tied) == (64, 32768, False)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_shapes_are_possible(name: str) -> None:
+    shape = SHAPES[name]
+    assert shape.heads % shape.kv_heads == 0
+    assert shape.heads * shape.head_dim == shape.width
+    assert 258 <= shape.vocab <= 258 + 26**2 + 26**3 + 26**4, "as many tokens as there are made-up words"
+    assert len(shape.tensors()) == 9 * shape.layers + 3 - shape.tied
+
+
+def test_the_content_is_the_same_everywhere() -> None:
+    """Raise RECIPE with these sums: a file of the same name must have the same bytes."""
+    path = synthetic_file("synthetic:tiny:q8_0")
+    assert synthetic.RECIPE == 1
+    assert path.name == "tiny-l2-w256-f512-h4-k2-d64-v512-q8_0-r1.gguf"
+    assert hashlib.sha256(path.read_bytes()).hexdigest() == SHA256
+
+
+@pytest.mark.parametrize(
+    "model", [EVERY[0], *(pytest.param(model, marks=pytest.mark.all) for model in EVERY[1:])], ids=str
+)
+def test_values_are_those_drawn(model: str) -> None:
+    path = synthetic_file(model)
+    with open_gguf(path) as file:
+        assert set(file.tensors) == set(SHAPES["tiny"].tensors())
+        for name, info in file.tensors.items():
+            values = file.tensor(name).dequantize()
+            assert values.shape == info.shape == SHAPES["tiny"].tensors()[name]
+            assert np.isfinite(values).all()
+            if values.ndim == 1:
+                assert np.abs(values - 1).max() < 0.5
+            else:
+                assert values.std() == pytest.approx(256**-0.5, rel=0.02)
+                assert abs(values.mean()) < 0.001
+                assert len(np.unique(values, axis=0)) > 0.9 * len(values), "a row of 256 is one run: few come twice"
+
+
+def test_another_reader_agrees() -> None:
+    gguf = pytest.importorskip("gguf")
+    path = synthetic_file("synthetic:tiny:q4_k_m")
+    theirs = {tensor.name: tensor for tensor in gguf.GGUFReader(path).tensors}
+    with open_gguf(path) as file:
+        for name, info in file.tensors.items():
+            assert theirs[name].tensor_type == file.tensor(name).format.ggml_id
+            values = gguf.dequantize(theirs[name].data, theirs[name].tensor_type)
+            assert np.array_equal(file.tensor(name).dequantize(), values.reshape(info.shape))
+
+
+def test_the_file_describes_its_model() -> None:
+    path = synthetic_file("synthetic:tiny:q4_0")
+    shape = SHAPES["tiny"]
+    with open_gguf(path) as file:
+        shapes = {name: info.shape for name, info in file.tensors.items()}
+        config = config_from_gguf(file.metadata, shapes, "tiny")
+    for name in ("layers", "width", "ffn", "heads", "kv_heads", "head_dim", "vocab", "rope_theta"):
+        assert getattr(config, name) == getattr(shape, name), name
+    assert (config.context_length, config.tie_embeddings) == (shape.context, shape.tied)
+
+
+def test_the_vocabulary_reads_and_writes_any_text() -> None:
+    tokenizer = load_tokenizer(synthetic_file("synthetic:tiny:q4_0"))
+    assert tokenizer.vocab_size == SHAPES["tiny"].vocab
+    text = "an ant, 7 µ\n\ttabs 私"
+    ids = tokenizer.encode(text, add_special_tokens=False)
+    assert tokenizer.decode(ids) == text
+    assert ids[0] == 258 + 13, "'an' is the fourteenth made-up word"
+    assert len({"".join(parts) for parts in words()}) == 26**2 + 26**3 + 26**4
+
+
+def test_what_is_there_is_read_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stages: list[tuple[str, int, int]] = []
+    path = synthetic_file("synthetic:Tiny:Q4_0", lambda *stage: stages.append(stage))
+    assert stages[0][:2] == ("writing", 0)
+    assert stages[-1][1] == stages[-1][2] > 0
+    assert [entry.name for entry in folder.iterdir()] == [path.name], "nothing is left beside it"
+    monkeypatch.setattr(synthetic, "write", lambda *words: pytest.fail("written again"))
+    assert synthetic_file("synthetic:tiny:q4_0") == path
+
+
+def test_a_full_disk_is_seen_before_anything_is_written(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = shutil.disk_usage(folder.parent)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=1_000_000_000))
+    with pytest.raises(RequestError, match=r"takes 16\.1 GB, .* has 1\.0 GB left: .*SPORE_SYNTHETIC_MODELS"):
+        synthetic_file("synthetic:llama-8b:f16")
+    assert list(folder.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be(folder: Path) -> None:
+    folder.write_text("a file")
+    with pytest.raises(RequestError, match="SPORE_SYNTHETIC_MODELS"):
+        synthetic_file("synthetic:tiny:q4_0")
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ("synthetic:", r"a shape and a number format are needed; shapes: tiny, .*llama-1b.*; formats: f32, .*q4_k_m"),
+        ("synthetic:llama-9b:q4_0", r"no shape 'llama-9b'; shapes: .*llama-8b"),
+        ("synthetic:llama-1b", r"a number format is needed, as in synthetic:llama-1b:q4_0; formats: f32"),
+        ("synthetic:llama-1b:q3_x", r"no format 'q3_x', as in .*formats: .*q8_0"),
+        ("synthetic:llama-1b:q4_0:more", "no format 'q4_0:more'"),
+        ("synthetic:../../x:q4_0", "no shape"),
+    ],
+)
+def test_names_that_are_not_known(model: str, message: str) -> None:
+    with pytest.raises(RequestError, match=message):
+        synthetic_file(model)
+
+
+def test_rows_that_are_not_whole_blocks() -> None:
+    with pytest.raises(RequestError, match=r"rows of 576 values .*q4_k's 256: take one of f32, .*q4_0"):
+        synthetic_file("synthetic:smollm2-135m:q4_k")
+    found = formats("q4_k_m", SHAPES["smollm2-135m"], "")
+    # As llama.cpp's own Q4_K_M of this model: rows of 576 in smaller blocks, those of 1536 as they are.
+    assert found["token_embd.weight"].name == "Q8_0"
+    assert found["blk.0.attn_q.weight"].name == "Q5_0"
+    assert found["blk.0.attn_v.weight"].name == "Q8_0"
+    assert found["blk.0.ffn_down.weight"].name == "Q6_K"
+    assert found["blk.3.ffn_down.weight"].name == "Q4_K"
+
+
+def test_mixes_choose_as_llama_cpp_does() -> None:
+    shape = SHAPES["llama-1b"]
+
+    def counted(name: str, part: str) -> dict[str, int]:
+        return dict(Counter(kind.name for tensor, kind in formats(name, shape, "").items() if part in tensor))
+
+    better = {0, 1, 4, 7, 10, 13, 14, 15}  # of 16 layers: two at each end, every third between
+    found = formats("q4_k_m", shape, "")
+    assert {layer for layer in range(16) if found[f"blk.{layer}.ffn_down.weight"].name == "Q6_K"} == better
+    assert counted("q4_k_m", "attn_v") == {"Q6_K": 8, "Q4_K": 8}
+    assert counted("q4_k_s", "attn_v") == {"Q5_K": 4, "Q4_K": 12}
+    assert counted("q4_k_s", "ffn_down") == {"Q5_K": 2, "Q4_K": 14}
+    assert counted("q5_k_s", "blk") == {"F32": 32, "Q5_K": 7 * 16}
+    assert counted("q5_k_m", "ffn_down") == {"Q6_K": 8, "Q5_K": 8}
+    for name in MIXES:
+        assert formats(name, shape, "")["output.weight"].name == "Q6_K"
+        assert formats(name, shape, "")["token_embd.weight"].name == MIXES[name].main
+    assert counted("q4_0", "weight") == {"F32": 33, "Q4_0": 2 + 7 * 16}
+
+
+def test_every_fallback_has_blocks_of_32() -> None:
+    narrow = Shape(1, 64, 96, 1, 1, 64, 300, 64, 1e4)
+    for name in MIXES:
+        assert {kind.values for kind in formats(name, narrow, "").values()} <= {1, 32}
+    assert set(mixes.SMALLER_BLOCKS.values()) <= set(FORMATS)
+
+
+def test_draws_look_normal() -> None:
+    values = normals(Draws(1), 1 << 17)
+    assert values.mean() == pytest.approx(0, abs=0.01)
+    assert values.std() == pytest.approx(1, abs=0.01)
+    assert (np.abs(values) > 2).mean() == pytest.approx(0.0455, abs=0.004)
+    assert not np.array_equal(normals(Draws(1, 2), 64), normals(Draws(1, 3), 64))
+
+
+def test_elsewhere_they_are_refused() -> None:
+    with pytest.raises(ModelNotFound, match="'spore bench' alone takes it"):
+        store.resolve("synthetic:tiny:q4_0")
+    assert is_synthetic("synthetic:")
+    assert not is_synthetic("smollm2")
+    assert parse("synthetic:LLAMA-1B:Q4_K_M") == ("llama-1b", "q4_k_m")
+    assert file_name("llama-1b", "q4_k_m") == "llama-1b-l16-w2048-f8192-h32-k8-d64-v32768-q4_k_m-r1.gguf"
