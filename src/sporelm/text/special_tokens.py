@@ -20,9 +20,17 @@ TURN_ENDS = (
     "<|call|>",
     "<end_of_utterance>",
     "<turn|>",
+    "<|tool_response>",
+    "<|calls|>",
+    "<|flush|>",
+    "<EOT>",
+    "_<EOT>",
+    "[EOT]",
+    "[EOS]",
+    "[e~[",
 )
-# In the harmony format <|end|> only closes one channel; the turn ends with one of these.
-_HARMONY_ENDS = ("<|return|>", "<|call|>")
+# Where both of a pair are there (the harmony format, Solar), <|end|> only closes one channel of the turn.
+_OTHER_ENDS = (("<|return|>", "<|call|>"), ("<|calls|>", "<|flush|>"))
 
 
 @dataclass(frozen=True)
@@ -51,6 +59,6 @@ def stop_ids(named: Iterable[int | None], control_texts: Mapping[str, int]) -> f
     control_texts    text -> id of every control token
     """
     ends = [text for text in TURN_ENDS if text in control_texts]
-    if all(text in control_texts for text in _HARMONY_ENDS):
+    if any(all(text in control_texts for text in pair) for pair in _OTHER_ENDS):
         ends = [text for text in ends if text != "<|end|>"]
     return frozenset(control_texts[text] for text in ends) | {token for token in named if token is not None}

@@ -82,7 +82,7 @@ class Tokenizer:
         try:
             tokenizer = self._parsing if parse_special else self._plain_twin()
             ids: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
-        except (KeyboardInterrupt, SystemExit):
+        except (KeyboardInterrupt, SystemExit, RequestError):
             raise
         except BaseException as error:  # a panic of the library is a BaseException
             raise ModelFileError(f"{self.label}: the tokenizer fails on a text: {one_line(error)}") from None

@@ -1,5 +1,6 @@
 """Byte-level BPE from GGUF: the ids that llama.cpp gives, every text back again, and damaged vocabularies refused."""
 
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,6 @@ from hypothesis import strategies as st
 from sporelm.errors import ModelFileError, ModelNotFound, RequestError, SporeError, UnsupportedModel
 from sporelm.text import Tokenizer, load_tokenizer
 from sporelm.text.gguf_bpe import tokenizer_of_gguf
-from sporelm.text.pre_tokenizers import PRE_TOKENIZERS
 from sporelm.text.token_bytes import byte_alphabet
 
 NAMES = ["gpt-2", "llama-bpe", "qwen2", "starcoder", "deepseek-coder"]
@@ -79,6 +79,33 @@ def test_stop_ids(vocabs: dict[str, Tokenizer]) -> None:
     assert found["qwen2"] == [151643, 151645]  # <|endoftext|>, <|im_end|>
 
 
+def test_texts_that_mark_turns_are_control_whatever_their_type() -> None:
+    tokens = [*BYTES, "ab", "abc", "<|im_end|>", "<|tool_response>", "<|fim_middle|>"]
+    changes = {"tokens": tokens, "token_type": np.array([1] * (len(tokens) - 2) + [4, 1], np.int32)}
+    tokenizer = tokenizer_of_gguf(metadata(**changes), "small")
+    text = "a<|im_end|><|tool_response><|fim_middle|>"
+    assert tokenizer.encode(text)[1:] == [258, 259, 260]
+    assert set(tokenizer.encode(text, parse_special=False)).isdisjoint({258, 259, 260})
+    assert tokenizer.stop_ids == {258, 259}
+
+
+def test_a_second_encoding_gives_the_same_and_threads_may_share(vocabs: dict[str, Tokenizer]) -> None:
+    texts = [f"thread {i} says {'x' * i} — naïve\n" * 20 for i in range(40)]
+    tokenizer = vocabs["qwen2"]
+    with ThreadPoolExecutor(4) as threads:
+        answers = list(threads.map(tokenizer.encode, texts * 3))
+    assert answers == [tokenizer.encode(text) for text in texts] * 3
+
+
+def test_the_memory_of_pieces_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sporelm.text.bpe_engine._MAX_KNOWN_CHARACTERS", 30)
+    tokenizer = tokenizer_of_gguf(metadata(), "small")
+    for count in range(200):
+        text = f"abc {'ab' * (count % 20)} abc"
+        assert tokenizer.decode(tokenizer.encode(text)) == text
+        assert sum(map(len, tokenizer._parsing._merging._known)) <= max(30, len(text))
+
+
 def test_smollm2(smollm2: Path) -> None:
     tokenizer = load_tokenizer(smollm2)
     assert tokenizer.vocab_size == 49152
@@ -100,16 +127,13 @@ def test_ids_and_texts_that_cannot_be(vocabs: dict[str, Tokenizer]) -> None:
         gpt2.encode("a\ud800")
 
 
-def test_other_kinds_are_named(shared: Path, tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedModel, match=r"tokenizer model 'llama' is not supported.*'gpt2'"):
-        load_tokenizer(shared / "data/vocabs/ggml-vocab-phi-3.gguf")
+def test_other_kinds_are_named(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedModel, match=r"tokenizer model 'rwkv' is not supported.*'gpt2'"):
+        tokenizer_of_gguf(metadata(model="rwkv"), "small")
+    with pytest.raises(ModelFileError, match="holds no vocabulary"):
+        tokenizer_of_gguf(metadata(model=None), "small")
     with pytest.raises(ModelNotFound, match="does not exist"):
         load_tokenizer(tmp_path / "none.gguf")
-    (tmp_path / "tokenizer.model").write_bytes(b"x")
-    with pytest.raises(UnsupportedModel, match="SentencePiece"):
-        load_tokenizer(tmp_path / "tokenizer.model")
-    with pytest.raises(UnsupportedModel, match="SentencePiece"):
-        load_tokenizer(tmp_path)
 
 
 BYTES = list(byte_alphabet().values())
@@ -168,13 +192,6 @@ def test_damaged_vocabularies(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ModelFileError, match=message) as caught:
         tokenizer_of_gguf(metadata(**changes), "small")
     assert "\n" not in str(caught.value)
-
-
-def test_unknown_pre_tokenizers_list_the_known() -> None:
-    for name, message in (("nonsense", "'nonsense' is not supported"), (None, "does not say how")):
-        with pytest.raises(UnsupportedModel, match=message) as caught:
-            tokenizer_of_gguf(metadata(pre=name), "small")
-        assert all(known in str(caught.value) for known in PRE_TOKENIZERS)
 
 
 @settings(max_examples=150, deadline=None)
