@@ -16,6 +16,8 @@ _LEAF = 1 << 31  # marks the units that hold a value
 _LABELS = np.arange(1, 256, dtype=np.int64)
 _MAX_BYTES = 64 << 20
 _MAX_KEY_BYTES = 256
+_MAX_STEPS = 1 << 20
+_AT_ONCE = 4096  # each has 255 places to look at
 
 
 def read_charsmap(data: bytes, label: str) -> dict[str, str]:
@@ -28,31 +30,48 @@ def read_charsmap(data: bytes, label: str) -> dict[str, str]:
     units = np.frombuffer(data, "<u4", size // 4, 4).astype(np.int64)
     texts = data[4 + size :]
     found: dict[str, str] = {}
-    seen = np.zeros(len(units), bool)
+    total = 0
     keys, bases = [b""], _children_of(np.zeros(1, np.int64), units)
     while keys:
         if len(keys[0]) > _MAX_KEY_BYTES or int((bases | 255).max()) >= len(units):
             raise _damaged(label, "its array leads outside")
-        places = bases[:, None] ^ _LABELS
-        parents, labels = np.nonzero((units[places] & (_LEAF | 255)) == _LABELS)
-        places = places[parents, labels]
-        if len(np.unique(places)) != len(places) or seen[places].any():
-            raise _damaged(label, "its array is no tree")
-        seen[places] = True
-        keys = [keys[i] + bytes([byte]) for i, byte in zip(parents.tolist(), (labels + 1).tolist(), strict=True)]
-        bases = _children_of(places, units)
-        for i in np.flatnonzero((units[places] >> 8) & 1).tolist():
-            if int(bases[i]) >= len(units):
-                raise _damaged(label, "its array leads outside")
-            value = int(units[bases[i]]) & (_LEAF - 1)
-            end = texts.find(b"\0", value)
-            if end < 0:
-                raise _damaged(label, f"a text at {value} of {len(texts)} bytes does not end")
-            try:
-                found[keys[i].decode()] = texts[value:end].decode()
-            except UnicodeDecodeError:
-                raise _damaged(label, "it is not UTF-8") from None
+        longer, places = [], []
+        for start in range(0, len(keys), _AT_ONCE):
+            reached = bases[start : start + _AT_ONCE, None] ^ _LABELS
+            parents, labels = np.nonzero((units[reached] & (_LEAF | 255)) == _LABELS)
+            total += len(parents)  # endings are shared, so a small array may hold endless texts
+            if total > _MAX_STEPS:
+                raise _damaged(label, f"its array holds more than {_MAX_STEPS} beginnings of texts")
+            places.append(reached[parents, labels])
+            found_here = zip((parents + start).tolist(), (labels + 1).tolist(), strict=True)
+            longer += [keys[parent] + bytes([byte]) for parent, byte in found_here]
+        keys, all_places = longer, np.concatenate(places)
+        bases = _children_of(all_places, units)
+        _add_values(found, keys, bases, np.flatnonzero((units[all_places] >> 8) & 1), units, texts, label)
     return found
+
+
+def _add_values(
+    found: dict[str, str],
+    keys: list[bytes],
+    bases: np.ndarray,
+    chosen: np.ndarray,
+    units: np.ndarray,
+    texts: bytes,
+    label: str,
+) -> None:
+    """What the keys numbered `chosen` are replaced by."""
+    for i in chosen.tolist():
+        if int(bases[i]) >= len(units):
+            raise _damaged(label, "its array leads outside")
+        value = int(units[bases[i]]) & (_LEAF - 1)
+        end = texts.find(b"\0", value)
+        if end < 0:
+            raise _damaged(label, f"a text at {value} of {len(texts)} bytes does not end")
+        try:
+            found[keys[i].decode()] = texts[value:end].decode()
+        except UnicodeDecodeError:
+            raise _damaged(label, "it is not UTF-8") from None
 
 
 def _children_of(places: np.ndarray, units: np.ndarray) -> np.ndarray:

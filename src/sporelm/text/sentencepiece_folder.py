@@ -34,8 +34,21 @@ from sporelm.text.unigram import Unigram, check_total_length
 
 # Classes whose ids are not the model's own, or whose text is changed before.
 _OTHER_IDS = frozenset(
-    ("Albert", "Barthez", "BigBird", "Camembert", "DebertaV2", "FNet", "M2M100", "MBart", "MBart50", "Nllb", "PLBart")
-    + ("Pegasus", "Reformer", "RemBert", "SeamlessM4T", "Speech2Text", "XGLM", "XLMRoberta", "XLNet")
+    f"{name}Tokenizer"
+    for name in ("Albert", "Barthez", "BigBird", "Camembert", "DebertaV2", "FNet", "M2M100", "MBart", "MBart50", "Nllb")
+) | frozenset(
+    f"{name}Tokenizer"
+    for name in (
+        "PLBart",
+        "Pegasus",
+        "Reformer",
+        "RemBert",
+        "SeamlessM4T",
+        "Speech2Text",
+        "XGLM",
+        "XLMRoberta",
+        "XLNet",
+    )
 )
 
 
@@ -53,6 +66,8 @@ def sentencepiece_of_folder(file: Path) -> Tokenizer:
     pieces, normalize = _pieces(model, label), _normalizer(model, folder, label)
     once = folder.flag("legacy") is False
     leading = int(model.add_dummy_prefix and folder.flag("add_prefix_space") is not False)
+    if model.remove_extra_whitespaces:
+        leading = _ALL  # one at the beginning of each piece until there is text
     plain = added.plain
     return Tokenizer(
         SentencePieceEngine(added.parsing, normalize, pieces, prefix_once=once),
@@ -67,7 +82,7 @@ def sentencepiece_of_folder(file: Path) -> Tokenizer:
 
 def _class_of(folder: Folder) -> str:
     name = folder.config.get("tokenizer_class", "")
-    kind = str(name).removesuffix("Fast").removesuffix("Tokenizer")
+    kind = str(name).removesuffix("Fast")
     if kind in _OTHER_IDS:
         raise UnsupportedModel(f"{folder.path}: {name} numbers its tokens otherwise; save it as a tokenizer.json")
     return kind
@@ -75,8 +90,8 @@ def _class_of(folder: Folder) -> str:
 
 def _defaults(folder: Folder, model: SentencePieceModel, kind: str) -> dict[str, int]:
     """Added tokens that a class has without naming them: the hundred marks of T5."""
-    count: Any = folder.config.get("extra_ids", 100 if kind == "T5" else 0)
-    if kind != "T5" or "added_tokens_decoder" in folder.config:
+    count: Any = folder.config.get("extra_ids", 100 if kind == "T5Tokenizer" else 0)
+    if kind != "T5Tokenizer" or "added_tokens_decoder" in folder.config:
         return {}
     if type(count) is not int or not 0 <= count <= 10_000:
         raise ModelFileError(f"{folder.path}: extra_ids is {count!r:.60}, not a number up to 10000")
@@ -98,11 +113,12 @@ def _pieces(model: SentencePieceModel, label: str) -> Pieces:
         frozen = {piece: i for i, piece in enumerate(model.pieces) if types[i] == USER_DEFINED}
         return _Frozen(merges, frozen) if frozen else merges
     normal = [score for score, kind in zip(model.scores, types, strict=True) if kind == NORMAL]
-    lowest, highest = min(normal, default=0.0), max(normal, default=0.0)
     for piece, i in ids.items():
-        if types[i] == USER_DEFINED:  # longer ones win, and any of them over all others
-            scores[piece] = len(piece.encode()) * highest - 0.1
-    return Unigram(ids, scores, unknown, lowest=lowest, narrow=True, spelled=spelled if bytes_ids else None)
+        if types[i] == USER_DEFINED:  # the scores that SentencePiece 0.2.3 gives: longer ones win
+            scores[piece] = 0.1 * (len(piece.encode()) - 1)
+    return Unigram(
+        ids, scores, unknown, lowest=min(normal, default=0.0), narrow=True, spelled=spelled if bytes_ids else None
+    )
 
 
 class _Frozen:
@@ -150,6 +166,7 @@ def _normalizer(model: SentencePieceModel, folder: Folder, label: str) -> Callab
 
 
 _SPACES = re.compile("  +")
+_ALL = 1 << 30
 
 
 def _decoding(model: SentencePieceModel, added: AddedTokens, leading_spaces: int) -> ByteDecoding:
@@ -174,9 +191,9 @@ def _special_tokens(folder: Folder, model: SentencePieceModel, added: AddedToken
     eos = added.named.get("eos_token", ends[0] if ends and ends[0] < len(model.pieces) else None)
     add_bos, add_eos = folder.flag("add_bos_token"), folder.flag("add_eos_token")
     if add_bos is None:
-        add_bos = model.kind == BPE and kind != "T5"
+        add_bos = model.kind == BPE and kind != "T5Tokenizer"
     if add_eos is None:
-        add_eos = kind == "T5"
+        add_eos = kind == "T5Tokenizer"
     control = added.control | {i for i, kind in enumerate(model.types) if kind in (UNKNOWN, CONTROL)}
     texts = {added.texts.get(i, model.pieces[i] if i < len(model.pieces) else ""): i for i in control}
     return SpecialTokens(

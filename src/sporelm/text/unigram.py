@@ -73,6 +73,7 @@ class Unigram:
         count = len(text)
         starts, known = [-1] * (count + 1), bytearray(count + 1)
         best: array[float] = array(self._code, bytes(array(self._code).itemsize * (count + 1)))
+        one: array[float] = array(self._code, [0.0])
         scores, unknown_score = self._scores, self._unknown_score
         for i in range(count):
             here = best[i]
@@ -84,11 +85,13 @@ class Unigram:
                 if score == _STOP:
                     break
                 alone = alone or end == i + 1
-                total = here + score
+                one[0] = here + score
+                total = one[0]  # rounded to what is added up in
                 if starts[end] < 0 or total > best[end]:
                     starts[end], best[end], known[end] = i, total, 1
             if not alone:
-                total = here + unknown_score
+                one[0] = here + unknown_score
+                total = one[0]
                 if starts[i + 1] < 0 or total > best[i + 1]:
                     starts[i + 1], best[i + 1], known[i + 1] = i, total, 0
         return starts, known
