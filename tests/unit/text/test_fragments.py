@@ -1,0 +1,52 @@
+"""Special tokens are cut out in one order, whichever way is quicker for the text at hand."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sporelm.text.fragments import C_SPACES, Fragments, SpecialText
+
+
+def one_by_one(tokens: list[SpecialText], text: str) -> list[str | int]:
+    """The rule itself: the longest token first, wherever it is, then the next in what is left."""
+    parts: list[str | int] = [text] if text else []
+    for token in sorted(tokens, key=lambda token: -len(token.text.encode())):
+        found: list[str | int] = []
+        for part in parts:
+            while isinstance(part, str) and token.text in part:
+                before, _, part = part.partition(token.text)
+                before = before.rstrip(C_SPACES) if token.takes_left else before
+                part = part.lstrip(C_SPACES) if token.takes_right else part
+                found += [before, token.token] if before else [token.token]
+            found += [part] if part != "" else []
+        parts = found
+    return parts
+
+
+FLAGS = st.sampled_from([(False, False)] * 6 + [(True, False), (False, True)])
+TEXTS = st.text("<|>a ", min_size=1, max_size=4)
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    texts=st.lists(TEXTS, unique=True, max_size=6),
+    flags=st.lists(FLAGS, min_size=6),
+    text=st.text("<|>a b", max_size=30),
+)
+def test_the_order_is_the_rules(texts: list[str], flags: list[tuple[bool, bool]], text: str) -> None:
+    tokens = [SpecialText(name, i, *flags[i]) for i, name in enumerate(texts)]
+    assert Fragments(tokens).split(text) == one_by_one(tokens, text)
+
+
+@pytest.mark.parametrize("text", ["abcd", "xabcdab", "bcdbcd"])
+def test_the_longer_of_two_that_overlap_wins(text: str) -> None:
+    tokens = [SpecialText("ab", 1), SpecialText("bcd", 2)]
+    assert Fragments(tokens).split(text) == one_by_one(tokens, text)
+
+
+def test_thousands_of_tokens_with_one_beginning() -> None:
+    tokens = [SpecialText(f"<unused{i}>", i) for i in range(6000)]
+    fragments = Fragments(tokens)
+    assert fragments.split("<ul><unused12><unused5999>") == ["<ul>", 12, 5999]
+    assert fragments.split("<" * 50_000) == ["<" * 50_000]
+    assert fragments.split("") == []
