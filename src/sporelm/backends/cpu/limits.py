@@ -5,7 +5,7 @@ from statistics import median
 from time import perf_counter
 
 from sporelm.backends.cpu.jit import Compiler
-from sporelm.backends.cpu.kernels.limits import BLOCK, CHAINS, dots, fmas, stream
+from sporelm.backends.cpu.kernels.limits import BLOCK, CHAINS, WORDS, dots, fmas, stream
 from sporelm.backends.cpu.lowering import Cell, Entry
 from sporelm.backends.cpu.memory import Region
 from sporelm.backends.cpu.program import Cells, assemble
@@ -38,7 +38,7 @@ def measure(compiler: Compiler, team: Team) -> dict[str, float]:
         * team.threads
         * width
         / seconds(Entry(kernel, {"unused": 0}, Cell("turns", TURNS * team.threads), grain=share))
-        for kernel, width in ((dots(target), 4 * target.lanes), (fmas(target), target.lanes))
+        for kernel, width in ((dots(target), WORDS * 4 * target.lanes), (fmas(target), target.lanes))
     ]
     return {"stream_bytes_s": STREAM_BYTES / read, "int8_dot_ops_s": rates[0], "f32_ops_s": rates[1]}
 

@@ -1,12 +1,14 @@
 """The 32-value blocks of four and five bits: Q4_0, Q4_1, Q5_0 and Q5_1 differ in offset, zero and fifth bit.
 
-A group is one block: [lanes f16 scales]([lanes f16 minima])([vector of fifth bits])[4 vectors of nibbles]. In vector j
-a lane holds its row's dword j of the file's nibbles, so the low ones are columns 4j..4j+3 and the high ones 16+4j..; of
-the fifth bits, bit 8b + w of a lane belongs to byte b of word w. As many bits a weight as in the file.
+With an offset a group is one block, else two, so that vectors are aligned; after an odd last block come zeros. It has
+[f16 scales]([f16 minima])([fifth bits])[4 vectors of nibbles], each part for all blocks. In vector j a lane holds its
+row's dword j of the file's nibbles, so the low ones are columns 4j..4j+3 and the high ones 16+4j..; of the fifth bits,
+bit 8b + w of a lane belongs to byte b of word w. As many bits a weight as in the file.
 """
 
 from sporelm.backends.cpu.formats.panels import Block, BlockPanels, byte_values, gather
 from sporelm.backends.cpu.jit import Builder, Val, i16, i32, vec
+from sporelm.backends.cpu.targets import Target
 
 NIBBLES = 0x0F0F0F0F
 FIFTH = 0x10101010
@@ -15,40 +17,49 @@ FIFTH = 0x10101010
 class NibblePanels(BlockPanels):
     """What such a format says of itself: `has_offset`, `fifth` and `middle`, the number that stands for 0."""
 
-    k_step = 32
     fifth = False
     middle = 0
 
-    def __init__(self, target: object) -> None:
-        super().__init__(target)  # type: ignore[arg-type]
+    def __init__(self, target: Target) -> None:
+        super().__init__(target)
+        self.blocks = 1 if self.has_offset else 2
+        self.k_step = 32 * self.blocks
         self.largest = 31 if self.fifth else 15
-        self._bits = (4 if self.has_offset else 2) * self.lanes  # where the fifth bits stand in a panel's group
-        self._nibbles = self._bits + (4 * self.lanes if self.fifth else 0)
+        # bytes of a row's block in the file before its fifth bits and its nibbles; a panel's group keeps that order
+        self._bits = 4 if self.has_offset else 2
+        self._nibbles = self._bits + (4 if self.fifth else 0)
 
     @property
     def zero(self) -> int:
         return self.middle
 
     @property
-    def group_bytes(self) -> int:
-        return self._nibbles + 16 * self.lanes
-
-    @property
     def file_block(self) -> int:
         """Bytes of a block in the file: halves, fifth bits, nibbles."""
-        return self.group_bytes // self.lanes
+        return self._nibbles + 16
+
+    @property
+    def group_bytes(self) -> int:
+        return self.file_block * self.blocks * self.lanes
+
+    def _at(self, offset: int, nbytes: int, index: int) -> int:
+        """Where a group has what lies at `offset` in block `index` of the file, `nbytes` a part."""
+        part = next(start for start in (self._nibbles, self._bits, 0) if offset >= start)
+        inner = 16 if part == self._nibbles else nbytes if part == self._bits else self._bits
+        return (part * self.blocks + inner * index + offset - part) * self.lanes
 
     def pack_group(self, k: Builder, rows: list[Val], present: list[Val], group: Val, target: Val, width: Val) -> None:
-        start = group * self.file_block
-        k.store(gather(k, i16, rows, present, start), target)
-        if self.has_offset:
-            k.store(gather(k, i16, rows, present, start + 2), target, 2 * self.lanes)
-        if self.fifth:
-            bits = gather(k, i32, rows, present, start + self._bits // self.lanes)
-            k.store(_by_byte(k, bits), target, self._bits)
-        for word in range(4):
-            at = self._nibbles + 4 * word * self.lanes
-            k.store(gather(k, i32, rows, present, start + at // self.lanes), target, at)
+        for index in range(self.blocks):
+            exists = group * self.k_step + 32 * index < width
+            there = [Val(k, k.ir.and_(p.raw, exists.raw)) for p in present]
+            start = k.select(exists, (group * self.blocks + index) * self.file_block, k.index(0))
+            for half in range(0, self._bits, 2):
+                k.store(gather(k, i16, rows, there, start + half), target, self._at(half, 2, index))
+            if self.fifth:
+                bits = gather(k, i32, rows, there, start + self._bits)
+                k.store(_by_byte(k, bits), target, self._at(self._bits, 4, index))
+            for word in range(self._nibbles, self.file_block, 4):
+                k.store(gather(k, i32, rows, there, start + word), target, self._at(word, 4, index))
 
     def word(self, k: Builder, load_nibbles: Val, fifth: Val | None, number: int) -> Val:
         """Word `number` of a block from its dword of nibbles and its dword of fifth bits."""
@@ -59,28 +70,32 @@ class NibblePanels(BlockPanels):
         return low | (moved & FIFTH)
 
     def block(self, k: Builder, group: Val, index: int) -> Block:
-        halves = vec(i16, self.lanes)
-
         def word(number: int) -> Val:
-            nibbles = k.load(k.vi, group, self._nibbles + 4 * (number % 4) * self.lanes)
-            return self.word(k, nibbles, k.load(k.vi, group, self._bits) if self.fifth else None, number)
+            nibbles = k.load(k.vi, group, self._at(self._nibbles + 4 * (number % 4), 4, index))
+            fifth = k.load(k.vi, group, self._at(self._bits, 4, index)) if self.fifth else None
+            return self.word(k, nibbles, fifth, number)
 
         def factor(offset: int) -> Val:
-            return k.target.from_half(k, k.load(halves, group, offset))
+            return k.target.from_half(k, k.load(vec(i16, self.lanes), group, self._at(offset, 2, index)))
 
-        return Block(word, lambda: factor(0), (lambda: factor(2 * self.lanes)) if self.has_offset else None)
+        return Block(word, lambda: factor(0), (lambda: factor(2)) if self.has_offset else None)
 
     def row_values(self, k: Builder, panel: Val, lane: Val, group: Val) -> list[Val]:
         start = k.at(panel, group * self.group_bytes)
-        nibbles = [k.load(i32, start, lane * 4 + (self._nibbles + 4 * word * self.lanes)) for word in range(4)]
-        fifth = k.load(i32, start, lane * 4 + self._bits) if self.fifth else None
-        words = [self.word(k, nibbles[number % 4], fifth, number) for number in range(8)]
-        scale = k.splat(k.target.from_half(k, k.load(i16, start, lane * 2)))
-        values = byte_values(k, words, signed=False)
-        if not self.has_offset:
-            return [(value - float(self.middle)) * scale for value in values]
-        offset = k.splat(k.target.from_half(k, k.load(i16, start, lane * 2 + 2 * self.lanes)))
-        return [value * scale + offset for value in values]
+        values: list[Val] = []
+        for index in range(self.blocks):
+            places = [self._at(at, 4, index) for at in range(self._nibbles, self.file_block, 4)]
+            nibbles = [k.load(i32, start, lane * 4 + place) for place in places]
+            fifth = k.load(i32, start, lane * 4 + self._at(self._bits, 4, index)) if self.fifth else None
+            words = [self.word(k, nibbles[number % 4], fifth, number) for number in range(8)]
+            scale = k.splat(k.target.from_half(k, k.load(i16, start, lane * 2 + self._at(0, 2, index))))
+            bytes_ = byte_values(k, words, signed=False)
+            if self.has_offset:
+                offset = k.splat(k.target.from_half(k, k.load(i16, start, lane * 2 + self._at(2, 2, index))))
+                values += [value * scale + offset for value in bytes_]
+            else:
+                values += [(value - float(self.middle)) * scale for value in bytes_]
+        return values
 
 
 def _by_byte(k: Builder, bits: Val) -> Val:

@@ -7,6 +7,7 @@ from sporelm.backends.cpu.jit.kernel import fields
 
 BLOCK = 4096  # bytes an item of `stream`
 CHAINS = 10  # independent accumulators, more than the latency of a product needs
+WORDS = 8  # vectors of weights in a block of 32 columns
 
 
 def stream(target: Any) -> Kernel:
@@ -26,18 +27,23 @@ def stream(target: Any) -> Kernel:
 
 
 def dots(target: Any) -> Kernel:
-    """Integer dot products out of registers. An item is CHAINS of them, 4 * lanes multiply-adds each."""
+    """Integer dot products of four-bit weights in registers, activations next to them. An item is WORDS * CHAINS."""
 
     def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
-        u, s = k.load(k.vi, scratch), k.load(k.vi, scratch, 4 * k.lanes)
-        sums = [k.var(k.load(k.vi, scratch, 4 * k.lanes * n)) for n in range(CHAINS)]
+        wide = 4 * k.lanes
+        weights = k.load(k.vi, scratch)
+        sums = [k.var(k.load(k.vi, scratch, wide * n)) for n in range(CHAINS)]
         with k.range(first, last):
-            for total in sums:
-                total.set(k.target.dot(k, total.value, u, s))
+            here = k.opaque(weights)  # or LLVM would multiply once, before the loop
+            totals = [[total.value] for total in sums]
+            rows = [k.at(scratch, wide * n) for n in range(CHAINS)]
+            found = k.target.multiply(k, lambda number: [here], WORDS, rows, totals, 15)
+            for total, (value,) in zip(sums, found, strict=True):
+                total.set(value)
         for n, total in enumerate(sums):
-            k.store(total.value, scratch, 4 * k.lanes * n)
+            k.store(total.value, scratch, wide * n)
 
-    return Kernel("limit_dots", fields("unused:i"), body, scratch=64 * (CHAINS + 2))
+    return Kernel("limit_dots", fields("unused:i"), body, scratch=64 * CHAINS)
 
 
 def fmas(target: Any) -> Kernel:

@@ -10,7 +10,7 @@ from sporelm.backends.cpu.jit import Builder, Field, Kernel, Val
 from sporelm.backends.cpu.jit.kernel import fields
 from sporelm.backends.cpu.kernels.products import dot_panels, silu_mul
 
-AHEAD = 2048  # bytes of a panel asked for before they are read
+AHEAD = 4096  # bytes of a panel asked for before they are read
 
 
 class Shape(NamedTuple):

@@ -4,7 +4,7 @@ Each result is one chain of fused multiply-adds over k (or over blocks of 32 or 
 it, so that a row's result depends on nothing but itself. Within a block sums are integers, exact in any order.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -23,6 +23,7 @@ from sporelm.backends.cpu.formats.records import (
 from sporelm.backends.cpu.jit import Builder, Val, Var
 from sporelm.backends.cpu.targets.target import Words
 
+Fetch = Callable[[int, int], None]  # asks for part n of m of the memory that is read later
 Sums = list[list[Var]]  # [token][panel], f32 or i32 vectors
 
 
@@ -57,11 +58,14 @@ def _bias(k: Builder, zero: int, record: Val) -> Val:
     return k.broadcast(k.vi, record, X_BIAS_8) << {8: 0, 16: 1}[zero]
 
 
-def add_super_block(k: Builder, kind: SuperPanels, sums: Sums, blocks: list[SuperBlock], records: list[Val]) -> None:
-    """sums += one super-block of 256 columns of each panel times each token's record."""
+def add_super_block(
+    k: Builder, kind: SuperPanels, sums: Sums, blocks: list[SuperBlock], records: list[Val], fetch: Fetch
+) -> None:
+    """sums += one super-block of 256 columns of each panel times each token's record; `fetch` a part before a run."""
     totals = [[k.zero(k.vi) for _ in blocks] for _ in records]
     count = 64 // kind.runs
     for run in range(kind.runs):
+        fetch(run, kind.runs)
 
         def words(number: int, first: int = count * run) -> list[Val]:
             return [block.word(first + number) for block in blocks]
@@ -114,18 +118,22 @@ def dot_panels(k: Builder, kind: Any, panels: list[Val], rows: list[Val], width:
         add_columns(k, kind, sums, panels, rows, width)
         return sums
     record = SUPER_RECORD if isinstance(kind, SuperPanels) else RECORD * kind.blocks
+    lines = range(0, kind.group_bytes if not isinstance(ahead, int) or ahead else 0, 64)
     with k.range((width + (kind.k_step - 1)) // kind.k_step) as group:
         here = [k.at(panel, group * kind.group_bytes) for panel in panels]
         records = [k.opaque(k.at(row, group * record)) for row in rows]
-        if not isinstance(ahead, int) or ahead:
-            for start in here:
-                later = k.at(start, ahead)
-                for line in range(0, kind.group_bytes, 64):
-                    k.prefetch(later, line)
+        later = [k.at(start, ahead) for start in here]
+
+        def fetch(part: int, parts: int) -> None:
+            for line in lines[part * len(lines) // parts : (part + 1) * len(lines) // parts]:
+                for start in later:
+                    k.prefetch(start, line)
+
         if isinstance(kind, SuperPanels):
-            add_super_block(k, kind, sums, [kind.super_block(k, start) for start in here], records)
+            add_super_block(k, kind, sums, [kind.super_block(k, start) for start in here], records, fetch)
         else:
             for index in range(kind.blocks):
+                fetch(index, kind.blocks)
                 blocks = [kind.block(k, start, index) for start in here]
                 add_block(k, kind, sums, blocks, [k.at(r, RECORD * index) for r in records])
     return sums
