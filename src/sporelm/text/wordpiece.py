@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from itertools import chain
 
 from sporelm.text.known_words import Known
+from sporelm.text.unicode_classes import CLASSES, class_table
 
 # Unicode's White_Space.
 _SPACES = "\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
@@ -48,13 +49,14 @@ class Letters(dict[int, str]):
             character = unicodedata.normalize("NFD", character)[0]
         if _SPACE.match(character):
             return " "
-        kind = unicodedata.category(character)
         point = ord(character)
-        if point in (0, 0xFFFD) or kind in ("Cc", "Cf", "Co", "Cs") or (self._strip_accents and kind[0] == "M"):
+        kind = CLASSES[class_table()[point]]
+        control = kind == "x" and unicodedata.category(character) in ("Cc", "Cf", "Co")
+        if control or point == 0xFFFD or (self._strip_accents and kind == "m"):
             return ""
         # The first character: one capital has two for its small letter.
         letter = character.lower()[0] if self._lowercase else character
-        alone = kind[0] == "P" or (point < 0x7F and kind[0] == "S") or any(a <= point <= b for a, b in _IDEOGRAPHS)
+        alone = kind in "pc" or (kind == "y" and point < 0x7F) or any(a <= point <= b for a, b in _IDEOGRAPHS)
         return f" {letter} " if alone else letter
 
 
@@ -91,11 +93,18 @@ class WordPieces:
 
     def _ids_of_word(self, word: str) -> tuple[int, ...]:
         """The ids of what stands between two spaces."""
-        if word.isascii() and word.isprintable():
-            parts = _ASCII_PARTS.findall(word.lower() if self._lowercase else word)
-        else:
+        known = self._parts
+        if not word.isascii() or not word.isprintable():
             parts = word.translate(self._letters).split()
-        return tuple(chain.from_iterable(map(self._parts.__getitem__, parts)))
+        else:
+            if self._lowercase:
+                word = word.lower()
+            if word.isalnum():
+                return known[word]
+            if word[:-1].isalnum():  # a word and a sign
+                return known[word[:-1]] + known[word[-1]]
+            parts = _ASCII_PARTS.findall(word)
+        return tuple(chain.from_iterable(map(known.__getitem__, parts)))
 
     def _cut(self, word: str) -> tuple[int, ...]:
         """The pieces of one normalized word: at each place the longest."""
