@@ -1,7 +1,7 @@
 """How a BPE vocabulary wants its text cut before merging: the names of `tokenizer.ggml.pre`.
 
 The names and flags are llama.cpp's (llama-vocab.cpp). The patterns are those of the models' own tokenizer.json files as
-far as llama.cpp quotes them, and llama.cpp's otherwise; docs/tokenizers.md says where the two differ.
+far as llama.cpp quotes them, and llama.cpp's otherwise; docs/bpe.md says where the two differ.
 """
 
 from dataclasses import dataclass
@@ -153,8 +153,16 @@ def cutter_of(rules: tuple[Rule, ...]) -> Cutter:
 
 
 def pre_tokenizer(name: str, label: str) -> PreTokenizer:
-    """The entry for `name`, the value of tokenizer.ggml.pre. Raises UnsupportedModel with the names known."""
+    """The entry for `name`, the value of tokenizer.ggml.pre. Raises UnsupportedModel that names each way to cut."""
     if name not in PRE_TOKENIZERS:
-        known = ", ".join(sorted(PRE_TOKENIZERS))
-        raise UnsupportedModel(f"{label}: tokenizer.ggml.pre {name[:60]!r} is not supported; known are: {known}")
+        from difflib import get_close_matches
+
+        near = get_close_matches(name[:60], PRE_TOKENIZERS, n=3)
+        meant = f" (nearest: {', '.join(near)})" if near else ""
+        first = ", ".join(names.split()[0] for names in _NAMES)
+        others = len(PRE_TOKENIZERS) - len(_NAMES)
+        raise UnsupportedModel(
+            f"{label}: tokenizer.ggml.pre {name[:60]!r} is not supported{meant}; known are {first}, and {others} other "
+            "names for these"
+        )
     return PRE_TOKENIZERS[name]
