@@ -122,6 +122,10 @@ class Builder:
         kind = ir.FunctionType(value.type, [value.type])
         return Val(self, self.ir.asm(kind, "", constraint, [value.raw], False))
 
+    def keep_order(self) -> None:
+        """LLVM moves no load or store over this point. It emits nothing."""
+        self.ir.asm(ir.FunctionType(ir.VoidType(), []), "", "~{memory}", [], True)
+
     # ---- arithmetic
 
     def declare(self, name: str, result: Any, kinds: list[Any]) -> Any:

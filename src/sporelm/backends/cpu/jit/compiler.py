@@ -1,4 +1,4 @@
-"""Kernels to native code: trace, optimise, emit, keep, load. The one place that compiles."""
+"""Kernels to native code: emit, keep, load."""
 
 import contextlib
 import ctypes
@@ -12,9 +12,9 @@ from typing import Any
 
 import llvmlite
 import llvmlite.binding as llvm
-from llvmlite import ir
 
 from sporelm.backends.cpu.jit.cache import ObjectCache, source_digest
+from sporelm.backends.cpu.jit.emission import machine_of, native_triple, optimised
 from sporelm.backends.cpu.jit.kernel import Traceable
 from sporelm.ops.attention import PAGE
 
@@ -26,24 +26,18 @@ class Compiler:
     """Gives each kernel's native address, compiling it once a process at most and, with the cache, once a machine."""
 
     def __init__(self, target: Any, cache: ObjectCache | None = None) -> None:
-        llvm.initialize_native_target()
-        llvm.initialize_native_asmprinter()
         self.target, self.cache = target, cache or ObjectCache()
         self.seconds = 0.0
         self.compiled = 0
         self._addresses: dict[str, int] = {}
         self._lock = threading.Lock()
-        self._machine = self._new_machine()
-        self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), self._new_machine())
+        self._machine = machine_of(target)
+        self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine_of(target))
         self._idle = False  # since `rest`
         # a target's repr has its name, CPU, features and tiles; PAGE is the one number that kernels take from elsewhere
-        parts = (source_digest(), repr(target), f"page {PAGE}", llvmlite.__version__, str(llvm.llvm_version_info))
+        versions = (llvmlite.__version__, str(llvm.llvm_version_info))
+        parts = (source_digest(), native_triple(), repr(target), f"page {PAGE}", *versions)
         self._salt = "\0".join(parts)
-
-    def _new_machine(self) -> Any:
-        triple = llvm.Target.from_default_triple()
-        cpu, features = self.target.cpu, self.target.features
-        return triple.create_target_machine(cpu=cpu, features=features, opt=3, reloc="pic", codemodel="small", jit=True)
 
     def key(self, kernel: Traceable) -> str:
         """Names everything the object code depends on."""
@@ -101,22 +95,10 @@ class Compiler:
 
     def emit(self, kernel: Traceable) -> bytes:
         """Object code of a kernel."""
-        code: bytes = self._machine.emit_object(self._optimised(kernel))
+        code: bytes = self._machine.emit_object(optimised(kernel, self.target, self._machine))
         return code
 
     def assembly(self, kernel: Traceable) -> str:
         """Assembly text of a kernel, for tests and for reading."""
-        text: str = self._machine.emit_assembly(self._optimised(kernel))
+        text: str = self._machine.emit_assembly(optimised(kernel, self.target, self._machine))
         return text
-
-    def _optimised(self, kernel: Traceable) -> Any:
-        module = ir.Module(kernel.name)
-        kernel.build(module, self.target)
-        parsed = llvm.parse_assembly(str(module))
-        parsed.verify()
-        parsed.triple, parsed.data_layout = self._machine.triple, str(self._machine.target_data)
-        options = llvm.create_pipeline_tuning_options(speed_level=2)
-        options.loop_vectorization = options.slp_vectorization = options.loop_unrolling = False
-        passes = llvm.create_pass_builder(self._machine, options)
-        passes.getModulePassManager().run(parsed, passes)
-        return parsed

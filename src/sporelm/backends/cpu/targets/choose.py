@@ -5,6 +5,8 @@ import platform
 import llvmlite.binding as llvm
 
 from sporelm import settings
+from sporelm.backends.cpu.targets.arm import arm_targets
+from sporelm.backends.cpu.targets.arm_features import arm_features
 from sporelm.backends.cpu.targets.target import Target
 from sporelm.backends.cpu.targets.x86 import x86_targets
 from sporelm.errors import BackendError
@@ -12,8 +14,12 @@ from sporelm.errors import BackendError
 
 def available() -> dict[str, Target]:
     """The targets that this CPU can run, best first."""
-    if platform.machine().lower() in ("x86_64", "amd64"):
-        found = x86_targets(llvm.get_host_cpu_name(), dict(llvm.get_host_cpu_features()))
+    machine, cpu = platform.machine().lower(), llvm.get_host_cpu_name()
+    found: list[Target]
+    if machine in ("x86_64", "amd64"):
+        found = x86_targets(cpu, dict(llvm.get_host_cpu_features()))
+    elif machine in ("arm64", "aarch64"):
+        found = arm_targets(cpu, arm_features())
     else:
         found = [Target()]
     return {target.name: target for target in found}

@@ -1,0 +1,169 @@
+"""64-bit Arm (Arm Architecture Reference Manual, A64 Advanced SIMD): plain, with SDOT, with SMMLA; four lanes each.
+
+Weights keep their signs. Activations lie between -127 and 127, as kernels/quantize.py rounds them.
+"""
+
+from dataclasses import dataclass, field
+
+from llvmlite import ir
+
+from sporelm.backends.cpu.jit.builder import Builder
+from sporelm.backends.cpu.jit.values import Val, f16, f32, i8, i16, i32, i64, vec
+from sporelm.backends.cpu.targets.target import Target, Totals, Words, widened
+from sporelm.backends.cpu.tiles import Tiles, tiles_of
+
+BYTES, HALVES, WORDS, PAIRS = vec(i8, 16), vec(i16, 8), vec(i32, 4), vec(i64, 2)
+HALF_RANGE, ACTIVATION = 32767, 127
+SYSTEM = 15  # the full-system option of ISB
+
+
+@dataclass(frozen=True)
+class Neon(Target):
+    """What every 64-bit Arm CPU has: SMULL / SMLAL multiply bytes and add the products in 16 bits.
+
+    As many words are added there as cannot overflow (17 of four-bit weights, 2 of eight-bit ones), then pairs in 32.
+    """
+
+    name: str = "neon"
+    features: str = "+neon"
+    tiles: Tiles = field(default_factory=lambda: tiles_of("neon"))
+
+    def multiply(self, k: Builder, words: Words, count: int, x: list[Val], totals: Totals, largest: int) -> Totals:
+        run = max(1, HALF_RANGE // (ACTIVATION * largest))
+        for start in range(0, count, run):
+            partial: list[list[list[Val]]] = [[[] for _ in row] for row in totals]
+            for number in range(start, min(count, start + run)):
+                weights = [[_widened_half(k, word.bits(BYTES), half) for half in (0, 1)] for word in words(number)]
+                for t, row in enumerate(x):
+                    activation = _widened_half(k, k.broadcast(k.vi, row, 4 * number).bits(BYTES), 0)
+                    for p, halves in enumerate(weights):
+                        products = [half * activation for half in halves]
+                        held = partial[t][p]
+                        partial[t][p] = [a + b for a, b in zip(held, products, strict=True)] if held else products
+            totals = [
+                [total + _add_four(k, *sums) for total, sums in zip(row, parts, strict=True)]
+                for row, parts in zip(totals, partial, strict=True)
+            ]
+        return totals
+
+    def dot(self, k: Builder, total: Val, weights: Val, activations: Val, largest: int) -> Val:
+        sides = [[_widened_half(k, side.bits(BYTES), half) for half in (0, 1)] for side in (weights, activations)]
+        return total + _add_four(k, *(a * b for a, b in zip(*sides, strict=True)))
+
+    def dot_pairs(self, k: Builder, total: Val, left: Val, right: Val) -> Val:
+        products = []
+        for lanes in ([0, 1, 2, 3], [4, 5, 6, 7]):
+            a, b = (k.shuffle(side.bits(HALVES), side.bits(HALVES), lanes).sext(WORDS) for side in (left, right))
+            products.append(a * b)
+        return total + k.intrinsic("llvm.aarch64.neon.addp.v4i32", WORDS, *products)
+
+    def from_half(self, k: Builder, halves: Val) -> Val:
+        return Val(k, k.ir.fpext(halves.bits(widened(halves.type, f16)).raw, widened(halves.type, f32)))
+
+    def to_half(self, k: Builder, values: Val) -> Val:
+        return Val(k, k.ir.fptrunc(values.raw, widened(values.type, f16))).bits(widened(values.type, i16))
+
+    def pause(self, k: Builder) -> None:
+        """ISB: some tens of cycles, as x86's PAUSE; YIELD does nothing on most cores."""
+        k.ir.call(k.declare("llvm.aarch64.isb", ir.VoidType(), [i32]), [ir.Constant(i32, SYSTEM)])
+
+
+@dataclass(frozen=True)
+class NeonDotprod(Neon):
+    """FEAT_DotProd: SDOT adds four byte products a lane; one load of activations serves four words."""
+
+    name: str = "neon-dotprod"
+    features: str = "+neon,+dotprod"
+    tiles: Tiles = field(default_factory=lambda: tiles_of("neon-dotprod"))
+
+    def multiply(self, k: Builder, words: Words, count: int, x: list[Val], totals: Totals, largest: int) -> Totals:
+        sums = [list(row) for row in totals]
+        for start in range(0, count, 4):
+            loaded = [k.load(WORDS, row, 4 * start) for row in x]
+            for number in range(start, min(count, start + 4)):
+                weights = words(number)
+                for t, activations in enumerate(loaded):
+                    lane = k.shuffle(activations, activations, [number - start] * 4)
+                    for p, weight in enumerate(weights):
+                        sums[t][p] = self.dot(k, sums[t][p], weight, lane, largest)
+        return sums
+
+    def dot(self, k: Builder, total: Val, weights: Val, activations: Val, largest: int) -> Val:
+        return k.intrinsic(
+            "llvm.aarch64.neon.sdot.v4i32.v16i8", WORDS, total, weights.bits(BYTES), activations.bits(BYTES)
+        )
+
+
+@dataclass(frozen=True)
+class NeonI8mm(NeonDotprod):
+    """FEAT_I8MM: SMMLA multiplies two rows by two tokens, eight bytes each; a last odd token goes by SDOT."""
+
+    name: str = "neon-i8mm"
+    features: str = "+neon,+dotprod,+i8mm"
+    tiles: Tiles = field(default_factory=lambda: tiles_of("neon-i8mm"))
+
+    def multiply(self, k: Builder, words: Words, count: int, x: list[Val], totals: Totals, largest: int) -> Totals:
+        if len(x) == 1:
+            return NeonDotprod.multiply(self, k, words, count, x, totals, largest)
+        paired = range(0, len(x) - 1, 2)
+        # [pair][panel][half]: rows 2h and 2h + 1 of a panel by two tokens, row by row
+        sums = [
+            [[_zip(k, totals[t][p], totals[t + 1][p], half) for half in (0, 1)] for p in range(len(totals[0]))]
+            for t in paired
+        ]
+        last = [list(row) for row in totals[len(x) // 2 * 2 :]]
+        for start in range(0, count, 4):
+            loaded = [k.load(WORDS, row, 4 * start) for row in x]
+            for number in range(start, start + 4, 2):
+                weights = list(zip(words(number), words(number + 1), strict=True))
+                mixed = [[_zip(k, *pair, half) for half in (0, 1)] for pair in weights]
+                for which, t in enumerate(paired):
+                    tokens = _two_tokens(k, loaded[t], loaded[t + 1], (number - start) // 2)
+                    for p, halves in enumerate(mixed):
+                        held = sums[which][p]
+                        sums[which][p] = [_smmla(k, s, w, tokens) for s, w in zip(held, halves, strict=True)]
+                for row, activations in zip(last, loaded[len(x) // 2 * 2 :], strict=True):
+                    for n, both in enumerate(zip(*weights, strict=True), number - start):
+                        lane = k.shuffle(activations, activations, [n] * 4)
+                        row[:] = [self.dot(k, s, w, lane, largest) for s, w in zip(row, both, strict=True)]
+        finished = [[k.shuffle(*halves, list(lanes)) for halves in pair] for pair in sums for lanes in (EVEN, ODD)]
+        return [*finished, *last]
+
+
+EVEN, ODD = (0, 2, 4, 6), (1, 3, 5, 7)
+
+
+def _zip(k: Builder, first: Val, second: Val, half: int) -> Val:
+    """Lanes of two vectors in turn: of their lower or upper half (ZIP1, ZIP2)."""
+    return k.shuffle(first, second, [[0, 4, 1, 5], [2, 6, 3, 7]][half])
+
+
+def _two_tokens(k: Builder, first: Val, second: Val, half: int) -> Val:
+    """Eight bytes of one token, then eight of another."""
+    return k.shuffle(first.bits(PAIRS), second.bits(PAIRS), [half, 2 + half])
+
+
+def _smmla(k: Builder, total: Val, rows: Val, tokens: Val) -> Val:
+    """total + two rows times two tokens: [row 0 token 0, row 0 token 1, row 1 token 0, row 1 token 1]."""
+    return k.intrinsic("llvm.aarch64.neon.smmla.v4i32.v16i8", WORDS, total, rows.bits(BYTES), tokens.bits(BYTES))
+
+
+def _widened_half(k: Builder, values: Val, half: int) -> Val:
+    """The lower or upper eight of sixteen signed bytes, as 16 bits."""
+    return k.shuffle(values, values, list(range(8 * half, 8 * half + 8))).sext(HALVES)
+
+
+def _add_four(k: Builder, low: Val, high: Val) -> Val:
+    """Sums of each four neighbours of sixteen 16-bit values."""
+    pairs = [k.intrinsic("llvm.aarch64.neon.saddlp.v4i32.v8i16", WORDS, half) for half in (low, high)]
+    return k.intrinsic("llvm.aarch64.neon.addp.v4i32", WORDS, *pairs)
+
+
+def arm_targets(cpu: str, has: dict[str, bool]) -> list[Target]:
+    """The targets that a 64-bit Arm CPU of this name with these extensions ("dotprod", "i8mm") can run, best first."""
+    found: list[Target] = []
+    if has.get("dotprod") and has.get("i8mm"):
+        found.append(NeonI8mm(cpu=cpu))
+    if has.get("dotprod"):
+        found.append(NeonDotprod(cpu=cpu))
+    return [*found, Neon(), Target(features="+neon")]
