@@ -6,7 +6,6 @@ the ids of the others. That is several times quicker than the library's own way 
 
 import codecs
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -14,18 +13,12 @@ from sporelm.errors import RequestError
 from sporelm.text.cutter import Cutter
 from sporelm.text.fragments import Fragments
 from sporelm.text.token_bytes import byte_alphabet
+from sporelm.text.tokenizer import Encoded
 
 _MAX_KNOWN_CHARACTERS = 1 << 22  # what the memory of pieces may hold; then it begins anew
 _NO_UTF8 = 0xFF  # a byte that no text holds stands between pieces while they are spelled
 _SPELLING = "".join("\n" if byte == _NO_UTF8 else sign for byte, sign in sorted(byte_alphabet().items()))
 SPACE = "▁"
-
-
-@dataclass(frozen=True)
-class Encoded:
-    """What an engine gives back, in the shape of the `tokenizers` library."""
-
-    ids: list[int]
 
 
 class Merging:

@@ -7,7 +7,7 @@ knows by the model's name which tokens take the spaces around them. Both rules a
 from dataclasses import dataclass
 
 from sporelm.text.fragments import Fragments, SpecialText
-from sporelm.text.gguf_bpe import CONTROL, UNKNOWN, USER_DEFINED, Vocabulary
+from sporelm.text.gguf_vocabulary import CONTROL, UNKNOWN, USER_DEFINED, Vocabulary
 from sporelm.text.special_tokens import SpecialTokens, stop_ids
 
 # Ends of turns and marks of "fill in the middle", control tokens whatever their type says.
@@ -97,6 +97,10 @@ def roles_of(vocabulary: Vocabulary) -> Roles:
     defined = {i for i in vocabulary.special if vocabulary.types[i] == USER_DEFINED}
     named = {vocabulary.ids[text] for text in _CONTROL_TEXTS if text in vocabulary.ids}
     shown = {vocabulary.ids[text] for text in _SHOWN_TEXTS if text in vocabulary.ids}
+    ids = vocabulary.ids
+    if "</s>" in ids and ("<|tool_response>" in ids or "<|plamo:eos|>" in ids):  # there it is HTML
+        named.discard(ids["</s>"])
+        control.discard(ids["</s>"])
     control = (control | named) - shown
     defined = (defined | shown) - control
     texts = {i: _special_text(vocabulary, i) for i in control | defined}

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from sporelm.text.gguf_bpe import Vocabulary
 from sporelm.text.gguf_roles import Roles, chat_templates, flag, named_ids, roles_of, special_tokens_of
+from sporelm.text.gguf_vocabulary import Vocabulary
 from sporelm.text.scored_merges import SPACE, ScoredMerges
 from sporelm.text.sentencepiece_engine import SentencePieceEngine
 from sporelm.text.token_bytes import ByteDecoding, bytes_of_sentencepiece

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 
 from sporelm.text.charsmap import Replacements, read_charsmap
-from sporelm.text.gguf_bpe import USER_DEFINED, Vocabulary
 from sporelm.text.gguf_roles import chat_templates, flag, named_ids, roles_of, special_tokens_of
 from sporelm.text.gguf_spm import check_lengths, piece_decoding, scores_of
+from sporelm.text.gguf_vocabulary import USER_DEFINED, Vocabulary
 from sporelm.text.scored_merges import SPACE
 from sporelm.text.sentencepiece_engine import SentencePieceEngine
 from sporelm.text.tokenizer import Tokenizer

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from sporelm.text.gguf_bpe import Vocabulary
 from sporelm.text.gguf_roles import chat_templates, flag, named_ids, roles_of, special_tokens_of
 from sporelm.text.gguf_spm import check_lengths, piece_decoding
+from sporelm.text.gguf_vocabulary import Vocabulary
 from sporelm.text.sentencepiece_engine import SentencePieceEngine
 from sporelm.text.token_bytes import CleanedDecoding
 from sporelm.text.tokenizer import Tokenizer

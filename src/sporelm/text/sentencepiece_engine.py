@@ -1,17 +1,10 @@
 """From a text to ids by the rules of SentencePiece: special tokens, spaces, then the model's pieces."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
 
 from sporelm.text.fragments import Fragments
-
-
-@dataclass(frozen=True)
-class Encoded:
-    """What an engine gives back, in the shape of the `tokenizers` library."""
-
-    ids: list[int]
+from sporelm.text.tokenizer import Encoded
 
 
 class Pieces(Protocol):

@@ -1,11 +1,19 @@
 """The tokenizer every part of the program uses: text to ids, ids to text."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from sporelm.errors import ModelFileError, RequestError
 from sporelm.text.special_tokens import SpecialTokens
 from sporelm.text.token_bytes import Decoding
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """What our own engines give back, in the shape of the `tokenizers` library."""
+
+    ids: list[int]
 
 
 class Tokenizer:
@@ -29,7 +37,7 @@ class Tokenizer:
         label: str,
     ) -> None:
         """
-        parsing          a `tokenizers.Tokenizer` that recognises special tokens in text
+        parsing          a `tokenizers.Tokenizer`, or an engine of ours, that recognises special tokens in text
         make_plain       builds its twin that takes them for plain text; called when first needed
         vocab_size       one more than the highest id
         missing_bytes    bytes that no token can write: text that holds one is refused rather than silently shortened
