@@ -11,12 +11,11 @@ from typing import Any
 
 from sporelm.errors import ModelFileError, UnsupportedModel
 from sporelm.text.bpe_engine import SPACE, BpeEngine, Merging
-from sporelm.text.gguf_vocabulary import CONTROL, UNKNOWN, USER_DEFINED, Vocabulary
+from sporelm.text.gguf_roles import chat_templates, flag, named_ids, roles_of, special_tokens_of
+from sporelm.text.gguf_vocabulary import Vocabulary
 from sporelm.text.pre_tokenizers import PreTokenizer, cutter_of, pre_tokenizer
 from sporelm.text.token_bytes import ByteDecoding, byte_alphabet, bytes_of_byte_level, bytes_of_sentencepiece
 from sporelm.text.tokenizer import Tokenizer, one_line
-
-__all__ = ["CONTROL", "UNKNOWN", "USER_DEFINED", "Vocabulary", "tokenizer_of_gguf"]
 
 log = logging.getLogger(__name__)
 
@@ -32,8 +31,6 @@ def tokenizer_of_gguf(metadata: Mapping[str, Any], label: str) -> Tokenizer:
 
     Raises ModelFileError for a damaged vocabulary, UnsupportedModel for another kind or an unknown pre-tokenizer.
     """
-    from sporelm.text.gguf_roles import chat_templates, flag, named_ids, roles_of, special_tokens_of
-
     pre = _pre_tokenizer(metadata, label)
     vocabulary = Vocabulary(metadata, label)
     roles = roles_of(vocabulary)

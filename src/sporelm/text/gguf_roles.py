@@ -98,7 +98,7 @@ def roles_of(vocabulary: Vocabulary) -> Roles:
     named = {vocabulary.ids[text] for text in _CONTROL_TEXTS if text in vocabulary.ids}
     shown = {vocabulary.ids[text] for text in _SHOWN_TEXTS if text in vocabulary.ids}
     ids = vocabulary.ids
-    if "</s>" in ids and ("<|tool_response>" in ids or "<|plamo:eos|>" in ids):  # there it is HTML
+    if "</s>" in ids and ("<|tool_response>" in ids or "<|plamo:eos|>" in ids):  # as in HTML there
         named.discard(ids["</s>"])
         control.discard(ids["</s>"])
     control = (control | named) - shown

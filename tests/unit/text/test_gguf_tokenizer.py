@@ -87,6 +87,11 @@ def test_texts_that_mark_turns_are_control_whatever_their_type() -> None:
     assert tokenizer.encode(text)[1:] == [258, 259, 260]
     assert set(tokenizer.encode(text, parse_special=False)).isdisjoint({258, 259, 260})
     assert tokenizer.stop_ids == {258, 259}
+    # In vocabularies with that marker </s> is HTML; elsewhere it ends a text.
+    for marker, kept in (("<|tool_response>", False), ("<other>", True)):
+        tokens = [*BYTES, "ab", "abc", "</s>", marker]
+        tokenizer = tokenizer_of_gguf(metadata(tokens=tokens, token_type=np.ones(len(tokens), np.int32)), "small")
+        assert (tokenizer.encode("</s>") == [258]) is kept
 
 
 def test_a_second_encoding_gives_the_same_and_threads_may_share(vocabs: dict[str, Tokenizer]) -> None:
