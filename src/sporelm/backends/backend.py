@@ -1,6 +1,6 @@
 """The verbs of a back-end."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -37,7 +37,7 @@ class WeightArray(Protocol):
     @property
     def blocks(self) -> np.ndarray: ...  # uint8
 
-    def dequantize(self) -> np.ndarray: ...  # float32, logical shape
+    def dequantize(self) -> np.ndarray: ...  # float32, logical shape, the caller's own
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,18 @@ class Placement:
 
     offsets: Mapping[int, int]
     nbytes: int
+
+
+class Place(Protocol):
+    """Places the values of the graph that is being made runnable; for back-ends that keep them in an arena."""
+
+    def __call__(self, nbytes_of: Callable[[Spec], int], row_by_row: Collection[str] = ()) -> Placement:
+        """An offset for each value, those alive together apart.
+
+        nbytes_of    bytes that a value of a spec takes, symbols at their highest
+        row_by_row   ops whose calls follow one another without a barrier, row by row: what one of a series reads is
+                     kept until the series ends
+        """
 
 
 class Program(Protocol):
@@ -63,7 +75,6 @@ class Backend(Protocol):
 
     name: str
     rules: tuple[str, ...]  # rewriting rules of `sporelm.plan.rules` that pay on this device
-    row_by_row: frozenset[str]  # ops whose calls may follow one another without a barrier, row by row
     regimes: Mapping[str, int]  # name -> most tokens of a step, rising; the last is the largest step allowed
 
     def probe(self) -> Ready | Missing:
@@ -93,6 +104,9 @@ class Backend(Protocol):
     def page_bytes(self, kv_heads: int, head_dim: int, dtype: ElementType) -> int:
         """Bytes of one page of such a cache."""
 
+    def free_bytes(self) -> int | None:
+        """Bytes that can still be taken of the device's own memory; None where that is the host's, or is unknown."""
+
     def export_pages(self, cache: Tensor, pages: Sequence[int]) -> np.ndarray:
         """Those pages in canonical form: [len(pages), 2, kv_heads, 64, head_dim]."""
 
@@ -114,17 +128,14 @@ class Backend(Protocol):
     def is_plain(self, tensor: Tensor) -> bool:
         """Whether `to_numpy` can read it: it is neither a packed weight, nor a cache, nor rows rounded to int8."""
 
-    def value_bytes(self, spec: Spec) -> int:
-        """Bytes that a value of this spec takes in the arena, symbols at their highest."""
-
     def kernel(self, call: Call, regime: str) -> Any | None:
         """The kernel for a call in a regime; None means "not mine": the reference runs it, and `doctor` counts it."""
 
     def compile(self, graph: Graph) -> Program | None:
         """Take a whole graph, as vendors with a graph engine may; None leaves it to `kernel` and `program`."""
 
-    def program(self, graph: Graph, placement: Placement, regime: str) -> Program:
-        """Make a graph runnable for steps of one regime."""
+    def program(self, graph: Graph, regime: str, place: Place) -> Program:
+        """Make a graph runnable for steps of one regime; `place` is there for those who want an arena."""
 
     def limits(self) -> Mapping[str, float]:
         """Measured now: stream_bytes_s, int8_dot_ops_s, f32_ops_s."""

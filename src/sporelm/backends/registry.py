@@ -12,6 +12,7 @@ from sporelm.errors import BackendError, SporeError
 OWN = {
     "cpu": "sporelm.backends.cpu:CpuBackend",
     "reference": "sporelm.backends.reference:ReferenceBackend",
+    "torch": "sporelm.backends.torch:TorchBackend",
 }
 
 

@@ -71,7 +71,7 @@ def sequences_inside(q: Any, cache: Any, starts: Any, lengths: Any, pages: Any, 
 
 @op(stored, updates=("cache",), indices=slots_inside)
 def store_kv(k, v, cache, slots):  # k, v [tokens, kv_heads * head_dim], slots int32 [tokens]
-    """Write each row's keys and values to its slot."""
+    """Write each row's keys and values to its slot; two rows of a step never share one."""
     page, offset = slots // PAGE, slots % PAGE
     shape = (len(k), cache.shape[2], cache.shape[4])
     cache[page, 0, :, offset] = k.reshape(shape)
@@ -79,7 +79,7 @@ def store_kv(k, v, cache, slots):  # k, v [tokens, kv_heads * head_dim], slots i
     return ()
 
 
-@op(attended, indices=sequences_inside)
+@op(attended, indices=sequences_inside, host=("starts", "lengths"))
 def attention(q, cache, starts, lengths, pages, *, scale, window=None):
     """Causal softmax(q k / sqrt) v of each sequence's rows over its own pages, grouped queries (Ainslie et al. 2023).
 

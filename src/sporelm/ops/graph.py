@@ -46,6 +46,10 @@ class Call:
         """The arguments that this call changes in place."""
         return list(leaves([self.args[index] for index in self.op.updates]))
 
+    def host(self) -> list[Any]:
+        """The arguments that a back-end may read on the host before it begins."""
+        return [self.args[index] for index in self.op.host]
+
     def __repr__(self) -> str:
         return f"{', '.join(map(str, self.results))} = {self.op.name}{self.args}{dict(self.options) or ''}"
 
@@ -84,9 +88,11 @@ class Graph:
         """Raise GraphError unless the graph is legal; return it otherwise.
 
         Legal: every value is defined before its use and once; results have the specs that the op's rule gives;
-        only constants are updated in place (state outlives a step, a step's values do not); outputs are defined.
+        only constants are updated in place (state outlives a step, a step's values do not); what an op reads on the
+        host is an input or a constant; outputs are defined.
         """
-        defined = {id(value) for value in self.inputs.values()}
+        given = {id(value) for value in self.inputs.values()}
+        defined = set(given)
         for number, call in enumerate(self.calls):
             where = f"call {number} ({call.op.name})"
             for value in call.values():
@@ -97,6 +103,9 @@ class Graph:
                 raise GraphError(f"{where} claims {call.results}, its rule gives {specs}; record it anew")
             if any(isinstance(value, Value) for value in call.updated()):
                 raise GraphError(f"{where} updates a traced value in place; only state may be updated")
+            for value in call.host():
+                if isinstance(value, Value) and id(value) not in given:
+                    raise GraphError(f"{where} reads {value} on the host, where only inputs are known; make it one")
             for value in call.results:
                 if id(value) in defined:
                     raise GraphError(f"{where} defines {value} a second time")

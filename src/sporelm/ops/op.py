@@ -19,7 +19,8 @@ class Op:
 
     `meaning` is its definition on numpy arrays, `rule` gives the specs of its results from the specs of its
     arguments, `updates` names the arguments that it changes in place, `indices` reads the arguments that point into
-    others and raises OpError where one points outside.
+    others and raises OpError where one points outside. `host` names the arguments that say how much there is to do:
+    they are inputs or constants of a graph, never results of calls, so that a back-end knows them before it begins.
     """
 
     def __init__(
@@ -28,6 +29,7 @@ class Op:
         rule: ShapeRule,
         updates: tuple[str, ...],
         indices: IndexCheck | None = None,
+        host: tuple[str, ...] = (),
     ) -> None:
         self.name = meaning.__name__
         self.meaning = meaning
@@ -40,6 +42,7 @@ class Op:
         )
         self.option_names = frozenset(p.name for p in parameters if p.kind is Parameter.KEYWORD_ONLY)
         self.updates = tuple(self.arguments.index(name) for name in updates)
+        self.host = tuple(self.arguments.index(name) for name in host)
         update_wrapper(self, meaning)
 
     def __call__(self, *args: Any, **options: Any) -> Any:
@@ -73,12 +76,16 @@ class Op:
 
 
 def op(
-    rule: ShapeRule, *, updates: tuple[str, ...] = (), indices: IndexCheck | None = None
+    rule: ShapeRule,
+    *,
+    updates: tuple[str, ...] = (),
+    indices: IndexCheck | None = None,
+    host: tuple[str, ...] = (),
 ) -> Callable[[Callable[..., Any]], Op]:
     """Make a numpy meaning an op, found by name in `ALL`."""
 
     def declare(meaning: Callable[..., Any]) -> Op:
-        declared = Op(meaning, rule, updates, indices)
+        declared = Op(meaning, rule, updates, indices, host)
         ALL[declared.name] = declared
         return declared
 

@@ -1,6 +1,6 @@
 """Plan: one traced graph made runnable, with one program per regime (one token, few, many)."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from threading import Lock
 from typing import Any
@@ -110,8 +110,14 @@ class Plan:
             return whole, 0
 
         def native(part: Graph) -> tuple[Program, int]:
-            placement = placement_of(part, self.backend)
-            return self.backend.program(part, placement, regime), placement.nbytes
+            placed: list[Placement] = []
+
+            def place(nbytes_of: Callable[[Spec], int], row_by_row: Collection[str] = ()) -> Placement:
+                placed.append(placement_of(part, nbytes_of, row_by_row))
+                return placed[-1]
+
+            program = self.backend.program(part, regime, place)
+            return program, sum(placement.nbytes for placement in placed)
 
         if all(self.backend.kernel(call, regime) is not None for call in graph.calls):
             return native(graph)
@@ -250,8 +256,8 @@ def lifetimes(graph: Graph, row_by_row: Collection[str] = ()) -> dict[int, tuple
     return lives
 
 
-def placement_of(graph: Graph, backend: Backend) -> Placement:
+def placement_of(graph: Graph, nbytes_of: Callable[[Spec], int], row_by_row: Collection[str] = ()) -> Placement:
     """Where each value of a graph lies in one arena, with the sizes that the back-end gives values."""
-    lives = lifetimes(graph, backend.row_by_row)
-    placed = place([Lifetime(backend.value_bytes(value.spec), first, last) for value, first, last in lives.values()])
+    lives = lifetimes(graph, row_by_row)
+    placed = place([Lifetime(nbytes_of(value.spec), first, last) for value, first, last in lives.values()])
     return Placement(dict(zip(lives, placed.offsets, strict=True)), placed.nbytes)

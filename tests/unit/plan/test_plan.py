@@ -26,7 +26,6 @@ class Regimes(ReferenceBackend):
     """The reference with three regimes, real sizes, and a list of the programs it was asked for."""
 
     regimes: Mapping[str, int] = {"one": 1, "few": 4, "many": 16}
-    row_by_row = frozenset({"add"})
 
     def __init__(self) -> None:
         super().__init__()
@@ -35,9 +34,9 @@ class Regimes(ReferenceBackend):
     def value_bytes(self, spec: Spec) -> int:
         return int(np.prod(spec.bound)) * spec.dtype.nbytes
 
-    def program(self, graph: Graph, placement: Any, regime: str) -> Any:
-        self.asked.append((regime, graph, placement))
-        return super().program(graph, placement, regime)
+    def program(self, graph: Graph, regime: str, place: Any) -> Any:
+        self.asked.append((regime, graph, place(self.value_bytes, {"add"})))
+        return super().program(graph, regime, place)
 
 
 def twice_and_more(x: Any, rows: Any) -> dict[str, Any]:

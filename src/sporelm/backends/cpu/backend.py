@@ -8,7 +8,7 @@ import llvmlite
 import numpy as np
 
 from sporelm import settings
-from sporelm.backends.backend import Placement, Program, Ready, WeightArray
+from sporelm.backends.backend import Place, Placement, Program, Ready, WeightArray
 from sporelm.backends.context import Context
 from sporelm.backends.cpu import targets
 from sporelm.backends.cpu.formats import FORMATS, Panels
@@ -155,6 +155,9 @@ class CpuBackend:
     def page_bytes(self, kv_heads: int, head_dim: int, dtype: ElementType) -> int:
         return Pages(head_dim, dtype.name).page_bytes(kv_heads)
 
+    def free_bytes(self) -> None:
+        return None  # the host's memory
+
     def _page_arrays(self, cache: Tensor) -> tuple[np.ndarray, np.ndarray]:
         """Views [pages, kv_heads, ...] of the keys [.., head_dim, 64] and the values [.., 64, head_dim]."""
         count, _, kv_heads, _, head_dim = cache.shape
@@ -209,16 +212,14 @@ class CpuBackend:
         kinds = {getattr(value.dtype, "activation", "float") for value in leaves(args[1:])} & ROW_FORMATS.keys()
         return (quantize_rows(args[0], activation=kinds.pop()), *args[1:]) if kinds else args
 
-    def value_bytes(self, spec: Spec) -> int:
-        return value_bytes(spec)
-
     def kernel(self, call: Call, regime: str) -> Any | None:
         return RULES.get(call.op.name)
 
     def compile(self, graph: Graph) -> Program | None:
         return None
 
-    def program(self, graph: Graph, placement: Placement, regime: str) -> CpuProgram:
+    def program(self, graph: Graph, regime: str, place: Place) -> CpuProgram:
+        placement = place(value_bytes, self.row_by_row)
         program = CpuProgram(graph, placement, self.compiler, self.team, FEW, self.context)
         self.compiler.rest()
         return program

@@ -1,0 +1,270 @@
+"""A back-end made of functions, one for each op, on the arrays of a library much like numpy.
+
+What is left to a subclass: the functions, how arrays come in and go out, and how weights are packed. Running ops
+eagerly, replaying graphs, views, pages, contexts and leaks are here.
+"""
+
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from time import perf_counter
+from typing import Any, cast
+
+import numpy as np
+
+from sporelm.backends.backend import Backend, Place, Program
+from sporelm.backends.context import Context, Resource
+from sporelm.backends.meaning import contiguous_arguments, mapped, run_gap
+from sporelm.errors import BackendError
+from sporelm.ops import ALL, Call, Graph, Op, Value
+from sporelm.ops.attention import PAGE
+from sporelm.ops.op import leaves
+from sporelm.tensor.dtype import DType, ElementType, dtype_of
+from sporelm.tensor.layout import Layout
+from sporelm.tensor.tensor import Tensor, seen_through
+
+SIDE = 768  # of the square product that measures float32 arithmetic
+
+
+class PageMemory(Resource):
+    """The caches of a page pool, freed together."""
+
+    def __init__(self, context: Context, caches: list[Any]) -> None:
+        super().__init__(context, f"{len(caches[0])} pages of {len(caches)} layers")
+        self.caches = caches
+
+    def release(self) -> None:
+        self.caches = []
+
+
+@dataclass(frozen=True)
+class Pages:
+    """The storage of a cache: one layer of a page pool."""
+
+    memory: PageMemory
+    layer: int
+    shape: tuple[int, ...]
+
+    @property
+    def values(self) -> Any:
+        """[pages, 2, kv_heads, PAGE, head_dim]. Raises ContextError once the pool is freed."""
+        self.memory.check()
+        return self.memory.caches[self.layer]
+
+
+class FunctionBackend(ABC):
+    """Ops by `functions`; a tensor's storage is what the subclass's `load` or `pack` made, and has a `shape`.
+
+    A function takes what its op's numpy meaning takes, in the same order, with `of` of each tensor in place of arrays;
+    arguments that the op reads on the host come as numpy arrays. It returns its result, or a tuple of several, and
+    changes in place what the op changes. An op without a function is a gap, which the reference fills where it can.
+    """
+
+    name: str
+    rules: tuple[str, ...] = ()
+    regimes: Mapping[str, int] = {"any": 512}  # functions take arrays of any length: one program serves all steps
+    functions: Mapping[str, Callable[..., Any]]  # by the op's name
+
+    def __init__(self) -> None:
+        self.context = Context(self.name)
+
+    # ---- what a subclass gives, or may change
+
+    @abstractmethod
+    def load(self, array: np.ndarray) -> Any:
+        """A copy of an array as the functions take it."""
+
+    @abstractmethod
+    def read(self, stored: Any) -> np.ndarray:
+        """What `load` or a function made, as an array."""
+
+    @abstractmethod
+    def zeros(self, shape: tuple[int, ...], dtype: DType) -> Any:
+        """A cache, as the functions take it."""
+
+    @abstractmethod
+    def is_plain(self, tensor: Tensor) -> bool:
+        """Whether `read` can read it: it is neither a packed weight, nor a cache, nor rows rounded to int8."""
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Around each op and each step: for a device that must be made current, or a number of threads."""
+        yield
+
+    def free_bytes(self) -> int | None:
+        return None
+
+    def synchronize(self) -> None:
+        return None
+
+    # ---- tensors
+
+    def tensor(self, array: np.ndarray) -> Tensor:
+        self.context.check()
+        return Tensor(dtype_of(array), Layout.contiguous(array.shape), self.load(array), self)
+
+    def to_numpy(self, tensor: Tensor) -> np.ndarray:
+        self.context.check()
+        if not self.is_plain(tensor):
+            raise BackendError(f"{tensor} has a layout of its own; export it instead of reading it")
+        array = self.read(tensor.storage)
+        return array if whole(tensor) else seen_through(np.ascontiguousarray(array).reshape(-1), tensor.layout)
+
+    def contiguous(self, tensor: Tensor) -> Tensor:
+        if whole(tensor):
+            return tensor
+        if not self.is_plain(tensor):
+            raise BackendError(f"{tensor} is a view of a packed weight, a cache or rounded rows; pass the whole tensor")
+        return self.tensor(self.to_numpy(tensor))
+
+    def of(self, stored: Any) -> Any:
+        """What the functions take of a tensor's storage. Raises ContextError for pages that were freed."""
+        return stored.values if isinstance(stored, Pages) else stored
+
+    # ---- pages, in canonical form
+
+    def page_pool(self, count: int, heads: Sequence[tuple[int, int]], dtype: ElementType) -> list[Tensor]:
+        assert isinstance(dtype, DType)
+        shapes = [(count, 2, kv_heads, PAGE, head_dim) for kv_heads, head_dim in heads]
+        memory = PageMemory(self.context, [self.zeros(shape, dtype) for shape in shapes])
+        return [
+            Tensor(dtype, Layout.contiguous(shape), Pages(memory, layer, shape), self)
+            for layer, shape in enumerate(shapes)
+        ]
+
+    def free_pages(self, caches: Sequence[Tensor]) -> None:
+        for cache in caches:
+            cache.storage.memory.free()
+
+    def page_bytes(self, kv_heads: int, head_dim: int, dtype: ElementType) -> int:
+        return 2 * kv_heads * PAGE * head_dim * dtype.nbytes
+
+    def export_pages(self, cache: Tensor, pages: Sequence[int]) -> np.ndarray:
+        return self.read(self.of(cache.storage)[list(pages)])
+
+    def import_pages(self, cache: Tensor, pages: Sequence[int], canonical: np.ndarray) -> None:
+        self.of(cache.storage)[list(pages)] = self.load(canonical)
+
+    # ---- running
+
+    def function(self, op: Op) -> Callable[..., Any] | None:
+        """What computes an op; None: the reference does."""
+        return self.functions.get(op.name)
+
+    def lacks(self) -> list[str]:
+        return sorted(name for name, op in ALL.items() if self.function(op) is None)
+
+    def kernel(self, call: Call, regime: str) -> Callable[..., Any] | None:
+        return self.function(call.op)
+
+    def compile(self, graph: Graph) -> Program | None:
+        return None
+
+    def program(self, graph: Graph, regime: str, place: Place) -> Program:
+        return FunctionProgram(graph, self)
+
+    def run(self, op: Op, args: Sequence[Any], options: Mapping[str, Any]) -> Any:
+        self.context.check()
+        itself = cast("Backend", self)  # once a subclass gave the other verbs
+        args = contiguous_arguments(itself, op, args)
+        specs = op.check(args, options)
+        function = self.function(op)
+        if function is None:
+            return run_gap(itself, op, args, options)
+
+        def value(tensor: Tensor, on_host: bool) -> Any:
+            return self.to_numpy(tensor) if on_host else self.of(tensor.storage)
+
+        with self.running():
+            results = called(function, op, args, options, value)
+        tensors = tuple(
+            Tensor(spec.dtype, Layout.contiguous(spec.bound), result, self)
+            for spec, result in zip(specs, results, strict=True)
+        )
+        return tensors[0] if len(tensors) == 1 else tensors or None
+
+    def limits(self) -> Mapping[str, float]:
+        """What the library reaches: reading 64 MB, and a float32 product; integers have none of their own."""
+        block, square = (self.load(np.ones(shape, np.float32)) for shape in (1 << 24, (SIDE, SIDE)))
+        with self.running():
+            read, multiply = self._seconds(block.sum), self._seconds(lambda: square @ square)
+        flops = 2 * SIDE**3 / multiply
+        return {"stream_bytes_s": (1 << 26) / read, "int8_dot_ops_s": flops, "f32_ops_s": flops}
+
+    def _seconds(self, work: Callable[[], Any]) -> float:
+        """The shortest of five times."""
+        taken = []
+        for _ in range(5):
+            self.synchronize()
+            began = perf_counter()
+            work()
+            self.synchronize()
+            taken.append(perf_counter() - began)
+        return min(taken)
+
+    def close(self) -> None:
+        """End the context. Programs and caches that somebody still holds are freed, and reported as leaks."""
+        if leaks := self.context.close():
+            warnings.warn(f"back-end {self.name} was closed before {'; '.join(leaks)}", ResourceWarning, stacklevel=2)
+
+
+class FunctionProgram(Resource):
+    """A graph replayed call by call; a value is dropped after its last use."""
+
+    def __init__(self, graph: Graph, backend: FunctionBackend) -> None:
+        self.graph, self.backend = graph, backend
+        self._functions = [backend.function(call.op) for call in graph.calls]
+        outputs = {id(value) for value in graph.outputs.values()}
+        host, device = set[int](), set(outputs)  # inputs that only the host reads need not go to the device
+        for call in graph.calls:
+            for index, arg in enumerate(call.args):
+                (host if index in call.op.host else device).update(map(id, leaves((arg,))))
+        self._host = {name for name, value in graph.inputs.items() if id(value) in host}
+        self._device = {name for name, value in graph.inputs.items() if id(value) in device}
+        kept, self._last = set(outputs), list[set[int]]()
+        for call in reversed(graph.calls):
+            ending = {id(value) for value in (*call.values(), *call.results)} - kept
+            self._last.insert(0, ending)
+            kept |= ending
+        super().__init__(backend.context, f"program of {len(graph.calls)} calls")
+
+    def run(self, arrays: Mapping[str, np.ndarray], extents: Mapping[str, int]) -> dict[str, np.ndarray]:
+        self.check()
+        backend, inputs = self.backend, self.graph.inputs
+        with backend.running():
+            host = {id(inputs[name]): arrays[name] for name in self._host}
+            values = {id(inputs[name]): backend.load(arrays[name]) for name in self._device}
+
+            def value(given: Any, on_host: bool) -> Any:
+                if isinstance(given, Value):
+                    return (host if on_host else values)[id(given)]
+                return backend.to_numpy(given) if on_host else backend.of(given.storage)
+
+            for call, function, ending in zip(self.graph.calls, self._functions, self._last, strict=True):
+                results = called(function, call.op, call.args, call.options, value)
+                values.update({id(made): result for made, result in zip(call.results, results, strict=True)})
+                for key in ending:
+                    values.pop(key, None)
+            return {name: backend.read(values[id(value)]) for name, value in self.graph.outputs.items()}
+
+    def release(self) -> None:
+        self.graph = Graph()  # it holds the constants
+
+
+def called(
+    function: Any, op: Op, args: Sequence[Any], options: Mapping[str, Any], value: Callable[..., Any]
+) -> tuple[Any, ...]:
+    """The results of an op's function on `value(argument, on_host=...)`, always as a tuple."""
+    given: list[Any] = []
+    for index, arg in enumerate(args):
+        given += mapped((arg,), partial(value, on_host=index in op.host))
+    results = function(*given, **options)
+    return results if type(results) is tuple else (results,)  # a named tuple is one result
+
+
+def whole(tensor: Tensor) -> bool:
+    """Whether a tensor shows all of its storage as it is."""
+    return tensor.layout == Layout.contiguous(tuple(tensor.storage.shape))

@@ -1,0 +1,17 @@
+"""The back-end that runs on whatever PyTorch runs on; importing it imports torch, which needs `sporelm[torch]`."""
+
+from sporelm.errors import BackendError
+
+REMEDY = "pip install 'sporelm[torch]'"
+
+try:
+    import torch  # noqa: F401
+except ModuleNotFoundError as error:
+    raise BackendError(f"{error.name} is not installed: {REMEDY}") from None
+except (ImportError, OSError) as error:  # OSError: one of its libraries does not load
+    reason = " ".join(str(error).split())[:200]
+    raise BackendError(f"torch is installed but does not load ({reason}); install it anew: {REMEDY}") from error
+
+from sporelm.backends.torch.backend import TorchBackend  # noqa: E402 - it needs the torch that was looked for above
+
+__all__ = ["TorchBackend"]

@@ -1,0 +1,90 @@
+"""Torch as a back-end: memory, weights and pages on one torch.device; the ops are in `ops.py`."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+
+from sporelm.backends.backend import Missing, Ready, WeightArray
+from sporelm.backends.functions import FunctionBackend
+from sporelm.backends.torch.ops import FUNCTIONS, Weight
+from sporelm.tensor.dtype import DType
+from sporelm.tensor.layout import Layout
+from sporelm.tensor.tensor import Tensor
+
+
+class TorchBackend(FunctionBackend):
+    """Everything lies on `device`, any that torch knows by name: "cpu", "cuda", "cuda:1", or a vendor's own.
+
+    A row's result may change in its last bits with the number of rows beside it: torch's products choose their order
+    of sums by shape.
+    """
+
+    name = "torch"
+    rules = ("quantize_rows",)  # rows that several products share are rounded once
+    functions: Mapping[str, Callable[..., Any]] = FUNCTIONS
+
+    def __init__(self, threads: int | None = None, device: str = "cpu") -> None:
+        super().__init__()
+        self.threads, self.asked = threads, device
+
+    def probe(self) -> Ready | Missing:
+        try:
+            self.device = torch.zeros(1, device=self.asked).device
+        except Exception as error:  # each vendor's plug-in has errors of its own
+            reason = str(error).partition("\n")[0][:200]
+            return Missing(f"torch {torch.__version__} has no device {self.asked!r} here: {reason}; try --device cpu")
+        return Ready({"torch": torch.__version__, "device": str(self.device), "threads": str(self._wanted())})
+
+    # ---- memory
+
+    def load(self, array: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(np.array(array, order="C")).to(self.device)
+
+    def read(self, stored: torch.Tensor) -> np.ndarray:
+        return stored.cpu().numpy()
+
+    def zeros(self, shape: tuple[int, ...], dtype: DType) -> torch.Tensor:
+        return torch.zeros(shape, dtype=getattr(torch, dtype.numpy.name), device=self.device)
+
+    def is_plain(self, tensor: Tensor) -> bool:
+        return isinstance(tensor.storage, torch.Tensor)
+
+    def pack(self, weight: WeightArray) -> Tensor:
+        """Dequantized to float32; a vector is a tensor as any other."""
+        values = weight.dequantize()
+        if values.ndim == 1:
+            return self.tensor(values)
+        stored = Weight(torch.from_numpy(values).to(self.device), weight.format.activation)
+        return Tensor(weight.format, Layout.contiguous(values.shape), stored, self)
+
+    def packed_bytes(self, format: Any, shape: tuple[int, ...]) -> int:
+        return int(np.prod(shape)) * 4
+
+    def free_bytes(self) -> int | None:
+        told = getattr(torch.get_device_module(self.device), "mem_get_info", None)
+        return int(told(self.device)[0]) if told else None
+
+    # ---- running
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """The number of threads is the whole process's in torch: set while we compute, then put back."""
+        before, wanted = torch.get_num_threads(), self._wanted()
+        if before == wanted:
+            yield
+            return
+        torch.set_num_threads(wanted)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)
+
+    def _wanted(self) -> int:
+        return self.threads if self.threads and self.device.type == "cpu" else torch.get_num_threads()
+
+    def synchronize(self) -> None:
+        if self.device.type != "cpu":
+            torch.get_device_module(self.device).synchronize(self.device)

@@ -1,0 +1,170 @@
+"""Each op through plain torch: its numpy meaning, on tensors of whatever device they lie on.
+
+Nothing here names a device, waits for one, or knows of back-ends. Indices may be int32; `Weight` and `Rounded` are how
+packed weights and rounded rows lie here. Shapes are those of the meanings in `sporelm.ops`.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad, scaled_dot_product_attention
+
+from sporelm.ops.attention import PAGE
+from sporelm.ops.linear import ROW_FORMATS
+
+
+class Weight(NamedTuple):
+    """A weight matrix, dequantized once, and the activation numbers that its format multiplies."""
+
+    values: Tensor  # float32 [out, in]
+    activation: str
+
+    @property
+    def shape(self) -> torch.Size:
+        return self.values.shape
+
+
+class Rounded(NamedTuple):
+    """Rows rounded for an integer dot product, as the float32 numbers that it multiplies: [tokens, width]."""
+
+    values: Tensor
+
+    @property
+    def shape(self) -> torch.Size:
+        return self.values.shape
+
+
+# ---- rows
+
+
+def add(x: Tensor, y: Tensor) -> Tensor:
+    return x + y
+
+
+def silu_mul(gate: Tensor, up: Tensor) -> Tensor:
+    return gate / (1 + torch.exp(-gate)) * up
+
+
+def rms_norm(x: Tensor, weight: Tensor, *, eps: float) -> Tensor:
+    mean_square = x.double().square().mean(dim=-1, keepdim=True)
+    return x * (mean_square + eps).rsqrt().float() * weight
+
+
+def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, *, eps: float) -> tuple[Tensor, Tensor]:
+    total = x + residual
+    return rms_norm(total, weight, eps=eps), total
+
+
+def embedding(ids: Tensor, table: Weight) -> Tensor:
+    known = (ids >= 0) & (ids < table.shape[0])
+    found = table.values.index_select(0, ids.masked_fill(~known, 0))
+    return found.masked_fill(~known.unsqueeze(1), torch.nan)
+
+
+def select_rows(x: Tensor, wanted: Tensor) -> Tensor:
+    return x.index_select(0, wanted)
+
+
+def argmax(logits: Tensor) -> Tensor:
+    """The first of equals, as torch promises."""
+    return logits.argmax(dim=-1).masked_fill(logits.isnan().any(dim=-1), -1).int()
+
+
+def top_k(logits: Tensor, *, k: int) -> tuple[Tensor, Tensor]:
+    """By a stable sort: `torch.topk` promises no order among equals. NaN come last, as numpy sorts them."""
+    order = torch.argsort(-logits, dim=-1, stable=True)[:, :k]
+    return logits.gather(-1, order), order.int()
+
+
+# ---- products
+
+
+def quantize_rows(x: Tensor, *, activation: str = "int8/32") -> Rounded:
+    """Divisions are of tensors: by a Python number, some devices multiply by a rounded reciprocal."""
+    group = ROW_FORMATS[activation].values
+    groups = pad(x, (0, -x.shape[1] % group)).unflatten(1, (-1, group))
+    largest = groups.abs().amax(dim=-1, keepdim=True)
+    steps = torch.full_like(largest, 127)
+    inverse = steps / largest
+    integers = (groups * inverse.masked_fill(inverse.isinf(), 0)).round()
+    return Rounded((integers * (largest / steps)).flatten(1)[:, : x.shape[1]])
+
+
+def linear(x: Tensor | Rounded, weight: Weight, bias: Tensor | None = None) -> Tensor:
+    if isinstance(x, Tensor) and weight.activation in ROW_FORMATS:
+        x = quantize_rows(x, activation=weight.activation)
+    y = (x if isinstance(x, Tensor) else x.values) @ weight.values.T
+    return y if bias is None else y + bias
+
+
+def linear_group(x: Tensor | Rounded, weights: tuple[Weight, ...], biases: tuple[Any, ...] = ()) -> tuple[Tensor, ...]:
+    return tuple(linear(x, *pair) for pair in zip(weights, biases or [None] * len(weights), strict=True))
+
+
+def linear_silu_mul(x: Tensor | Rounded, gate: Weight, up: Weight) -> Tensor:
+    return silu_mul(linear(x, gate), linear(x, up))
+
+
+# ---- attention
+
+
+def rope(x: Tensor, positions: Tensor, table: Tensor, *, head_dim: int, style: str) -> Tensor:
+    rotary = table.shape[1]
+    cosines, sines = table.index_select(0, positions).unsqueeze(1).chunk(2, dim=-1)  # [tokens, 1, rotary / 2]
+    heads = x.unflatten(1, (-1, head_dim))
+    turned, rest = heads[..., :rotary], heads[..., rotary:]
+    left, right = turned.chunk(2, dim=-1) if style == "half" else (turned[..., ::2], turned[..., 1::2])
+    pairs = (left * cosines - right * sines, right * cosines + left * sines)
+    turned = torch.cat(pairs, dim=-1) if style == "half" else torch.stack(pairs, dim=-1).flatten(-2)
+    return torch.cat((turned, rest), dim=-1).flatten(1)
+
+
+def store_kv(k: Tensor, v: Tensor, cache: Tensor, slots: Tensor) -> tuple[()]:
+    page, offset = (slots // PAGE).long(), (slots % PAGE).long()
+    for half, rows in enumerate((k, v)):
+        cache[:, half][page, :, offset] = rows.unflatten(1, cache.shape[2::2]).to(cache.dtype)
+    return ()
+
+
+def rope_store(
+    q: Tensor, k: Tensor, v: Tensor, positions: Tensor, table: Tensor, cache: Tensor, slots: Tensor, **how: Any
+) -> Tensor:
+    store_kv(rope(k, positions, table, **how), v, cache, slots)
+    return rope(q, positions, table, **how)
+
+
+def attention(
+    q: Tensor, cache: Tensor, starts: Any, lengths: Any, pages: Tensor, *, scale: float, window: int | None = None
+) -> Tensor:
+    """One sequence after the other, over the pages that its rows see; `starts` and `lengths` are numpy arrays."""
+    out = torch.zeros_like(q)
+    bounds = zip(starts[:-1].tolist(), starts[1:].tolist(), lengths.tolist(), strict=True)
+    for sequence, (start, stop, length) in enumerate(bounds):
+        if start == stop:
+            continue
+        row = length - (stop - start)  # position of the first row
+        page = 0 if window is None else max(0, row - window + 1) // PAGE
+        held = cache.index_select(0, pages[sequence, page : -(-length // PAGE)])  # [pages, 2, kv_heads, PAGE, head_dim]
+        first = 0 if window is None else max(0, row - window + 1) - page * PAGE
+        held = held.permute(1, 2, 0, 3, 4).flatten(2, 3)[:, :, first : length - page * PAGE].float()
+        seen = None
+        if stop - start > 1:
+            place = torch.arange(page * PAGE + first, length, device=q.device)
+            rows = torch.arange(row, length, device=q.device).unsqueeze(1)
+            seen = place <= rows if window is None else (place <= rows) & (place > rows - window)
+        queries = q[start:stop].unflatten(1, (-1, cache.shape[4])).transpose(0, 1)  # [heads, rows, head_dim]
+        mixed = scaled_dot_product_attention(
+            queries.unsqueeze(0), *held.unsqueeze(1), attn_mask=seen, scale=scale, enable_gqa=True
+        )
+        out[start:stop] = mixed[0].transpose(0, 1).flatten(1)
+    return out
+
+
+FUNCTIONS = {
+    function.__name__: function
+    for function in (
+        *(add, silu_mul, rms_norm, add_rms_norm, embedding, select_rows, argmax, top_k, quantize_rows),
+        *(linear, linear_group, linear_silu_mul, rope, store_kv, rope_store, attention),
+    )
+}
