@@ -156,12 +156,11 @@ class SuperBlocks(_Chunk):
             here, column = k.at(panel, unit * self.kind.group_bytes), k.at(chunk, p * self.vector)
             for line in range(0, self.kind.group_bytes, 64):
                 k.prefetch(here, self.kind.group_bytes + line, 2)
-            block = self.kind.super_block(k, here)
-            for number in range(64):
-                run, w = divmod(number, self.words)
-                place = run * self.words * self.row + (p * (self.words - 1) + w) * self.vector
-                self.put(k, block.word(number), column, place)
             for run in range(self.kind.runs):
+                block = self.kind.super_block(k, k.opaque(here))  # what runs share is not kept in registers
+                for w in range(self.words):
+                    place = run * self.words * self.row + (p * (self.words - 1) + w) * self.vector
+                    self.put(k, block.word(run * self.words + w), column, place)
                 self.put(k, block.scale(run), column, self.scales + run * self.row)
             for number in range(self.kind.runs // 2):
                 self.put(k, block.pair(number), column, self.pairs + number * self.row)

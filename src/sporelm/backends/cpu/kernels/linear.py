@@ -6,11 +6,12 @@ panel stays in the nearest cache while all tokens use it.
 
 from typing import Any, NamedTuple
 
+from sporelm.backends.cpu.formats import SuperPanels
 from sporelm.backends.cpu.jit import Builder, Field, Kernel, Val
 from sporelm.backends.cpu.jit.kernel import fields
 from sporelm.backends.cpu.kernels.products import dot_panels, silu_mul
 
-AHEAD = 4096  # bytes of a panel asked for before they are read
+AHEAD = 4096  # bytes of a panel asked for before they are read; of super-blocks a whole panel (measured)
 
 
 class Shape(NamedTuple):
@@ -74,11 +75,12 @@ def finish(k: Builder, shape: Shape, sums: list[Val], bias: Val | None) -> Val:
 
 def linear_one(target: Any, shape: Shape) -> Kernel:
     """One token."""
+    supers = isinstance(shape.format, SuperPanels)
 
     def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
         with k.range(first, last) as item:
             place = locate(k, shape, f, item)
-            sums = dot_panels(k, shape.format, place.panels, [f.x], f.width, AHEAD)
+            sums = dot_panels(k, shape.format, place.panels, [f.x], f.width, f.panel_bytes if supers else AHEAD)
             k.store(finish(k, shape, [s.value for s in sums[0]], place.bias), place.out)
 
     return Kernel(f"linear_one_{shape.name}", shape.fields(), body)

@@ -59,20 +59,23 @@ def _bias(k: Builder, zero: int, record: Val) -> Val:
 
 
 def add_super_block(
-    k: Builder, kind: SuperPanels, sums: Sums, blocks: list[SuperBlock], records: list[Val], fetch: Fetch
+    k: Builder, kind: SuperPanels, sums: Sums, starts: list[Val], records: list[Val], fetch: Fetch
 ) -> None:
-    """sums += one super-block of 256 columns of each panel times each token's record; `fetch` a part before a run."""
-    totals = [[k.zero(k.vi) for _ in blocks] for _ in records]
+    """sums += the super-block at each of `starts` times each token's record; `fetch` a part before a run."""
+    totals = [[k.zero(k.vi) for _ in starts] for _ in records]
     count = 64 // kind.runs
+    blocks = [kind.super_block(k, start) for start in starts]
     for run in range(kind.runs):
         fetch(run, kind.runs)
-
-        def words(number: int, first: int = count * run) -> list[Val]:
-            return [block.word(first + number) for block in blocks]
-
+        k.keep_order()  # or LLVM would load early what later runs need, into registers that the tokens need
+        words = partial(_words, blocks, count * run)
         scales = [partial(block.scale, run) for block in blocks]
         add_run(k, kind, totals, words, scales, [k.at(record, 4 * count * run) for record in records])
     finish_super_block(k, kind, sums, totals, blocks, records)
+
+
+def _words(blocks: list[SuperBlock], first: int, number: int) -> list[Val]:
+    return [block.word(first + number) for block in blocks]
 
 
 def add_run(k: Builder, kind: SuperPanels, totals: Sums, words: Words, scales: Sequence[Vector], x: list[Val]) -> None:
@@ -130,7 +133,7 @@ def dot_panels(k: Builder, kind: Any, panels: list[Val], rows: list[Val], width:
                     k.prefetch(start, line)
 
         if isinstance(kind, SuperPanels):
-            add_super_block(k, kind, sums, [kind.super_block(k, start) for start in here], records, fetch)
+            add_super_block(k, kind, sums, here, records, fetch)
         else:
             for index in range(kind.blocks):
                 fetch(index, kind.blocks)
