@@ -24,10 +24,11 @@ class RowFormat:
 
     name: str
     values: int  # that share one scale
+    nbytes: int  # of the integers and the scale; back-ends may keep sums beside them
 
 
-INT8_32 = RowFormat("int8/32", 32)
-INT8_256 = RowFormat("int8/256", 256)
+INT8_32 = RowFormat("int8/32", 32, 36)
+INT8_256 = RowFormat("int8/256", 256, 260)
 ROW_FORMATS = {kind.name: kind for kind in (INT8_32, INT8_256)}
 
 

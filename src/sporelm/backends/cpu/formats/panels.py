@@ -13,6 +13,7 @@ class Panels:
     """A format on one target. `k_step` columns stand together in a group of `group_bytes` bytes."""
 
     name = ""
+    family = ""  # of formats whose kernels have the same tiles
     k_step = 1
 
     def __init__(self, target: Target) -> None:
@@ -48,6 +49,7 @@ class Panels:
 class FloatPanels(Panels):
     """Formats that are multiplied in f32: k-major, one vector of rows a column."""
 
+    family = "float"
     element = 4
 
     @property
@@ -80,6 +82,7 @@ class IntegerPanels(Panels):
 class BlockPanels(IntegerPanels):
     """Formats of 32-value blocks, each with a scale of its own; rows in records of `records.RECORD` bytes."""
 
+    family = "block"
     activation = "int8/32"
     blocks = 1  # blocks a group
     has_offset = False
@@ -112,6 +115,7 @@ class SuperBlock(NamedTuple):
 class SuperPanels(IntegerPanels):
     """The K-quants: super-blocks of 256 values; rows in records of `records.SUPER_RECORD` bytes."""
 
+    family = "super"
     activation = "int8/256"
     k_step = 256
     runs = 8

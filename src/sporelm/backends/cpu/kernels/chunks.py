@@ -17,11 +17,12 @@ COLUMNS = 128  # columns of a float format
 
 def chunk_of(kind: Any, tiles: Tiles) -> "Columns | Blocks | SuperBlocks":
     """How a format is unpacked."""
+    panels, tokens = tiles.many_of(kind)
     if isinstance(kind, FloatPanels):
-        return Columns(kind, tiles.float_panels, tiles.float_tokens)
+        return Columns(kind, panels, tokens)
     if isinstance(kind, SuperPanels):
-        return SuperBlocks(kind, tiles.super_panels, tiles.super_tokens)
-    return Blocks(kind, tiles.many_panels, tiles.many_tokens)
+        return SuperBlocks(kind, panels, tokens)
+    return Blocks(kind, panels, tokens)
 
 
 class _Chunk:

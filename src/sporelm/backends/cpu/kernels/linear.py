@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from sporelm.backends.cpu.formats import SuperPanels
 from sporelm.backends.cpu.jit import Builder, Field, Kernel, Val
 from sporelm.backends.cpu.jit.kernel import fields
-from sporelm.backends.cpu.kernels.products import dot_panels, silu_mul
+from sporelm.backends.cpu.kernels.products import Sums, dot_panels, silu_mul
 
 AHEAD = 4096  # bytes of a panel asked for before they are read; of super-blocks a whole panel (measured)
 
@@ -75,36 +75,52 @@ def finish(k: Builder, shape: Shape, sums: list[Val], bias: Val | None) -> Val:
 
 def linear_one(target: Any, shape: Shape) -> Kernel:
     """One token."""
+    together, _ = target.tiles.few_of(shape.format)
     supers = isinstance(shape.format, SuperPanels)
 
     def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
-        with k.range(first, last) as item:
-            place = locate(k, shape, f, item)
-            sums = dot_panels(k, shape.format, place.panels, [f.x], f.width, f.panel_bytes if supers else AHEAD)
-            k.store(finish(k, shape, [s.value for s in sums[0]], place.bias), place.out)
+        with k.range(first, last, together) as item:
+            places = locate_all(k, shape, f, item, last, together)
+            sums = _products(k, shape, places, [f.x], f.width, f.panel_bytes if supers else AHEAD)
+            _store(k, shape, places, sums, k.index(0))
 
     return Kernel(f"linear_one_{shape.name}", shape.fields(), body)
 
 
 def linear_few(target: Any, shape: Shape) -> Kernel:
     """Any number of tokens, in tiles that fit the registers; fastest for a few. The next panel is fetched meanwhile."""
-    sizes = [size for size in (8, 4, 2, 1) if size <= target.tiles.few_tokens]
-
-    def tile(k: Builder, f: Any, place: Place, token: Val, size: int) -> None:
-        rows = [k.at(f.x, (token + t) * f.x_stride) for t in range(size)]
-        # one panel after the other: two at once would halve the tokens that fit the registers
-        sums = [dot_panels(k, shape.format, [panel], rows, f.width, f.panel_bytes) for panel in place.panels]
-        for t in range(size):
-            result = finish(k, shape, [of_panel[t][0].value for of_panel in sums], place.bias)
-            k.store(result, k.at(place.out, (token + t) * place.stride))
+    together, largest = target.tiles.few_of(shape.format)
+    sizes = sorted({largest, *(size for size in (8, 4, 2, 1) if size < largest)}, reverse=True)
 
     def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
-        with k.range(first, last) as item:
-            place = locate(k, shape, f, item)
+        with k.range(first, last, together) as item:
+            places = locate_all(k, shape, f, item, last, together)
             token = k.var(k.index(0))
             for size in sizes:
                 with k.loop_while(lambda size=size: token.value + size <= f.tokens):  # type: ignore[misc]
-                    tile(k, f, place, token.value, size)
+                    rows = [k.at(f.x, (token.value + t) * f.x_stride) for t in range(size)]
+                    _store(k, shape, places, _products(k, shape, places, rows, f.width, f.panel_bytes), token.value)
                     token.set(token.value + size)
 
     return Kernel(f"linear_few_{shape.name}", shape.fields(), body)
+
+
+def locate_all(k: Builder, shape: Shape, f: Any, item: Val, last: Val, count: int) -> list[Place]:
+    """Places of `count` items; past the last one it is repeated, and written twice alike."""
+    return [locate(k, shape, f, item if n == 0 else k.min(item + n, last - 1)) for n in range(count)]
+
+
+def _products(k: Builder, shape: Shape, places: list[Place], rows: list[Val], width: Val, ahead: int | Val) -> Sums:
+    """[token][place, or gate's and up's of each place]."""
+    if not shape.gated:
+        return dot_panels(k, shape.format, [place.panels[0] for place in places], rows, width, ahead)
+    # gate first, then up: both at once would halve the tokens that fit the registers
+    parts = [dot_panels(k, shape.format, [p.panels[n] for p in places], rows, width, ahead) for n in range(2)]
+    return [[*gate, *up] for gate, up in zip(*parts, strict=True)]
+
+
+def _store(k: Builder, shape: Shape, places: list[Place], sums: Sums, token: Val) -> None:
+    for t, row in enumerate(sums):
+        for n, place in enumerate(places):
+            result = finish(k, shape, [total.value for total in row[n :: len(places)]], place.bias)
+            k.store(result, k.at(place.out, (token + t) * place.stride))

@@ -126,7 +126,7 @@ class NeonI8mm(NeonDotprod):
                     for n, both in enumerate(zip(*weights, strict=True), number - start):
                         lane = k.shuffle(activations, activations, [n] * 4)
                         row[:] = [self.dot(k, s, w, lane, largest) for s, w in zip(row, both, strict=True)]
-        finished = [[k.shuffle(*halves, list(lanes)) for halves in pair] for pair in sums for lanes in (EVEN, ODD)]
+        finished = [[k.shuffle(low, high, list(lanes)) for low, high in pair] for pair in sums for lanes in (EVEN, ODD)]
         return [*finished, *last]
 
 
