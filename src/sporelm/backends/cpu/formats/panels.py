@@ -70,6 +70,7 @@ class Block(NamedTuple):
     word: Callable[[int], Val]  # i32 vector, four bytes a lane
     scale: Vector  # f32 vector
     offset: Vector | None = None  # f32 vector: value = scale * (byte - zero) + offset
+    stored: Val | None = None  # where the eight vectors lie one after the other, if they do
 
 
 class IntegerPanels(Panels):

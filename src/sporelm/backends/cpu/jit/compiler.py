@@ -32,6 +32,7 @@ class Compiler:
         self._addresses: dict[str, int] = {}
         self._lock = threading.Lock()
         self._machine = machine_of(target)
+        _tell_symbols()
         self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine_of(target))
         self._idle = False  # since `rest`
         # a target's repr has its name, CPU, features and tiles; PAGE is the one number that kernels take from elsewhere
@@ -102,3 +103,16 @@ class Compiler:
         """Assembly text of a kernel, for tests and for reading."""
         text: str = self._machine.emit_assembly(optimised(kernel, self.target, self._machine))
         return text
+
+
+# What kernels may call on Windows, and the library that has it: stack probes of large frames, runs of zeros, and
+# fused multiply-adds of CPUs that have none. Elsewhere the loader finds such names in the process.
+WINDOWS_SYMBOLS = {"__chkstk": "ntdll", "memset": "ntdll", "fmaf": "ucrtbase"}
+
+
+def _tell_symbols() -> None:
+    """Tell LLVM's loader where the system's functions are, on Windows."""
+    if sys.platform == "win32":
+        for name, library in WINDOWS_SYMBOLS.items():
+            address = ctypes.cast(ctypes.WinDLL(library)[name], ctypes.c_void_p).value
+            llvm.add_symbol(name, address)

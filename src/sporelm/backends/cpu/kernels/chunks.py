@@ -3,6 +3,7 @@
 `step` units (columns, groups) make a chunk; a unit of a row of activations takes `row_bytes`.
 """
 
+from functools import partial
 from typing import Any
 
 from sporelm.backends.cpu.formats.panels import Block, BlockPanels, FloatPanels, SuperBlock, SuperPanels
@@ -122,6 +123,7 @@ class Blocks(_Chunk):
                 lambda w: self.get(k, k.vi, words, (8 * p + w) * self.vector),
                 lambda: self.get(k, k.vf, factors, at),
                 (lambda: self.get(k, k.vf, factors, at + self.offsets - self.scales)) if self.kind.has_offset else None,
+                k.at(words, 8 * p * self.vector),
             )
 
         return [block(p) for p in range(self.panels)]
@@ -183,7 +185,9 @@ class SuperBlocks(_Chunk):
             def scale(p: int) -> Val:
                 return self.get(k, k.vi, scales, p * self.vector)
 
-            add_run(k, self.kind, totals, word, [lambda p=p: scale(p) for p in range(self.panels)], x)  # type: ignore[misc]
+            make_scales = [partial(scale, p) for p in range(self.panels)]
+            stored = [k.at(words, p * self.words * self.vector) for p in range(self.panels)]
+            add_run(k, self.kind, totals, word, make_scales, x, stored)
         finish_super_block(k, self.kind, held, totals, [self._rest(k, chunk, p) for p in range(self.panels)], rows)
 
     def _rest(self, k: Builder, chunk: Val, p: int) -> SuperBlock:

@@ -21,7 +21,7 @@ from sporelm.backends.cpu.formats.records import (
     X_SCALED_SUM,
 )
 from sporelm.backends.cpu.jit import Builder, Val, Var
-from sporelm.backends.cpu.targets.target import Words
+from sporelm.backends.cpu.targets.target import Totals, Words
 
 Fetch = Callable[[int, int], None]  # asks for part n of m of the memory that is read later
 Sums = list[list[Var]]  # [token][panel], f32 or i32 vectors
@@ -41,12 +41,22 @@ def add_block(k: Builder, kind: BlockPanels, sums: Sums, blocks: list[Block], re
             for t in tokens:
                 sums[t][p].set(k.fma(offset, k.broadcast(k.vf, records[t], X_SCALED_SUM), sums[t][p].value))
     starts = [[_bias(k, kind.zero, record)] * len(blocks) for record in records]
-    dots = k.target.multiply(k, lambda n: [b.word(n) for b in blocks], 8, records, starts, kind.largest)
+    stored = [block.stored for block in blocks if block.stored is not None]
+    dots = _multiply(k, lambda n: [b.word(n) for b in blocks], 8, records, starts, kind.largest, stored)
     for p in panels:
         scale = blocks[p].scale()
         for t in tokens:
             scaled = dots[t][p].to_float() * k.broadcast(k.vf, records[t], X_SCALE)
             sums[t][p].set(k.fma(scaled, scale, sums[t][p].value))
+
+
+def _multiply(
+    k: Builder, words: Words, count: int, x: list[Val], totals: Totals, largest: int, stored: Sequence[Val]
+) -> Totals:
+    """The target's dot products; `stored` says where each panel's words lie one after the other, if they do."""
+    if stored:
+        return k.target.multiply_stored(k, words, stored, count, x, totals, largest)
+    return k.target.multiply(k, words, count, x, totals, largest)
 
 
 def _bias(k: Builder, zero: int, record: Val) -> Val:
@@ -78,10 +88,18 @@ def _words(blocks: list[SuperBlock], first: int, number: int) -> list[Val]:
     return [block.word(first + number) for block in blocks]
 
 
-def add_run(k: Builder, kind: SuperPanels, totals: Sums, words: Words, scales: Sequence[Vector], x: list[Val]) -> None:
+def add_run(
+    k: Builder,
+    kind: SuperPanels,
+    totals: Sums,
+    words: Words,
+    scales: Sequence[Vector],
+    x: list[Val],
+    stored: Sequence[Val] = (),
+) -> None:
     """totals += one run's words of each panel times each token's bytes at `x`, times the run's scale; all i32."""
     none = [[k.const(k.vi, 0)] * len(scales) for _ in x]
-    dots = k.target.multiply(k, words, 64 // kind.runs, x, none, kind.largest)
+    dots = _multiply(k, words, 64 // kind.runs, x, none, kind.largest, stored)
     for p, make_scale in enumerate(scales):
         scale = make_scale()
         for t in range(len(x)):

@@ -1,6 +1,6 @@
 """What kernels ask of a CPU, and the portable answer to it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,6 +31,7 @@ class Target:
     def multiply(self, k: Builder, words: Words, count: int, x: list[Val], totals: Totals, largest: int) -> Totals:
         """totals + dot products of `count` words of each panel with the bytes at each address of `x`.
 
+        `count` is a multiple of four; the bytes of `x` lie between -127 and 127.
         `largest` is the greatest magnitude of a weight byte, none negative; SIGNED says that they have signs.
         """
         chains = 2 if len(x) * len(totals[0]) < 4 and count > 4 else 1  # a lone sum would wait for itself
@@ -43,6 +44,12 @@ class Target:
                 for p, weight in enumerate(weights):
                     parts[t][p][chain] = self.dot(k, parts[t][p][chain], weight, activation, largest)
         return [[part[0] if chains == 1 else part[0] + part[1] for part in row] for row in parts]
+
+    def multiply_stored(
+        self, k: Builder, words: Words, where: Sequence[Val], count: int, x: list[Val], totals: Totals, largest: int
+    ) -> Totals:
+        """The same of words that lie in memory too, one vector after the other: those of panel p from `where[p]` on."""
+        return self.multiply(k, words, count, x, totals, largest)
 
     def dot(self, k: Builder, total: Val, weights: Val, activations: Val, largest: int) -> Val:
         """total + the sum over the four bytes of each lane of weight * activation; all i32 vectors."""

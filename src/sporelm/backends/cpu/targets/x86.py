@@ -116,18 +116,22 @@ AVX2 = ("avx2", "fma", "f16c", "bmi", "bmi2", "lzcnt", "popcnt", "movbe")
 AVX512 = ("avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512vnni", "f16c", "fma")
 
 
+def flat(features: dict[str, bool]) -> str:
+    """Features as LLVM reads them."""
+    return ",".join(("+" if there else "-") + name for name, there in sorted(features.items()))
+
+
 def x86_targets(cpu: str, features: dict[str, bool]) -> list[Target]:
     """The targets that a CPU of this name with these features (as LLVM calls them) can run, best first."""
 
     def has(*names: str) -> bool:
         return all(features.get(name, False) for name in names)
 
-    flat = ",".join(("+" if there else "-") + name for name, there in sorted(features.items()))
     found: list[Target] = []
     if has(*AVX512):
-        found.append(Avx512Vnni(cpu=cpu, features=flat))
+        found.append(Avx512Vnni(cpu=cpu, features=flat(features)))
     if has(*AVX2) and (has("avxvnni") or has(*AVX512)):
-        found.append(AvxVnni(cpu=cpu, features=flat))
+        found.append(AvxVnni(cpu=cpu, features=flat(features)))
     if has(*AVX2):
         found.append(Avx2())
     return [*found, GenericX86()]

@@ -1,0 +1,117 @@
+"""Kernels for other systems: every kernel of a model is emitted, and expects nothing that its system does not have."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sporelm.backends.cpu.formats import FORMATS
+from sporelm.backends.cpu.jit import assembly_for, object_for
+from sporelm.backends.cpu.jit.compiler import WINDOWS_SYMBOLS
+from sporelm.backends.cpu.jit.emission import native_triple
+from sporelm.backends.cpu.kernels.linear import Shape, linear_one
+from sporelm.backends.cpu.kernels.linear_many import linear_many
+from sporelm.backends.cpu.targets.arm import Neon
+from sporelm.backends.cpu.targets.x86 import GenericX86
+from unit.cpu.elsewhere import (
+    AVX2_TARGET,
+    LINUX_ARM,
+    LINUX_X86,
+    MACHINES,
+    MACOS_ARM,
+    MACOS_X86,
+    WINDOWS,
+    WINDOWS_COFF,
+    kernels_of_llama,
+    symbols,
+)
+
+FORMS = ("Q4_0", "Q8_0", "Q4_K", "Q6_K", "F16", "Q5_1")
+
+
+def expected(triple: str, target: Any) -> set[str]:
+    """What a kernel may ask the system for; the loader finds it there."""
+    found = {"memset"}
+    if "apple" in triple:
+        found.add("bzero")
+    if "windows" in triple:
+        found |= WINDOWS_SYMBOLS.keys() - {"fmaf"}
+    if triple == WINDOWS_COFF:
+        found.add("_fltused")  # a mark of the linker: one reason why objects on Windows are ELF
+    if isinstance(target, GenericX86) and target.name == "generic":
+        found.add("fmaf")  # before FMA there is the C library's
+    return found
+
+
+def machines() -> list[Any]:
+    return [
+        pytest.param(
+            triple,
+            target,
+            form,
+            id=f"{triple}-{target.name}-{form}",
+            marks=() if number < 2 and form == "Q4_0" else pytest.mark.all,
+        )
+        for number, (triple, target) in enumerate(MACHINES)
+        for form in FORMS
+    ]
+
+
+@pytest.mark.parametrize(("triple", "target", "form"), machines())
+def test_every_kernel_of_a_llama_is_emitted(triple: str, target: Any, form: str, tmp_path: Path) -> None:
+    kernels = kernels_of_llama(tmp_path, target, form)
+    assert {"rms_norm", "argmax", f"pack_{form.lower()}", f"linear_many_{form.lower()}_1"} <= kernels.keys()
+    assert any(name.startswith("attention_tile") for name in kernels)
+    for name, kernel in kernels.items():
+        found = symbols(object_for(kernel, target, triple))
+        assert name in found.defined
+        assert found.undefined <= expected(triple, target), f"{name} asks for {found.undefined}"
+
+
+@pytest.mark.parametrize(
+    ("triple", "target", "magic"),
+    [
+        (WINDOWS, AVX2_TARGET, b"\x7fELF\x02"),
+        (WINDOWS_COFF, AVX2_TARGET, b"\x64\x86"),
+        (MACOS_X86, AVX2_TARGET, b"\xcf\xfa\xed\xfe\x07\x00\x00\x01"),
+        (MACOS_ARM, Neon(), b"\xcf\xfa\xed\xfe\x0c\x00\x00\x01"),
+        (LINUX_ARM, Neon(), b"\x7fELF\x02"),
+    ],
+)
+def test_objects_are_of_the_system(triple: str, target: Any, magic: bytes) -> None:
+    kernel = linear_one(target, Shape(FORMATS["Q8_0"](target)))
+    code = object_for(kernel, target, triple)
+    assert code.startswith(magic)
+    assert symbols(code).defined >= {kernel.name}
+
+
+def test_symbols_that_are_missing_are_seen() -> None:
+    """The readers of objects can fail: a product without FMA asks for fmaf in each kind of object."""
+    for triple in (LINUX_X86, MACOS_X86, WINDOWS_COFF):
+        target = GenericX86()
+        found = symbols(object_for(linear_one(target, Shape(FORMATS["F32"](target))), target, triple))
+        assert "fmaf" in found.undefined
+        assert "linear_one_f32_1" in found.defined
+
+
+def test_windows_has_a_calling_convention_of_its_own() -> None:
+    """The descriptor comes in RCX, not RDI, and XMM6 to XMM15 are the caller's."""
+    kernel = linear_many(AVX2_TARGET, Shape(FORMATS["Q4_0"](AVX2_TARGET)))
+    windows, linux = (assembly_for(kernel, AVX2_TARGET, triple) for triple in (WINDOWS, LINUX_X86))
+    saved = r"vmov\w+\s+%xmm6, \d+\(%rsp\)"
+    assert re.search(r"movq\s+\d*\(%rcx\)", windows)
+    assert re.search(saved, windows)
+    assert re.search(r"movq\s+\d*\(%rdi\)", linux)
+    assert not re.search(saved, linux)
+
+
+def test_the_code_of_this_machine_is_elf_on_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    native_triple.cache_clear()
+    here = native_triple()
+    monkeypatch.setattr("sys.platform", "win32")
+    native_triple.cache_clear()
+    try:
+        assert native_triple() == f"{here}-elf"
+    finally:
+        native_triple.cache_clear()
