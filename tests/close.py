@@ -31,3 +31,12 @@ def assert_close(actual: Any, expected: Any, dtype: str) -> None:
                 f"{(~same).sum()} of {same.size} differ beyond {dtype} (absolute {absolute}, relative {relative});"
                 f" worst at {tuple(map(int, worst))}: {left[worst]} instead of {right[worst]}"
             )
+
+
+def assert_near_in_nat(logits: np.ndarray, expected: np.ndarray, limit: float) -> None:
+    """The divergence KL(expected || logits) of no row, each of scores [rows, vocab], is more than `limit` nat."""
+    assert logits.shape == expected.shape
+    scores = [array.astype(np.float64) - array.max(axis=1, keepdims=True) for array in (expected, logits)]
+    right, left = (array - np.log(np.exp(array).sum(axis=1, keepdims=True)) for array in scores)
+    worst = (np.exp(right) * (right - left)).sum(axis=1).max(initial=0)
+    assert worst <= limit, f"{worst:.2e} nat in some row, {limit:.0e} are allowed"

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from available import opened
-from close import assert_close
+from available import ORDER_BY_ROWS, opened
+from close import assert_close, assert_near_in_nat
 from sporelm.quant import BF16, F16, Q4_1, Q8_0, QuantFormat
 from stepping import Stepper
 from tiny_files import write_gguf
@@ -33,13 +33,18 @@ def tiny_model(
     return tiny, number_format, path
 
 
-def sameness(backend: Any, number_format: type[QuantFormat] | None) -> str:
-    """How equal results must be whatever stands beside them. numpy picks its order of sums by the number of rows."""
-    if backend.name != "reference":
-        return "exact"
-    if number_format and number_format.activation != "float":
-        pytest.skip("numpy sums in another order for another number of rows, and rounding to int8 makes that visible")
-    return "f32"
+def assert_same(found: np.ndarray, expected: np.ndarray, backend: Any, number_format: type[QuantFormat] | None) -> None:
+    """Logits of the same rows beside others: bit for bit where the back-end's products sum in one order.
+
+    Where they do not, as close as sums in float32 are; if activations are rounded to int8 some of them then fall the
+    other way, so the distributions are compared.
+    """
+    if backend.name not in ORDER_BY_ROWS:
+        assert_close(found, expected, "exact")
+    elif number_format is None or number_format.activation == "float":
+        assert_close(found, expected, "f32")
+    else:
+        assert_near_in_nat(found, expected, 1e-3)
 
 
 @every_model
@@ -59,17 +64,16 @@ def test_eager_is_planned(tiny_model: Any, backend: Any, load: Callable[..., Ste
 @every_model
 def test_whole_is_chunks(tiny_model: Any, chunk: int, backend: Any, load: Callable[..., Stepper]) -> None:
     tiny, number_format, path = tiny_model
-    kind = sameness(backend, number_format)
     whole = load(path, backend, context=192, eager=False).logits(tiny.ids())
     parts = load(path, backend, context=192, eager=False).logits(tiny.ids(), chunk=chunk)
-    assert_close(parts, whole, kind)
+    assert_same(parts, whole, backend, number_format)
 
 
 @every_model
 def test_alone_is_in_a_batch(tiny_model: Any, backend: Any, load: Callable[..., Stepper]) -> None:
     """Two sequences in one step, after a step of three, against each by itself."""
     tiny, number_format, path = tiny_model
-    kind, ids = sameness(backend, number_format), tiny.ids()
+    ids = tiny.ids()
     first, second = {0: ids[:5], 1: ids[5:30], 2: ids[30:31]}, {1: ids[30:32], 2: ids[31:33]}
     batch = load(path, backend, context=192, sequences=3, eager=False)
     batch.step(list(first.items()))
@@ -77,7 +81,7 @@ def test_alone_is_in_a_batch(tiny_model: Any, backend: Any, load: Callable[..., 
     for sequence, rows in ((1, together[:2]), (2, together[2:])):
         alone = load(path, backend, context=192, eager=False)
         alone.step([(0, first[sequence])])
-        assert_close(rows, alone.step([(0, second[sequence])])["logits"], kind)
+        assert_same(rows, alone.step([(0, second[sequence])])["logits"], backend, number_format)
 
 
 def test_rows_are_the_rows_asked_for(
@@ -85,7 +89,7 @@ def test_rows_are_the_rows_asked_for(
 ) -> None:
     every = load(folder_of(TINY[0]), backend, context=192, eager=False).logits(TINY[0].ids()[:9])
     picked = load(folder_of(TINY[0]), backend, context=192, eager=False).step([(0, TINY[0].ids()[:9])], rows=[8, 2])
-    assert_close(picked["logits"], every[[8, 2]], sameness(backend, None))
+    assert_same(picked["logits"], every[[8, 2]], backend, None)
     assert picked["tokens"].tolist() == np.argmax(every[[8, 2]], axis=1).tolist()
 
 

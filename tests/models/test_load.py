@@ -181,6 +181,20 @@ def test_memory_is_checked_before_loading(tmp_path: Path, monkeypatch: pytest.Mo
         load_parameters(source, params, backend)
 
 
+def test_the_memory_of_a_device_is_checked_before_loading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What lies on a device need not fit into the host's memory, and what fits there may not fit on the device."""
+    source = open_model(write_gguf(tmp_path / "tiny.gguf", WIDE))
+    params = build(source.config).params()
+    backend = ReferenceBackend()
+    needed = sum(backend.packed_bytes(F32, param.shape) for param in params)
+    monkeypatch.setattr(loading, "available_bytes", lambda: needed // 2)
+    monkeypatch.setattr(backend, "free_bytes", lambda: needed)
+    assert len(load_parameters(source, params, backend)) == len(params)
+    monkeypatch.setattr(backend, "free_bytes", lambda: needed - 1)
+    with pytest.raises(MemoryShortage, match=r"tiny.gguf need 0.7 MB of memory, 0.7 MB are available"):
+        load_parameters(source, params, backend)
+
+
 def test_values_of_dequantized_tensors_count_as_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fewer threads where they would not all fit, and a refusal where one does not."""
     source = open_model(write_gguf(tmp_path / "tiny.gguf", WIDE, matrices=Q4_1))

@@ -23,7 +23,7 @@ from sporelm.text import Tokenizer, load_tokenizer
 from sporelm.weights.config import ModelConfig
 from sporelm.weights.load import ModelSource, load_parameters, match_names, open_model
 from sporelm.weights.names import Param
-from sporelm.weights.resident import available_bytes, give_back_freed
+from sporelm.weights.resident import available_on, give_back_freed
 from sporelm.weights.store import resolve
 
 KV_TYPES: dict[str, DType] = {"f16": F16, "f32": F32}
@@ -130,7 +130,7 @@ def _limits(
     options: Options, memory: Sequence[Any], config: ModelConfig, backend: Backend, kv: DType, weight_bytes: int
 ) -> Limits:
     """What the engine may hold, given what the weights will leave of the memory."""
-    available = available_bytes()
+    available = available_on(backend)
     # Weights that do not fit are refused when they are loaded, in words of their own.
     left = None if available is None or available < weight_bytes else available - weight_bytes
     most = max(backend.regimes.values())

@@ -12,7 +12,7 @@ from sporelm.engine.step import Step
 from sporelm.errors import UnsupportedModel
 from sporelm.models.inputs import ROPE
 from sporelm.tensor.dtype import F16, DType
-from sporelm.weights.resident import available_bytes
+from sporelm.weights.resident import available_on
 
 Share = tuple[int, int, int]  # start, length, total: this rank owns parts start .. start + length of `total` equal ones
 WHOLE: Share = (0, 1, 1)
@@ -79,6 +79,6 @@ def default_limits(model: LoadedModel, device: Backend, kv: DType) -> Limits:
     config = model.model.config
     asked = min(config.context_length, DEFAULT_CONTEXT, model.weights[ROPE].shape[0])
     page_bytes = bytes_per_page(model.model.memory(), device, kv)
-    context, pages = choose(asked, config.context_length, BATCH, page_bytes, available_bytes())
+    context, pages = choose(asked, config.context_length, BATCH, page_bytes, available_on(device))
     most = max(device.regimes.values())
     return Limits(context, config.context_length, config.vocab, most, min(BATCH, most), pages)

@@ -130,7 +130,8 @@ def _affordable(
 ) -> int:
     """How many threads, at most `most`, may pack at once: each holds one tensor's values while it does.
 
-    Raises MemoryShortage if the packed weights and one thread's values are larger than the memory that is available.
+    Raises MemoryShortage if the packed weights and one thread's values are larger than the memory that is available,
+    or the packed weights than the memory of a device that has its own.
     """
     needed, values = 0, []
     for param in params:
@@ -138,6 +139,10 @@ def _affordable(
         needed += backend.packed_bytes(F32 if dequantize else stored, param.shape)
         if stored is not F32 and (dequantize or stored is BF16):
             values.append(prod(param.shape) * 4)
+    if (free := backend.free_bytes()) is not None:
+        if needed > free:
+            raise _shortage(source, needed, free)
+        needed = 0  # of the host's memory
     available = available_bytes()
     if available is None:
         return most
@@ -147,11 +152,15 @@ def _affordable(
             return count
     needed += max(values, default=0)
     if needed > available:
-        raise MemoryShortage(
-            f"the weights of {source.path.name} need {in_units(needed)} of memory, {in_units(available)} are available:"
-            " close other programs, raise the container's limit, or take a smaller or more strongly quantized model"
-        )
+        raise _shortage(source, needed, available)
     return 1
+
+
+def _shortage(source: ModelSource, needed: int, available: int) -> MemoryShortage:
+    return MemoryShortage(
+        f"the weights of {source.path.name} need {in_units(needed)} of memory, {in_units(available)} are available:"
+        " close other programs, raise the container's limit, or take a smaller or more strongly quantized model"
+    )
 
 
 def check_finite(source: ModelSource, stored: StoredTensor) -> None:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
+from sporelm.backends.backend import Backend
+
 CGROUP = Path("/sys/fs/cgroup")
 
 
@@ -20,6 +22,12 @@ def available_bytes(root: Path = Path("/")) -> int | None:
     if known:
         return max(0, min(known))
     return _windows() if sys.platform == "win32" else _physical()
+
+
+def available_on(backend: Backend) -> int | None:
+    """Memory that can still be taken where a back-end keeps its tensors: of its device, or the host's."""
+    free = backend.free_bytes()
+    return available_bytes() if free is None else free
 
 
 def drop_pages(array: np.ndarray) -> None:

@@ -1,16 +1,16 @@
-"""Both back-ends of our own, opened once."""
+"""The back-ends of our own, each opened once."""
 
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from sporelm.backends.registry import open_backend
+from available import BACKENDS, opened
 
 
-@pytest.fixture(scope="module", params=["reference", "cpu"])
+@pytest.fixture(scope="module", params=BACKENDS)
 def backend(request: pytest.FixtureRequest) -> Iterator[Any]:
     """A back-end with two threads."""
-    opened = open_backend(request.param, threads=2)
-    yield opened
-    opened.close()
+    backend = opened(request.param, threads=2)
+    yield backend
+    backend.close()

@@ -5,8 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from sporelm.backends.reference import ReferenceBackend
 from sporelm.weights.mapped import byte_array, map_file
-from sporelm.weights.resident import available_bytes, drop_pages
+from sporelm.weights.resident import available_bytes, available_on, drop_pages
 
 MEMINFO = "MemTotal:       16000000 kB\nMemFree:         1000000 kB\nMemAvailable:    8000000 kB\n"
 
@@ -18,6 +19,18 @@ def tree(root: Path, **files: str) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     return root
+
+
+class OwnMemory(ReferenceBackend):
+    """A device with 1000 bytes left."""
+
+    def free_bytes(self) -> int:
+        return 1000
+
+
+def test_memory_of_a_device_counts_where_it_has_its_own() -> None:
+    assert available_on(OwnMemory()) == 1000
+    assert (available_on(ReferenceBackend()) is None) == (available_bytes() is None)
 
 
 def test_machine_alone(tmp_path: Path) -> None:

@@ -32,7 +32,9 @@ class TorchBackend(FunctionBackend):
 
     def probe(self) -> Ready | Missing:
         try:
-            self.device = torch.zeros(1, device=self.asked).device
+            found = torch.zeros(1, device=self.asked)
+            found.cpu()  # "meta" knows shapes only
+            self.device = found.device
         except Exception as error:  # each vendor's plug-in has errors of its own
             reason = str(error).partition("\n")[0][:200]
             return Missing(f"torch {torch.__version__} has no device {self.asked!r} here: {reason}; try --device cpu")

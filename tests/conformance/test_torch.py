@@ -1,0 +1,131 @@
+"""Torch as a back-end: every op against its numpy meaning, and whole graphs eager and planned, bit for bit."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from available import opened
+from conformance.case import Case, On
+from conformance.test_ops import CASES, assert_agrees
+from conformance.test_planned import OUTPUTS, SEQUENCES, STEPS, VOCAB, Steps, TinyDecoder, extents_of, specs
+from conformance.test_planned import TABLE as PAGES_EACH
+from sporelm import ops
+from sporelm.evals.conformance import Case as DoctorCase
+from sporelm.evals.conformance import cases, check
+from sporelm.ops import trace
+from sporelm.plan import Plan
+from sporelm.quant import FORMATS
+from sporelm.weights.stored import StoredTensor
+
+
+@pytest.fixture(scope="module")
+def torch_backend() -> Iterator[Any]:
+    backend = opened("torch", threads=2)
+    yield backend
+    backend.close()
+
+
+def chosen() -> list[Any]:
+    """Every case with --all; by default those that the lesser CPU targets run too, one in three."""
+    common = [case for case in CASES if case.common and not case.rare]
+    short = {id(case) for case in common[::3]}
+    return [pytest.param(case, id=str(case), marks=[] if id(case) in short else [pytest.mark.all]) for case in CASES]
+
+
+@pytest.mark.parametrize("case", chosen())
+def test_agrees_with_the_meaning(torch_backend: Any, reference: Any, case: Case) -> None:
+    assert_agrees(case.run(torch_backend), case.run(reference), case.exact)
+
+
+@pytest.mark.parametrize("case", list(cases()), ids=lambda case: case.name)
+def test_conforms_on_a_users_machine(torch_backend: Any, reference: Any, case: DoctorCase) -> None:
+    row = check("torch", case, torch_backend, reference)
+    assert row["state"] == "equal", row
+
+
+def test_has_a_function_for_every_op(torch_backend: Any) -> None:
+    assert torch_backend.lacks() == []
+
+
+@pytest.mark.parametrize("form", ["F32", "F16", "Q4_1", "Q8_0"])
+def test_a_decoder_is_the_same_eager_and_planned(torch_backend: Any, form: str) -> None:
+    eager, planned = (TinyDecoder(On(torch_backend, form), form) for _ in range(2))
+    plan, steps = Plan(trace(planned.forward, specs()), torch_backend), Steps()
+    for counts, rows in STEPS:
+        arrays = steps.step(counts, rows)
+        found = plan.run(arrays, extents_of(arrays))
+        expected = eager.forward(**{name: torch_backend.tensor(array) for name, array in arrays.items()})
+        for name in OUTPUTS:
+            assert np.array_equal(found[name], expected[name].numpy()), f"{name} of step {counts}"
+            assert np.isfinite(found[name]).all()
+    every = range(SEQUENCES * PAGES_EACH)
+    assert np.array_equal(*(torch_backend.export_pages(decoder.cache, every) for decoder in (eager, planned)))
+    plan.close()
+    for decoder in (eager, planned):
+        torch_backend.free_pages([decoder.cache])
+
+
+@pytest.mark.parametrize("form", ["F32", "Q8_0"])
+def test_a_step_neither_waits_for_the_device_nor_leaves_it(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On torch's device without data: reading a value there, or mixing it with a tensor elsewhere, would raise."""
+    backend = opened("torch")
+    monkeypatch.setattr(backend, "device", pytest.importorskip("torch").device("meta"))
+    monkeypatch.setattr(backend, "read", lambda stored: np.zeros(stored.shape, np.float32))
+    decoder, steps = TinyDecoder(On(backend, form), form), Steps()
+    plan = Plan(trace(decoder.forward, specs()), backend)
+    for counts, rows in STEPS:
+        arrays = steps.step(counts, rows)
+        assert plan.run(arrays, extents_of(arrays))["logits"].shape == (rows, VOCAB)
+    plan.close()
+    backend.free_pages([decoder.cache])
+    backend.close()
+
+
+def assert_like_the_meaning(torch_backend: Any, reference: Any, op: Any, values: np.ndarray, **options: Any) -> None:
+    """Bit for bit, NaN at the same places."""
+    results = [op(backend.tensor(values), **options) for backend in (torch_backend, reference)]
+    for found, expected in zip(*(each if isinstance(each, tuple) else (each,) for each in results), strict=True):
+        assert np.array_equal(found.numpy(), expected.numpy(), equal_nan=found.dtype.name == "f32")
+
+
+EDGES = np.array(
+    [
+        [3, 3, 1, 3, 0, 2],
+        [0.0, -0.0, 0.0, -0.0, 0.0, -0.0],
+        [np.nan, 1, 2, np.nan, 3, 3],
+        [-np.inf, -np.inf, -np.inf, -np.inf, -np.inf, -np.inf],
+        [np.inf, 1, np.inf, np.nan, -np.inf, 1],
+    ],
+    np.float32,
+)
+
+
+def test_ties_infinities_and_nan_are_picked_as_the_meanings_do(torch_backend: Any, reference: Any) -> None:
+    assert_like_the_meaning(torch_backend, reference, ops.argmax, EDGES)
+    for k in (1, 4, 6):
+        assert_like_the_meaning(torch_backend, reference, ops.top_k, EDGES, k=k)
+
+
+@pytest.mark.parametrize("activation", ["int8/32", "int8/256"])
+def test_rows_are_rounded_bit_for_bit(torch_backend: Any, reference: Any, activation: str) -> None:
+    x = np.random.default_rng(0).standard_normal((5, 300), np.float32)
+    x[0, :40], x[1] = 0, 1e-42
+    x[2] = np.round(x[2] * 16) / 2  # peak 127: the integers are the values, ties to even
+    x[2, ::32] = 127
+    x[3, 270], x[4, 5] = np.nan, np.inf
+    found, expected = (
+        ops.quantize_rows(backend.tensor(x), activation=activation).storage for backend in (torch_backend, reference)
+    )
+    with np.errstate(invalid="ignore"):  # infinite scales
+        assert np.array_equal(found.values.numpy(), expected.dequantize(), equal_nan=True)
+
+
+def test_ids_outside_the_table_give_nan_and_leave_the_others(torch_backend: Any) -> None:
+    table = np.random.default_rng(0).standard_normal((33, 40), np.float32)
+    weight = torch_backend.pack(StoredTensor("table", FORMATS["F32"], table.shape, table.view(np.uint8)))
+    ids = np.array([3, -1, 33, 2**31 - 1, -(2**31), 32], np.int32)
+    found = ops.embedding(torch_backend.tensor(ids), weight).numpy()
+    assert np.isnan(found[1:5]).all()
+    assert np.array_equal(found[[0, 5]], table[[3, 32]])

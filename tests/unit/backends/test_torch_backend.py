@@ -1,0 +1,172 @@
+"""Torch as a back-end: devices, threads, contexts, and what is said where torch is not there."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from available import opened
+from sporelm import ops
+from sporelm.backends import registry
+from sporelm.backends.registry import open_backend
+from sporelm.errors import BackendError, ContextError
+from sporelm.ops import Spec, Symbol, trace
+from sporelm.plan import Plan
+from sporelm.tensor.dtype import F16, F32
+
+SPECS = {"x": Spec((Symbol("tokens", 4), 8), F32)}
+STEP: Any = ({"x": np.ones((2, 8), np.float32)}, {"tokens": 2})
+
+
+def doubled(backend: Any) -> Plan:
+    return Plan(trace(lambda x: {"y": ops.add(x, x)}, SPECS), backend)
+
+
+def test_is_short_enough_to_be_an_example() -> None:
+    folder = Path(registry.__file__).parent / "torch"
+    assert sum(len(path.read_text(encoding="utf-8").splitlines()) for path in folder.glob("*.py")) <= 300
+
+
+WITHOUT_TORCH = """
+import sys
+sys.modules["torch"] = None  # as if it were not installed
+from sporelm.cli.main import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("command", [["run", "MODEL", "-p", "a", "-n", "1", "--backend", "torch"], ["doctor"]])
+def test_without_torch_one_line_names_the_remedy(command: list[str], story: Path) -> None:
+    words = [str(story) if word == "MODEL" else word for word in command]
+    ran = subprocess.run([sys.executable, "-c", WITHOUT_TORCH, *words], capture_output=True, text=True, check=False)
+    said = ran.stdout + ran.stderr
+    lines = [line for line in said.splitlines() if "sporelm[torch]" in line]
+    assert len(lines) == 1, said
+    assert "torch is not installed: pip install 'sporelm[torch]'" in lines[0]
+    assert "Traceback" not in said
+    assert ran.returncode == (0 if command == ["doctor"] else 1)
+
+
+WITHOUT_NEED = """
+import sys
+from sporelm.cli.main import main
+try:
+    main(sys.argv[1:])
+finally:
+    assert "torch" not in sys.modules
+"""
+
+
+@pytest.mark.parametrize("command", [["--help"], ["run", "MODEL", "-p", "a", "-n", "2", "--temp", "0"]], ids=len)
+def test_torch_is_not_imported_without_need(command: list[str], story: Path) -> None:
+    words = [str(story) if word == "MODEL" else word for word in command]
+    ran = subprocess.run([sys.executable, "-c", WITHOUT_NEED, *words], capture_output=True, text=True, check=False)
+    assert "AssertionError" not in ran.stderr, ran.stderr
+
+
+def test_a_device_that_is_not_there_is_one_line() -> None:
+    opened("torch").close()
+    for device in ("cuda:99", "nonsense", "", "meta"):
+        with pytest.raises(BackendError, match=f"has no device '{device}' here: .*; try --device cpu") as caught:
+            open_backend("torch", device=device)
+        assert "\n" not in str(caught.value)
+
+
+def test_the_number_of_threads_is_ours_only_while_we_compute(monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = opened("torch", threads=3)
+    torch = pytest.importorskip("torch")
+    before, seen = torch.get_num_threads(), list[int]()
+    add = backend.functions["add"]
+
+    def watched(x: Any, y: Any) -> Any:
+        seen.append(torch.get_num_threads())
+        return add(x, y)
+
+    monkeypatch.setattr(backend, "functions", {**backend.functions, "add": watched})
+    plan = doubled(backend)
+    plan.run(*STEP)
+    ops.add(backend.tensor(STEP[0]["x"]), backend.tensor(STEP[0]["x"]))
+    assert seen == [3, 3]
+    assert torch.get_num_threads() == before
+
+    def failing(x: Any, y: Any) -> Any:
+        raise RuntimeError("no memory")
+
+    monkeypatch.setattr(backend, "functions", {**backend.functions, "add": failing})
+    with pytest.raises(RuntimeError, match="no memory"):
+        ops.add(backend.tensor(STEP[0]["x"]), backend.tensor(STEP[0]["x"]))
+    assert torch.get_num_threads() == before
+    plan.close()
+    backend.close()
+
+
+def test_defaults_that_others_set_in_torch_do_not_matter() -> None:
+    backend = opened("torch")
+    torch = pytest.importorskip("torch")
+    try:
+        torch.set_default_dtype(torch.float64)
+        total = ops.add(backend.tensor(STEP[0]["x"]), backend.tensor(STEP[0]["x"]))
+        caches = backend.page_pool(1, [(1, 16)], F16)
+        assert total.storage.dtype == torch.float32
+        assert caches[0].storage.values.dtype == torch.float16
+    finally:
+        torch.set_default_dtype(torch.float32)
+    backend.free_pages(caches)
+    backend.close()
+
+
+def test_a_program_is_stored_and_bound_again() -> None:
+    backend, other = opened("torch"), opened("torch")
+    plan = doubled(backend)
+    program: Any = plan.regime("any").program
+    first = plan.run(*STEP)["y"]
+    program.sporulate()
+    with pytest.raises(ContextError, match="program of 1 calls is detached from context torch"):
+        plan.run(*STEP)
+    with pytest.raises(ContextError, match="belongs to context torch"):
+        program.sprout(other.context)
+    program.sprout(backend.context)
+    assert (plan.run(*STEP)["y"] == 2).all()
+    assert (first == 2).all()
+    plan.close()
+    with pytest.raises(ContextError, match="was freed"):
+        program.run(*STEP)
+    backend.close()
+    other.close()
+
+
+def test_pages_belong_to_their_pool_and_leaks_are_told() -> None:
+    backend = opened("torch")
+    caches = backend.page_pool(2, [(1, 16), (2, 8)], F16)
+    assert [cache.shape for cache in caches] == [(2, 2, 1, 64, 16), (2, 2, 2, 64, 8)]
+    canonical = np.random.default_rng(0).standard_normal((1, 2, 2, 64, 8)).astype(np.float16)
+    backend.import_pages(caches[1], [1], canonical)
+    assert np.array_equal(backend.export_pages(caches[1], [1]), canonical)
+    assert not backend.export_pages(caches[1], [0]).any()
+    backend.free_pages(caches)
+    rows, slots = backend.tensor(np.ones((1, 16), np.float32)), backend.tensor(np.zeros(1, np.int32))
+    for use in (
+        lambda: backend.export_pages(caches[1], [0]),
+        lambda: ops.store_kv(rows, rows, caches[0], slots),
+    ):
+        with pytest.raises(ContextError, match="2 pages of 2 layers was freed"):
+            use()
+    plan, held = doubled(backend), backend.page_pool(3, [(1, 16)], F32)
+    plan.run(*STEP)
+    with pytest.warns(ResourceWarning, match="torch was closed before 3 pages of 1 layers; program of 1 calls"):
+        backend.close()
+    assert len(held) == 1
+    with pytest.raises(BackendError, match="closed"):
+        backend.tensor(np.ones(3, np.float32))
+
+
+def test_memory_of_the_device_is_asked_for_where_it_has_its_own() -> None:
+    backend = opened("torch")
+    assert backend.free_bytes() is None, "the host's memory is counted by the host"
+    assert backend.limits().keys() == {"stream_bytes_s", "int8_dot_ops_s", "f32_ops_s"}
+    assert min(backend.limits().values()) > 0
+    backend.synchronize()
+    backend.close()
