@@ -22,19 +22,18 @@ from typing import Any
 
 POSIX_MODULES = ("fcntl", "grp", "posix", "pty", "pwd", "readline", "resource", "syslog", "termios", "tty")
 POSIX_FUNCTIONS = """
-    chown chroot confstr ctermid fchdir fchmod fchown fork forkpty getegid geteuid getgid getgroups getloadavg getpgid
-    getpgrp getpriority getresgid getresuid getsid getuid killpg lchown major makedev memfd_create minor mkfifo mknod nice
-    openpty pathconf pipe2 posix_fadvise posix_fallocate posix_spawn posix_spawnp pread preadv pwrite pwritev
-    register_at_fork sched_get_priority_max sched_getaffinity sched_getparam sched_setaffinity sched_yield sendfile setegid
-    seteuid setgid setpgid setpriority setsid setuid statvfs sync sysconf tcgetpgrp ttyname uname wait wait3 wait4 waitid
-""".split()
-POSIX_SIGNALS = (
-    "SIGALRM SIGCHLD SIGCONT SIGHUP SIGKILL SIGPIPE SIGQUIT SIGSTOP SIGTSTP SIGUSR1 SIGUSR2 SIGWINCH".split()
-)
+    chown chroot confstr ctermid fchdir fchmod fchown fork forkpty getegid geteuid getgid getgroups getloadavg
+    getpgid getpgrp getpriority getresgid getresuid getsid getuid killpg lchown major makedev memfd_create minor
+    mkfifo mknod nice openpty pathconf pipe2 posix_fadvise posix_fallocate posix_spawn posix_spawnp pread preadv
+    pwrite pwritev register_at_fork sched_get_priority_max sched_getaffinity sched_getparam sched_setaffinity
+    sched_yield sendfile setegid seteuid setgid setpgid setpriority setsid setuid statvfs sync sysconf tcgetpgrp
+    ttyname uname wait wait3 wait4 waitid
+"""
+POSIX_SIGNALS = "SIGALRM SIGCHLD SIGCONT SIGHUP SIGKILL SIGPIPE SIGQUIT SIGSTOP SIGTSTP SIGUSR1 SIGUSR2 SIGWINCH"
 LINUX_FUNCTIONS = """
     getresgid getresuid memfd_create pipe2 posix_fadvise posix_fallocate sched_get_priority_max sched_getaffinity
     sched_getparam sched_setaffinity
-""".split()
+"""
 LINUX_CONSTANTS = (
     "MADV_HUGEPAGE",
     "MADV_NOHUGEPAGE",
@@ -54,8 +53,8 @@ def remove(module: Any, names: Any) -> None:
 
 
 def pretend_windows() -> None:
-    remove(os, POSIX_FUNCTIONS)
-    remove(signal, POSIX_SIGNALS)
+    remove(os, POSIX_FUNCTIONS.split())
+    remove(signal, POSIX_SIGNALS.split())
     remove(mmap, [name for name in dir(mmap) if name.startswith(("MAP_", "MADV_", "PROT_"))])
     for name in POSIX_MODULES:
         sys.modules[name] = None  # type: ignore[assignment]  # importing it raises ImportError
@@ -80,7 +79,7 @@ def pretend_windows() -> None:
 
 
 def pretend_macos() -> None:
-    remove(os, LINUX_FUNCTIONS)
+    remove(os, LINUX_FUNCTIONS.split())
     remove(mmap, LINUX_CONSTANTS)
     for name in ("posix_fadvise", "spwd"):
         sys.modules[name] = None  # type: ignore[assignment]
