@@ -32,7 +32,7 @@ OPTIONS = {
     "eval": {"--json", "--max-tokens"} | ENGINE | EVERY,
     "tokenize": {"--json"} | EVERY,
     "pull": EVERY,
-    "doctor": {"--json", "--conformance"} | EVERY,
+    "doctor": {"--json", "--conformance", "--backend"} | EVERY,
 }
 
 # Python modules that exist on POSIX systems only.

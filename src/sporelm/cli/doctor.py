@@ -12,6 +12,7 @@ from typing import Any
 from sporelm import __version__, settings
 from sporelm.cli import options
 from sporelm.cli.parser import Parser
+from sporelm.errors import RequestError
 
 PACKAGES = ("numpy", "llvmlite", "tokenizers", "jinja2", "prompt_toolkit", "huggingface_hub", "torch")
 
@@ -22,12 +23,13 @@ def parser() -> Parser:
         "Show hardware, back-ends (and why one is missing), the ops for which each lacks a kernel of its own, the "
         "kernel cache and the model store. With --conformance, run each back-end's ops against their numpy meaning.",
         "[options]",
-        ["spore doctor", "spore doctor --conformance --json"],
+        ["spore doctor", "spore doctor --conformance --json", "spore doctor --conformance --backend torch"],
     )
     made.add_argument("--json", action="store_true", help="print one JSON object")
     made.add_argument(
         "--conformance", action="store_true", help="compare every op with its meaning; exit 1 if one differs"
     )
+    made.add_argument("--backend", metavar="NAME", help="with --conformance: this back-end only")
     options.add_help(made)
     return made
 
@@ -35,6 +37,8 @@ def parser() -> Parser:
 def run(args: argparse.Namespace) -> int:
     from sporelm.api.machine import usable_cores
 
+    if args.backend and not args.conformance:
+        raise RequestError("--backend names whose ops are compared: give --conformance too")
     report: dict[str, Any] = {
         "version": __version__,
         "python": f"{platform.python_version()} ({platform.python_implementation()})",
@@ -49,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     if args.conformance:
         from sporelm.evals.conformance import check_all
 
-        report["conformance"] = check_all()
+        report["conformance"] = check_all(args.backend)
         differences = sum(row["state"] != "equal" for row in report["conformance"])
     if args.json:
         print(json.dumps(report, indent=2))

@@ -40,11 +40,14 @@ class Case:
         return f"{self.op} {self.values}".strip()
 
 
-def check_all() -> list[dict[str, str]]:
-    """Each case on each back-end that can run here: back-end, case, state (equal, differs, fails), error."""
+def check_all(only: str | None = None) -> list[dict[str, str]]:
+    """Each case on each back-end that can run here: back-end, case, state (equal, differs, fails), error.
+
+    With `only`, on that one. Raises BackendError if it cannot run.
+    """
     reference = open_backend("reference")
     rows = []
-    for name, backend in all_backends().items():
+    for name, backend in ({only: open_backend(only)} if only else all_backends()).items():
         if name == "reference" or isinstance(backend, Missing):
             continue
         rows += [check(name, case, backend, reference) for case in cases()]

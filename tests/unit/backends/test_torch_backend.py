@@ -38,7 +38,14 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-@pytest.mark.parametrize("command", [["run", "MODEL", "-p", "a", "-n", "1", "--backend", "torch"], ["doctor"]])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["run", "MODEL", "-p", "a", "-n", "1", "--backend", "torch"],
+        ["doctor"],
+        ["doctor", "--conformance", "--backend", "torch"],
+    ],
+)
 def test_without_torch_one_line_names_the_remedy(command: list[str], story: Path) -> None:
     words = [str(story) if word == "MODEL" else word for word in command]
     ran = subprocess.run([sys.executable, "-c", WITHOUT_TORCH, *words], capture_output=True, text=True, check=False)
