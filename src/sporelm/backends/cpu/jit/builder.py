@@ -126,6 +126,18 @@ class Builder:
         """LLVM moves no load or store over this point. It emits nothing."""
         self.ir.asm(ir.FunctionType(ir.VoidType(), []), "", "~{memory}", [], True)
 
+    def pin(self, rows: list[list[Val]]) -> list[list[Val]]:
+        """The same values, computed by here: LLVM moves nothing that makes or uses them over this. It emits nothing."""
+        values = [value for row in rows for value in row]
+        kinds, count = [value.type for value in values], len(values)
+        result = ir.LiteralStructType(kinds)
+        constraint = ",".join(["=v"] * count + [str(n) for n in range(count)] + ["~{memory}"])
+        if count == 1:
+            result = kinds[0]
+        found = self.ir.asm(ir.FunctionType(result, kinds), "", constraint, [value.raw for value in values], True)
+        parts = iter([found] if count == 1 else [self.ir.extract_value(found, n) for n in range(count)])
+        return [[Val(self, next(parts)) for _ in row] for row in rows]
+
     # ---- arithmetic
 
     def declare(self, name: str, result: Any, kinds: list[Any]) -> Any:

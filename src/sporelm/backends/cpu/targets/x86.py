@@ -35,30 +35,32 @@ class Avx2(GenericX86):
     tiles: Tiles = field(default_factory=lambda: tiles_of("avx2"))
 
     def multiply(self, k: Builder, words: Words, count: int, x: list[Val], totals: Totals, largest: int) -> Totals:
-        bytes_, halves = vec(i8, 4 * self.lanes), vec(i16, 2 * self.lanes)
-        ones = k.const(halves, 1)
         run = max(1, 32767 // (2 * 127 * largest))
+        signed = largest == SIGNED
         for start in range(0, count, run):
-            partial: list[list[Val | None]] = [[None] * len(row) for row in totals]
+            pairs: Totals = []
             for number in range(start, min(count, start + run)):
-                weights = [word.bits(bytes_) for word in words(number)]
-                sizes = [_magnitude(k, weight) for weight in weights] if largest == SIGNED else weights
-                for t, row in enumerate(x):
-                    activation = k.broadcast(k.vi, row, 4 * number).bits(bytes_)
-                    for p, (weight, size) in enumerate(zip(weights, sizes, strict=True)):
-                        signed = _sign(k, activation, weight) if largest == SIGNED else activation
-                        pairs = k.intrinsic("llvm.x86.avx2.pmadd.ub.sw", halves, size, signed)
-                        before = partial[t][p]
-                        partial[t][p] = pairs if before is None else before + pairs
-            totals = [
-                [
-                    total + k.intrinsic("llvm.x86.avx2.pmadd.wd", k.vi, pairs, ones)
-                    for total, pairs in zip(row, sums, strict=True)
-                    if pairs is not None
-                ]
-                for row, sums in zip(totals, partial, strict=True)
-            ]
+                weights = [word.bits(vec(i8, 4 * self.lanes)) for word in words(number)]
+                found = self._pairs(k, weights, [k.at(row, 4 * number) for row in x], signed)
+                pairs = _added(pairs, found) if pairs else found
+                if run > 1:  # or LLVM would multiply all of one panel first, and keep the activations on the stack
+                    pairs = k.pin(pairs)
+            ones = k.const(vec(i16, 2 * self.lanes), 1)
+            sums = [[k.intrinsic("llvm.x86.avx2.pmadd.wd", k.vi, pair, ones) for pair in row] for row in pairs]
+            totals = _added(totals, sums)
         return totals
+
+    def _pairs(self, k: Builder, weights: list[Val], x: list[Val], signed: bool) -> Totals:
+        """[token][panel]: products of one word with each token's four bytes, added in pairs as i16."""
+        halves = vec(i16, 2 * self.lanes)
+        sizes = [_magnitude(k, weight) for weight in weights] if signed else weights
+        found: Totals = []
+        for row in x:
+            activation = k.broadcast(k.vi, row).bits(weights[0].type)
+            signs = [_sign(k, activation, weight) if signed else activation for weight in weights]
+            both = zip(sizes, signs, strict=True)
+            found.append([k.intrinsic("llvm.x86.avx2.pmadd.ub.sw", halves, size, sign) for size, sign in both])
+        return found
 
     def dot_pairs(self, k: Builder, total: Val, left: Val, right: Val) -> Val:
         halves = vec(i16, 2 * self.lanes)
@@ -100,6 +102,10 @@ class Avx512Vnni(AvxVnni):
     name: str = "avx512-vnni"
     lanes: int = 16
     tiles: Tiles = field(default_factory=lambda: tiles_of("avx512-vnni"))
+
+
+def _added(left: Totals, right: Totals) -> Totals:
+    return [[a + b for a, b in zip(*rows, strict=True)] for rows in zip(left, right, strict=True)]
 
 
 def _magnitude(k: Builder, weights: Val) -> Val:
