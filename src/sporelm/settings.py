@@ -90,6 +90,12 @@ KERNEL_CACHE_BYTES = setting(
     doc="Size in bytes above which the oldest compiled kernels are removed.",
     bounds=(0, 1 << 60),
 )
+CPU_TILES = setting(
+    "SPORE_CPU_TILES",
+    default=lambda: str(Path(user_folder("cache")) / "tiles.json"),
+    doc="File of the register tiles that `spore bench tune` measured on this machine; `shipped` uses none but those "
+    "that come with the program.",
+)
 MODEL_STORE = setting(
     "SPORE_MODEL_STORE",
     default=lambda: str(Path(user_folder("data")) / "models"),

@@ -29,6 +29,7 @@ OPTIONS = {
     "bench": {"-p", "-n", "-b", "-d", "--repeat", "--peer", "--save", "--plot", "--json", "--md", "--csv"}
     | ENGINE
     | EVERY,
+    "bench tune": {"--target", "--format", "--quick", "--json"} | EVERY,
     "eval": {"--json", "--max-tokens"} | ENGINE | EVERY,
     "tokenize": {"--json"} | EVERY,
     "pull": EVERY,
@@ -83,7 +84,7 @@ def test_help_shows_an_example(name: str) -> None:
     assert f"spore {name}" in main.load(name).parser().format_help().partition("example")[2]
 
 
-@pytest.mark.parametrize("words", [["--help"], ["run", "--help"], ["bench", "--help"]], ids=" ".join)
+@pytest.mark.parametrize("words", [["--help"], ["run", "--help"], ["bench", "--help"], ["bench", "tune", "--help"]], ids=" ".join)
 def test_help_imports_nothing_heavy(words: list[str]) -> None:
     call = f"code = main({words}); print(code, *sys.modules, file=sys.stderr)"
     done = python(f"import sys; from sporelm.cli.main import main; {call}")
@@ -125,4 +126,4 @@ def test_only_settings_reads_the_environment(path: Path) -> None:
 
 def test_every_command_has_a_file() -> None:
     for name in main.COMMANDS:
-        assert callable(import_module(f"sporelm.cli.{name}").run)
+        assert callable(import_module(f"sporelm.cli.{name.replace(' ', '_')}").run)

@@ -202,6 +202,20 @@ def test_bench_of_a_made_up_model(spore: Spore, tmp_path: Path) -> None:
     assert f"synthetic:tiny:q8_0, {threads} threads" in shown
 
 
+def test_measured_tiles_are_kept_and_told(spore: Spore, tmp_path: Path) -> None:
+    place = {"SPORE_CPU_TILES": str(tmp_path / "user" / "tiles.json"), "SPORE_CPU_TARGET": "generic"}
+    done = spore("bench", "tune", "--format", "F32", "--quick", "--json", **place)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert [(row["name"], row["kernel"]) for row in found["rows"]] == [("F32", "few"), ("F32", "many")]
+    assert Path(found["file"]).is_file()
+    details = json.loads(spore("doctor", "--json", **place).stdout)["backends"]["cpu"]["details"]
+    assert details["tiles"].startswith("measured here 20")
+    shipped = spore("bench", "tune", SPORE_CPU_TILES="shipped")
+    assert (shipped.returncode, shipped.stdout) == (1, "")
+    assert "SPORE_CPU_TILES is 'shipped'" in one_line(shipped.stderr)
+
+
 @pytest.mark.parametrize("form", [[], ["--json"]], ids=["text", "json"])
 def test_a_completion_that_fails_says_why(spore: Spore, broken: Path, form: list[str]) -> None:
     done = spore("run", broken, "-p", "Once", *form)

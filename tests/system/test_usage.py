@@ -21,7 +21,7 @@ def test_help_and_version(spore: Spore) -> None:
 
 @pytest.mark.parametrize("name", main.COMMANDS)
 def test_help_of_a_command(spore: Spore, name: str) -> None:
-    done = spore(name, "--help")
+    done = spore(*name.split(), "--help")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith(f"usage: spore {name}")
 
@@ -37,6 +37,7 @@ def test_help_of_a_command(spore: Spore, name: str) -> None:
         ["eval", "speed", "m", "f"],
         ["bench", "-b", "1;8"],
         ["bench", "--json", "--csv"],
+        ["bench", "tune", "model.gguf"],
         ["tokenize"],
         ["pull"],
     ],
@@ -66,6 +67,8 @@ def test_no_command_shows_the_overview(spore: Spore) -> None:
         (["run", "-f", "nowhere.txt"], "nowhere.txt"),
         (["bench", "-p", "0", "-n", "0"], "nothing to measure"),
         (["bench", "synthetic:"], "shapes: tiny, "),
+        (["bench", "tune", "--format", "Q9"], "no format 'Q9' has kernels of its own; there are F32, "),
+        (["bench", "tune", "--target", "z80"], "no CPU target 'z80'"),
         (["run", "synthetic:tiny:q4_0", "-p", "a"], "'spore bench' alone takes it"),
         (["run", "-p", "a", "-n", "0"], "max_tokens"),
         (["run", "-p", "a", "--temp", "-1"], "temperature"),

@@ -17,6 +17,7 @@ COMMANDS = {
     "run": "complete a prompt",
     "chat": "talk with a model",
     "bench": "measure the speed, beside the machine's limits and a peer",
+    "bench tune": "measure which register tiles of the CPU's kernels are fastest here",
     "eval": "measure the quality: perplexity, divergence from unquantized weights",
     "tokenize": "show the tokens of a text",
     "pull": "fetch a model into the store",
@@ -68,7 +69,8 @@ def dispatch(words: list[str]) -> int:
     if not words:
         sys.stderr.write(overview())
         return 2
-    name, rest = words[0], words[1:]
+    length = 2 if " ".join(words[:2]) in COMMANDS else 1
+    name, rest = " ".join(words[:length]), words[length:]
     if name in ("-h", "--help", "help"):
         sys.stdout.write(overview())
         return 0
@@ -87,7 +89,7 @@ def dispatch(words: list[str]) -> int:
 
 def load(name: str) -> Command:
     """The module of a command."""
-    return cast(Command, import_module(f"sporelm.cli.{name}"))
+    return cast(Command, import_module(f"sporelm.cli.{name.replace(' ', '_')}"))
 
 
 def overview() -> str:

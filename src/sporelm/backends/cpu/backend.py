@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import llvmlite
@@ -32,6 +33,7 @@ from sporelm.backends.cpu.storage import (
     value_bytes,
 )
 from sporelm.backends.cpu.team import Team
+from sporelm.backends.cpu.tiles_file import tiles_in_use
 from sporelm.backends.meaning import contiguous_arguments, run_gap
 from sporelm.errors import BackendError
 from sporelm.ops import ALL, Call, Graph, Op, Spec, Value, quantize_rows
@@ -56,7 +58,9 @@ class CpuBackend:
 
     def __init__(self, threads: int | None = None, target: str | None = None) -> None:
         self.context = Context(self.name)
-        self.target = targets.choose(target)
+        chosen = targets.choose(target)
+        self._tiles = tiles_in_use(chosen)
+        self.target = replace(chosen, tiles=self._tiles.tiles)
         self.compiler = Compiler(self.target)
         self.team = Team(self.compiler, threads or settings.THREADS.integer or 1)
         self._heap = Heap()
@@ -69,6 +73,7 @@ class CpuBackend:
                 "target": self.target.name,
                 "targets": ", ".join(targets.available()),
                 "cpu": self.target.cpu,
+                "tiles": self._tiles.source,
                 "threads": str(self.team.threads),
                 "llvmlite": llvmlite.__version__,
                 "kernel cache": cache.refusal or str(cache.folder),

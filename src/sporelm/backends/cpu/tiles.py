@@ -1,17 +1,20 @@
 """Register tiles of the kernels, which measuring decides: read from tiles.json, by target.
 
 A tile is panels (vectors of rows) by tokens. There is one for each family of formats ("float", "block", "super"), and
-one for a format by its name where that is faster.
+one for a format by its name where that is faster. `spore bench tune` measures them (tune.py); what it found on this
+machine comes before what is shipped (tiles_file.py).
 """
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
 Tile = tuple[int, int]  # panels, tokens
+FAMILIES = ("block", "super", "float")
+MOST_ROWS, MOST_PANELS, MOST_TOKENS = 16, 8, 16  # more than any register file holds
 
 
 class Tiled(Protocol):
@@ -35,6 +38,20 @@ class Tiles:
     def many_of(self, kind: Tiled) -> Tile:
         return _find(self.many, kind)
 
+    def of(self, kernel: str) -> tuple[tuple[str, Tile], ...]:
+        """Those of the kernel "few" or "many"."""
+        return self.few if kernel == "few" else self.many
+
+    def changed(self, kernel: str, tiles: Mapping[str, Tile]) -> "Tiles":
+        """With other tiles of the kernel "few" or "many"."""
+        pairs = tuple(tiles.items())
+        return replace(self, few=pairs) if kernel == "few" else replace(self, many=pairs)
+
+    def as_json(self) -> dict[str, Any]:
+        """As tiles.json has them."""
+        few, many = ({name: list(tile) for name, tile in tiles} for tiles in (self.few, self.many))
+        return {"attention_rows": self.attention_rows, "few": few, "many": many}
+
 
 def _find(tiles: tuple[tuple[str, Tile], ...], kind: Tiled) -> Tile:
     by_name = dict(tiles)
@@ -42,12 +59,35 @@ def _find(tiles: tuple[tuple[str, Tile], ...], kind: Tiled) -> Tile:
 
 
 def tiles_from(values: Mapping[str, Any]) -> Tiles:
-    """Tiles as tiles.json has them."""
-    few, many = (tuple((name, (int(p), int(t))) for name, (p, t) in values[key].items()) for key in ("few", "many"))
-    return Tiles(int(values["attention_rows"]), few, many)
+    """Tiles as tiles.json has them. Raises ValueError for what is no tile, or for a family without one."""
+    if not isinstance(values, Mapping) or values.keys() != {"attention_rows", "few", "many"}:
+        raise ValueError("tiles are attention_rows, few and many")
+    few, many = (_by_name(values[key], even=key == "many") for key in ("few", "many"))
+    return Tiles(_number(values["attention_rows"], MOST_ROWS), few, many)
+
+
+def _by_name(values: Any, *, even: bool) -> tuple[tuple[str, Tile], ...]:
+    """Tiles by name. Of the many-token kernel panels are `even`: half are gate's, half up's."""
+    if not isinstance(values, Mapping) or not values.keys() >= set(FAMILIES):
+        raise ValueError(f"tiles are by name, {', '.join(FAMILIES)} among them")
+    found = []
+    for name, tile in values.items():
+        if not isinstance(name, str) or not isinstance(tile, list | tuple) or len(tile) != 2:
+            raise ValueError(f"{tile!r:.80} is no tile of panels and tokens")
+        panels, tokens = _number(tile[0], MOST_PANELS), _number(tile[1], MOST_TOKENS)
+        if even and panels % 2:
+            raise ValueError(f"{panels} panels for many tokens: they must be even")
+        found.append((name, (panels, tokens)))
+    return tuple(found)
+
+
+def _number(value: Any, most: int) -> int:
+    if type(value) is not int or not 1 <= value <= most:
+        raise ValueError(f"{value!r:.80} is no number from 1 to {most}")
+    return value
 
 
 @cache
 def tiles_of(target: str) -> Tiles:
-    """The measured tiles of a target."""
+    """The shipped tiles of a target."""
     return tiles_from(json.loads(Path(__file__).with_name("tiles.json").read_text("utf-8"))[target])

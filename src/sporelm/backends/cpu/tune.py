@@ -1,0 +1,271 @@
+"""Chooses the register tiles of a target by short measurements; `spore bench tune` runs it.
+
+For each format and kernel the tiles that the registers could hold are compiled. Those that keep moving vectors to and
+from the stack in inner loops are left out, the rest is run in turn, the slower ones dropped as it goes. A family of
+formats gets the tile that serves its formats best on average, a format one of its own only where that is clearly
+faster: within `CLEAR` nothing changes.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from math import exp, inf, log, prod
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
+
+import llvmlite.binding as llvm
+
+from sporelm.backends.cpu.formats import FORMATS
+from sporelm.backends.cpu.jit import Compiler, Kernel
+from sporelm.backends.cpu.jit.cache import ObjectCache
+from sporelm.backends.cpu.jit.emission import machine_of, optimised
+from sporelm.backends.cpu.targets import Target
+from sporelm.backends.cpu.tiles import FAMILIES, Tile, Tiles
+from sporelm.backends.cpu.tune_runs import Arena, Run, Work, attention_work, few_work, hot_spills, many_work
+from sporelm.errors import RequestError
+
+Progress = Callable[[str, int, int], None]
+
+FEW_PANELS, FEW_TOKENS = (1, 2, 3, 4), (1, 2, 3, 4, 6, 8, 10, 12)
+MANY_PANELS, MANY_TOKENS = (2, 4, 6), (1, 2, 3, 4, 5, 6, 8)  # even for gate and up; divisors of a block of tokens
+ROWS = (2, 3, 4, 5, 6, 8, 10, 12)
+SPILLS = 8  # vectors a sum to and from the stack in inner loops, above which a tile is not tried (measured: hopeless)
+CLEAR = 1.02  # a tile must be so much faster to take another's place
+ROUNDS = ((4, 1.3), (8, 1.12), (24, 1.0))  # samples of each candidate, and how much slower than the best may go on
+QUICK_ROUNDS = ((3, 1.15), (7, 1.0))
+ATTENTION = "attention"
+
+
+class Row(NamedTuple):
+    """One format (or attention) and kernel: the tiles before and after, and their times (weighted geometric means)."""
+
+    name: str
+    kernel: str  # few, many, or rows
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+    before_s: float
+    after_s: float
+
+    @property
+    def gain(self) -> float:
+        """How many times faster."""
+        return self.before_s / self.after_s
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """What was measured on a target."""
+
+    target: Target  # with the tiles before
+    tiles: Tiles  # those chosen
+    rows: tuple[Row, ...]
+
+
+Scores = dict[tuple[int, ...], float]  # seconds by tile
+
+
+def measure(
+    target: Target, formats: Sequence[str] | None = None, progress: Progress | None = None, *, quick: bool = False
+) -> Tuning:
+    """The best tiles of a target for some formats, all when None; target.tiles are those in use.
+
+    quick: one format stands for its family, and there are fewer samples. Raises RequestError for an unknown format.
+    """
+    names = _known(formats) if formats else quick_formats() if quick else list(FORMATS)
+    bench = _Bench(target, QUICK_ROUNDS if quick else ROUNDS, progress, 2 * len(names) + (formats is None))
+    tiles, rows = target.tiles, []
+    for kernel in ("few", "many"):
+        scores = {name: bench.scores(kernel, name) for name in names}
+        weighed = {name: bench.weighed(kernel, name, times) for name, times in scores.items()}
+        found = tiles.changed(kernel, choose(tiles.of(kernel), weighed, whole=quick and not formats))
+        for name, by_tile in scores.items():
+            before, after = (_tile(each, kernel, name) for each in (tiles, found))
+            rows.append(Row(name, kernel, before, after, by_tile[before], by_tile[after]))
+        tiles = found
+    if formats is None:
+        by_rows = bench.scores("rows", ATTENTION)
+        old = (tiles.attention_rows,)
+        new = _best(bench.weighed("rows", ATTENTION, by_rows), old)
+        rows.append(Row(ATTENTION, "rows", old, new, by_rows[old], by_rows[new]))
+        tiles = replace(tiles, attention_rows=new[0])
+    return Tuning(target, tiles, tuple(rows))
+
+
+def _known(formats: Iterable[str]) -> list[str]:
+    by_name = {name.upper(): name for name in FORMATS}
+    for name in formats:
+        if name.upper() not in by_name:
+            raise RequestError(f"no format {name!r:.40} has kernels of its own; there are {', '.join(FORMATS)}")
+    return list(dict.fromkeys(by_name[name.upper()] for name in formats))
+
+
+def quick_formats() -> list[str]:
+    """One format of each family, the first of integers and the halves of floats."""
+    return [next(n for n, kind in FORMATS.items() if kind.family == family and n != "F32") for family in FAMILIES]
+
+
+def choose(before: Sequence[tuple[str, Tile]], scores: Mapping[str, Scores], *, whole: bool = False) -> dict[str, Tile]:
+    """Tiles by family and format from the times of some formats' tiles.
+
+    A family's tile is chosen when all its formats were measured, or some and `whole`; a format's own when it is clearly
+    faster. What was not measured stays.
+    """
+    chosen = dict(before)
+    for family in FAMILIES:
+        members = {name for name, kind in FORMATS.items() if kind.family == family}
+        measured = [scores[name] for name in scores if name in members]
+        if measured and (whole or len(measured) == len(members)):
+            common = set.intersection(*(set(times) for times in measured))
+            means = {tile: exp(sum(log(times[tile]) for times in measured) / len(measured)) for tile in common}
+            chosen[family] = _pair(_best(means, chosen[family]))
+        for name in sorted(members & scores.keys()):
+            own = _pair(_best(scores[name], chosen[family]))
+            chosen.pop(name, None)
+            if own != chosen[family]:
+                chosen[name] = own
+    order = {name: number for number, name in enumerate((*FAMILIES, *FORMATS))}
+    return dict(sorted(chosen.items(), key=lambda item: order.get(item[0], len(order))))
+
+
+def _best(times: Scores, before: tuple[int, ...]) -> tuple[int, ...]:
+    """The fastest tile; the one before where it is about as fast."""
+    best = min(times, key=times.__getitem__)
+    return before if times.get(before, inf) <= times[best] * CLEAR else best
+
+
+def _pair(tile: tuple[int, ...]) -> Tile:
+    panels, tokens = tile
+    return panels, tokens
+
+
+def _tile(tiles: Tiles, kernel: str, name: str) -> Tile:
+    kind = FORMATS[name]
+    return tiles.few_of(kind) if kernel == "few" else tiles.many_of(kind)
+
+
+def with_tile(target: Target, kernel: str, name: str, tile: tuple[int, ...]) -> Target:
+    """The target with one tile of a format changed."""
+    if kernel == "rows":
+        return replace(target, tiles=replace(target.tiles, attention_rows=tile[0]))
+    by_name = dict(target.tiles.of(kernel)) | {name: _pair(tile)}
+    return replace(target, tiles=target.tiles.changed(kernel, by_name))
+
+
+def candidates(target: Target, kernel: str, name: str) -> list[tuple[int, ...]]:
+    """The tiles in use, the format's own and its family's, then those that the registers could hold."""
+    if kernel == "rows":
+        return list(dict.fromkeys([(target.tiles.attention_rows,), *((rows,) for rows in ROWS)]))
+    family = FORMATS[name].family
+    panels, tokens = (FEW_PANELS, FEW_TOKENS) if kernel == "few" else (MANY_PANELS, MANY_TOKENS)
+    sums = 1 if family == "float" else 2  # registers a panel and token: integers are summed apart, then scaled
+    room = registers(target) + 4  # some operands come from memory; what does not fit is found in the assembly
+    fitting = [(p, t) for p in panels for t in tokens if sums * p * t + p <= room]
+    in_use = [_tile(target.tiles, kernel, name), dict(target.tiles.of(kernel))[family]]
+    return list(dict.fromkeys([*in_use, *fitting]))
+
+
+def registers(target: Target) -> int:
+    """Vector registers."""
+    more = target.lanes == 16 or "+avx512vl" in target.features or "neon" in target.features
+    return 32 if more else 16
+
+
+def compiled(kernel: Kernel, target: Target) -> tuple[str, Callable[[], bytes]]:
+    """Assembly text of a kernel, and its object code when asked for; optimised once."""
+    machine = machine_of(target)
+    module = optimised(kernel, target, machine)
+    text: str = machine.emit_assembly(llvm.parse_bitcode(module.as_bitcode()))  # emitting changes a module
+    return text, partial(machine.emit_object, module)
+
+
+class _Bench:
+    """Compiles candidates and races them."""
+
+    def __init__(
+        self, target: Target, rounds: Sequence[tuple[int, float]], progress: Progress | None, stages: int
+    ) -> None:
+        self.target, self.rounds = target, rounds
+        self.arena = Arena()
+        self.spilling: set[tuple[str, str, tuple[int, ...]]] = set()
+        self._progress, self._stages, self._stage = progress, stages, 0
+
+    def scores(self, kernel: str, name: str) -> Scores:
+        """Seconds of each candidate that was run."""
+        found = candidates(self.target, kernel, name)
+        keep = set(found[:1] if kernel == "rows" else found[:2])
+        runs: dict[tuple[int, ...], list[Run]] = {}
+        full: set[int] = set()  # panels of which no more tokens fit
+        with TemporaryDirectory(prefix="sporelm") as folder:
+            objects = ObjectCache(Path(folder) / "kernels")
+            for number, tile in enumerate(found):
+                self._tell(f"{name} {kernel}", number / len(found))
+                if tile in keep or tile[0] not in full:
+                    made = self._runs(kernel, name, tile, objects, tile in keep)
+                    runs |= {tile: made} if made else {}
+                    full |= set() if made or kernel == "rows" else {tile[0]}
+        times = race(runs, keep, self.rounds)
+        self._stage += 1
+        self._tell(f"{name} {kernel}", 0)
+        return times
+
+    def weighed(self, kernel: str, name: str, times: Scores) -> Scores:
+        """Times for choosing: a tile that spills must be clearly faster than one that does not."""
+        return {tile: time * (CLEAR if (kernel, name, tile) in self.spilling else 1) for tile, time in times.items()}
+
+    def _runs(self, kernel: str, name: str, tile: tuple[int, ...], objects: ObjectCache, needed: bool) -> list[Run]:
+        """The runs of a candidate; none where its inner loops spill much, unless it is needed."""
+        target = with_tile(self.target, kernel, name, tile)
+        compiler = Compiler(target, objects)
+        work = list(self._work(kernel, target, name))
+        for each in {each.kernel.name: each.kernel for each in work}.values():
+            text, code = compiled(each, target)
+            spills = hot_spills(text)
+            if spills > SPILLS * prod(tile) and not needed:
+                return []
+            self.spilling |= {(kernel, name, tile)} if spills else set()
+            objects.put(compiler.key(each), code())
+        return [each.run(compiler, self.arena) for each in work]
+
+    def _work(self, kernel: str, target: Target, name: str) -> Iterable[Work]:
+        if kernel == "rows":
+            return attention_work(target, self.arena)
+        return (few_work if kernel == "few" else many_work)(target, name, self.arena)
+
+    def _tell(self, what: str, share: float) -> None:
+        if self._progress:
+            self._progress(f"measuring {what}", round(1000 * (self._stage + share)), 1000 * self._stages)
+
+
+def race(
+    runs: Mapping[tuple[int, ...], Sequence[Run]],
+    keep: Iterable[tuple[int, ...]],
+    rounds: Sequence[tuple[int, float]] = ROUNDS,
+) -> Scores:
+    """Seconds of each candidate: the weighted geometric mean of its runs' medians.
+
+    All are run in turn, so that what disturbs the machine disturbs all alike; the slower ones stop early, but `keep`.
+    """
+    samples: dict[tuple[int, ...], list[list[float]]] = {tile: [[] for _ in work] for tile, work in runs.items()}
+    alive, times, turn = list(runs), {}, 0
+    for tile in alive:  # once for the caches
+        for run in runs[tile]:
+            run.seconds(0)
+    for count, slower in rounds:
+        for _ in range(count):
+            for tile in alive:
+                for run, taken in zip(runs[tile], samples[tile], strict=True):
+                    taken.append(run.seconds(turn))
+                    turn += 1
+        for tile in alive:
+            times[tile] = _score(runs[tile], samples[tile])
+        limit = slower * min(times.values())
+        alive = [tile for tile in alive if times[tile] <= limit or tile in keep]
+    return times
+
+
+def _score(runs: Sequence[Run], samples: Sequence[Sequence[float]]) -> float:
+    total = sum(run.weight for run in runs)
+    logs = (run.weight * log(max(median(taken), 1e-9)) for run, taken in zip(runs, samples, strict=True))
+    return exp(sum(logs) / total)
