@@ -84,7 +84,9 @@ def test_help_shows_an_example(name: str) -> None:
     assert f"spore {name}" in main.load(name).parser().format_help().partition("example")[2]
 
 
-@pytest.mark.parametrize("words", [["--help"], ["run", "--help"], ["bench", "--help"], ["bench", "tune", "--help"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "words", [["--help"], ["run", "--help"], ["bench", "--help"], ["bench", "tune", "--help"]], ids=" ".join
+)
 def test_help_imports_nothing_heavy(words: list[str]) -> None:
     call = f"code = main({words}); print(code, *sys.modules, file=sys.stderr)"
     done = python(f"import sys; from sporelm.cli.main import main; {call}")
