@@ -109,8 +109,8 @@ SYNTHETIC_MODELS = setting(
 CPU_TARGET = setting(
     "SPORE_CPU_TARGET",
     default="",
-    doc="Forces the CPU target by name (cpu.md describes them, `spore doctor` shows those of this CPU); empty takes the "
-    "best the CPU has.",
+    doc="Forces the CPU target by name (cpu.md describes them, `spore doctor` shows those of this CPU); empty takes "
+    "the best the CPU has.",
 )
 THREADS = setting(
     "SPORE_THREADS",
