@@ -34,9 +34,13 @@ def write_gguf(
     change: Mapping[str, Any] | None = None,
     matrices: type[QuantFormat] = F32,
     more: Mapping[str, Any] | None = None,
+    others: Mapping[str, type[QuantFormat]] | None = None,
     **options: Any,
 ) -> Path:
-    """A GGUF file of a tiny model; `change` replaces tensors by name, None removes one; `more` metadata is added."""
+    """A GGUF file of a tiny model; `change` replaces tensors by name, None removes one; `more` metadata is added.
+
+    Matrices are in the format `matrices`, those that `others` names in another one.
+    """
     config, writer = tiny.config, GgufWriter(path, **options)
     writer.add("general.architecture", "llama")
     for key, name in (
@@ -54,7 +58,7 @@ def write_gguf(
         writer.add(key, value, "f32" if isinstance(value, float) else None)
     for name, values in {**gguf_weights(tiny), **(change or {})}.items():
         if values is not None:
-            number_format = matrices if values.ndim == 2 else F32
+            number_format = (others or {}).get(name, matrices) if values.ndim == 2 else F32
             blocks = quantize_tensor(number_format, values)
             writer.add_tensor(name, StoredTensor(name, number_format, values.shape, blocks.reshape(-1)))
     writer.write()

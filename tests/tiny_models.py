@@ -152,6 +152,11 @@ ROPES = tuple(
 # Rows of whole blocks of 32, which quantized formats need.
 WIDE = Tiny("llama-of-blocks", LLAMA | {"hidden_size": 96, "intermediate_size": 160}, 21)
 
+# Rows of whole blocks of 256.
+SUPER = Tiny(
+    "llama-of-super-blocks", LLAMA | {"hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 8}, 22
+)
+
 # The course project's chat model (Minueza-32M-UltraChat) by its configuration; 1,100 tokens pass its window of 1,024.
 COURSE_CHAT = Tiny(
     "course-chat",

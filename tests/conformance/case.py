@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 from zlib import crc32
 
@@ -14,7 +14,14 @@ from sporelm.weights.stored import StoredTensor
 Arrays = list[np.ndarray]
 Work = Callable[["On"], Any]
 
-FORMAT_NAMES = ("F32", "F16", "BF16", "Q4_1", "Q8_0")
+FORMAT_NAMES = tuple(sorted(FORMATS, key=lambda name: FORMATS[name].ggml_id))
+# What does not depend on the format is tried on few of them, where for each it would be one more kernel.
+FEW_FORMATS = ("F32", "Q4_1", "Q6_K")
+
+
+def width_of(form: str, blocks: int) -> int:
+    """Columns of so many blocks; of formats without blocks, of so many runs of 32."""
+    return blocks * (FORMATS[form].values if FORMATS[form].values > 1 else 32)
 
 
 class On:
@@ -43,10 +50,16 @@ class On:
         matrix = self.values(out, width)
         if change:
             change(matrix)
-        return self.pack(FORMATS[form], matrix.shape, quantize_tensor(FORMATS[form], matrix))
+        return self.pack(FORMATS[form], matrix.shape, _blocks(form, matrix.shape, matrix.tobytes()))
 
     def pack(self, form: type[QuantFormat], shape: tuple[int, ...], blocks: np.ndarray) -> Any:
         return self.backend.pack(StoredTensor("weight", form, shape, np.ascontiguousarray(blocks)))
+
+
+@lru_cache(maxsize=512)
+def _blocks(form: str, shape: tuple[int, ...], values: bytes) -> np.ndarray:
+    """The blocks of a float32 matrix; the same ones are asked for on every back-end."""
+    return quantize_tensor(FORMATS[form], np.frombuffer(values, np.float32).reshape(shape))
 
 
 @dataclass(frozen=True)

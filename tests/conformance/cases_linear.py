@@ -5,17 +5,22 @@ from typing import Any
 
 import numpy as np
 
-from conformance.case import FORMAT_NAMES, Case, On, case
+from conformance.case import FEW_FORMATS, FORMAT_NAMES, Case, On, case, width_of
 from sporelm import ops
 from sporelm.quant import FORMATS
 
 TOKENS = (1, 2, 7, 16, 17, 33, 121)  # one, few (to 16), many; one past a block of 120
-BLOCK_SHAPES = ((1, 32), (7, 96), (33, 320), (50, 96), (65, 32))  # out, width: odd numbers of 32-blocks too
-ODD_SHAPES = ((1, 1), (7, 33), (33, 7), (50, 129), (65, 257))  # one past a chunk of 128 columns
+MAIN = (1, 7, 33)  # one of each regime, for lesser targets
+SHAPES = ((1, 1), (7, 3), (33, 10), (50, 3), (65, 1))  # out, blocks of width: odd numbers too, one past a chunk of 8
+SUPER_SHAPES = ((1, 1), (7, 3), (33, 1), (50, 2), (65, 3))
+ODD_SHAPES = ((1, 1), (7, 33), (33, 7), (50, 129), (65, 257))  # out, width: one past a chunk of 128 columns
 
 
 def shapes(form: str) -> tuple[tuple[int, int], ...]:
-    return BLOCK_SHAPES if FORMATS[form].values > 1 else (*BLOCK_SHAPES, *ODD_SHAPES)
+    """(out, width) of a format's matrices."""
+    chosen = SUPER_SHAPES if FORMATS[form].values == 256 else SHAPES
+    found = tuple((out, width_of(form, blocks)) for out, blocks in chosen)
+    return found if FORMATS[form].values > 1 else (*found, *ODD_SHAPES)
 
 
 def linear(on: On, form: str, out: int, width: int, tokens: int, biased: bool) -> Any:
@@ -25,15 +30,17 @@ def linear(on: On, form: str, out: int, width: int, tokens: int, biased: bool) -
 
 
 def group(on: On, form: str, outs: tuple[int, ...], tokens: int, biased: bool) -> Any:
-    weights = tuple(on.weight(form, out, 96) for out in outs)
+    width = width_of(form, 3)
+    weights = tuple(on.weight(form, out, width) for out in outs)
     biases = (tuple(on.tensor(on.values(out)) for out in outs),) if biased else ()
-    return ops.linear_group(on.rows(tokens, 96), weights, *biases)
+    return ops.linear_group(on.rows(tokens, width), weights, *biases)
 
 
 def partly_biased(on: On, form: str, tokens: int) -> Any:
     """A bias for the second of three products only."""
-    weights = tuple(on.weight(form, out, 96) for out in (33, 50, 7))
-    return ops.linear_group(on.rows(tokens, 96), weights, (None, on.tensor(on.values(50)), None))
+    width = width_of(form, 3)
+    weights = tuple(on.weight(form, out, width) for out in (33, 50, 7))
+    return ops.linear_group(on.rows(tokens, width), weights, (None, on.tensor(on.values(50)), None))
 
 
 def gated(on: On, form: str, out: int, width: int, tokens: int) -> Any:
@@ -42,38 +49,48 @@ def gated(on: On, form: str, out: int, width: int, tokens: int) -> Any:
 
 def scaled(on: On, form: str, tokens: int, weights: float, activations: float) -> Any:
     """Weights and activations far from 1."""
+    width = width_of(form, 3)
 
     def change(matrix: np.ndarray) -> None:
         matrix *= np.float32(weights)
 
-    return ops.linear(on.rows(tokens, 96, scale=activations), on.weight(form, 33, 96, change))
+    return ops.linear(on.rows(tokens, width, scale=activations), on.weight(form, 33, width, change))
 
 
 def with_zeros(on: On, form: str, tokens: int) -> Any:
     """Blocks of zeros in weights and activations."""
+    width = width_of(form, 3)
+    run = width // 3
 
     def change(matrix: np.ndarray) -> None:
-        matrix[::2, 32:64] = 0
+        matrix[::2, run : 2 * run] = 0
         matrix[5] = 0
 
-    x = on.values(tokens, 96)
+    x = on.values(tokens, width)
     x[0] = 0
-    x[-1, :32] = 0
-    return ops.linear(on.tensor(x), on.weight(form, 33, 96, change))
+    x[-1, :run] = 0
+    return ops.linear(on.tensor(x), on.weight(form, 33, width, change))
 
 
 def small_activations(on: On, form: str, tokens: int, peak: float) -> Any:
     """Rows whose 127 / peak leaves float32, beside one plain value that keeps the results apart from zero."""
-    x = on.values(tokens, 96, scale=peak)
-    x[:, 40] = 1
-    return ops.linear(on.tensor(x), on.weight(form, 33, 96))
+    width = width_of(form, 3)
+    x = on.values(tokens, width, scale=peak)
+    x[:, width // 2] = 1
+    return ops.linear(on.tensor(x), on.weight(form, 33, width))
 
 
-def with_nan(on: On, form: str, tokens: int) -> Any:
-    """NaN and infinity in one row: they must show there, and in no other row."""
-    x = on.values(tokens, 96)
-    x[tokens // 2, 70] = np.nan
-    return ops.linear(on.tensor(x), on.weight(form, 33, 96))
+def with_nan(on: On, form: str, tokens: int, value: float) -> Any:
+    """NaN or infinity in one row: it must show there, and in no other row."""
+    width = width_of(form, 3)
+    x = on.values(tokens, width)
+    x[tokens // 2, 70] = value
+    return ops.linear(on.tensor(x), on.weight(form, 33, width))
+
+
+def halves_of(form: str) -> list[int]:
+    """Where a block has float16 numbers."""
+    return [offset for offset, nbytes in FORMATS[form].words if nbytes == 2]
 
 
 def raw_blocks(on: On, form: str, tokens: int) -> Any:
@@ -81,37 +98,71 @@ def raw_blocks(on: On, form: str, tokens: int) -> Any:
     kind = FORMATS[form]
     blocks = on.random.integers(0, 256, (33 * 3, kind.nbytes), dtype=np.uint8)
     halves = np.array([2.0**-24, 6e-5, 1.0, -0.5, 1000.0, 0.0], np.float16)
-    count = 1 if form == "Q8_0" else 2  # Q4_1 has a minimum beside its scale
-    chosen = halves[on.random.integers(0, len(halves), (len(blocks), count))]
-    blocks[:, : 2 * count] = chosen.view(np.uint8)
-    return ops.linear(on.rows(tokens, 96), on.pack(kind, (33, 96), blocks))
+    for offset in halves_of(form):
+        chosen = halves[on.random.integers(0, len(halves), (len(blocks), 1))]
+        blocks[:, offset : offset + 2] = chosen.view(np.uint8)
+    width = width_of(form, 3)
+    return ops.linear(on.rows(tokens, width), on.pack(kind, (33, width), blocks))
+
+
+def extreme_blocks(on: On, form: str, tokens: int, byte: int, scale: float) -> Any:
+    """Blocks of one byte alone, against activations that are all +-127: the largest sums there can be."""
+    kind, width = FORMATS[form], width_of(form, 3)
+    blocks = np.full((33 * 3, kind.nbytes), byte, np.uint8)
+    for offset in halves_of(form):
+        blocks[:, offset : offset + 2] = np.full((len(blocks), 1), scale, np.float16).view(np.uint8)
+    x = np.full((tokens, width), 127.0, np.float32)
+    x[1::3] = -127
+    x[2::3, ::2] = -127
+    return ops.linear(on.tensor(x), on.pack(kind, (33, width), blocks))
 
 
 def cases() -> Iterator[Case]:
     for form in FORMAT_NAMES:
         for out, width in shapes(form):
             for tokens in TOKENS:
-                yield case("linear", f"{form} {out}x{width} x{tokens}", linear, form, out, width, tokens, False)
+                name, main = f"{form} {out}x{width} x{tokens}", tokens in MAIN and out in (33, 65)
+                yield case("linear", name, linear, form, out, width, tokens, False, common=main)
         for tokens in TOKENS:
             yield from of_tokens(form, tokens)
-        for tokens in (1, 7, 33):
-            for weights, activations in ((1.0, 1e30), (1.0, 1e-30), (1e4, 1.0), (1e-4, 1e20)):
-                name = f"{form} scales {weights:g} {activations:g} x{tokens}"
-                yield case("linear", name, scaled, form, tokens, weights, activations)
-            for peak in (1e-36, 1e-37, 1e-40, 1e-45):
-                yield case("linear", f"{form} peak {peak:g} x{tokens}", small_activations, form, tokens, peak)
-            yield case("linear", f"{form} zero blocks x{tokens}", with_zeros, form, tokens)
-            yield case("linear", f"{form} NaN x{tokens}", with_nan, form, tokens)
-            if FORMATS[form].values > 1:
-                yield case("linear", f"{form} any block x{tokens}", raw_blocks, form, tokens)
+        for tokens in MAIN:
+            yield from of_values(form, tokens)
 
 
 def of_tokens(form: str, tokens: int) -> Iterator[Case]:
-    yield case("linear", f"{form} bias 50x96 x{tokens}", linear, form, 50, 96, tokens, True)
-    for outs in ((96, 33, 7), (1, 50), (16, 160, 16)):
-        few = len(outs) == 3  # weights decide the kernels: two and three on the best target, three on the others
-        yield case("linear_group", f"{form} {outs} x{tokens}", group, form, outs, tokens, False, common=few)
-        yield case("linear_group", f"{form} {outs} bias x{tokens}", group, form, outs, tokens, True, rare=not few)
-    yield case("linear_group", f"{form} one bias x{tokens}", partly_biased, form, tokens)
-    for out, width in ((33, 96), (1, 32), (50, 320), (160, 32)):
-        yield case("linear_silu_mul", f"{form} {out}x{width} x{tokens}", gated, form, out, width, tokens)
+    """Each is a kernel of its own. A bias, which no format knows of, is tried with few formats on lesser targets."""
+    few, main = form in FEW_FORMATS, tokens in MAIN
+    rare, common = not few and tokens not in (*MAIN, 17), few and main
+    out, width = 50, width_of(form, 3)
+    name = f"{form} bias {out}x{width} x{tokens}"
+    yield case("linear", name, linear, form, out, width, tokens, True, common=common, rare=rare)
+    for outs in ((96, 33, 7), (16, 160, 16)):
+        first = main and outs[0] == 96
+        name = f"{form} {outs} x{tokens}"
+        yield case("linear_group", name, group, form, outs, tokens, False, common=first, rare=rare)
+        name = f"{form} {outs} bias x{tokens}"
+        yield case("linear_group", name, group, form, outs, tokens, True, common=common and first, rare=rare)
+    for biased, words in ((False, ""), (True, " bias")):
+        name = f"{form} (1, 50){words} x{tokens}"
+        yield case("linear_group", name, group, form, (1, 50), tokens, biased, common=False, rare=biased or not few)
+    yield case("linear_group", f"{form} one bias x{tokens}", partly_biased, form, tokens, common=common, rare=rare)
+    for out, blocks in ((33, 3), (1, 1), (50, 10), (160, 1)):
+        width = width_of(form, min(blocks, 2) if FORMATS[form].values == 256 else blocks)
+        name, first = f"{form} {out}x{width} x{tokens}", main and out in (33, 50)
+        yield case("linear_silu_mul", name, gated, form, out, width, tokens, common=first, rare=rare)
+
+
+def of_values(form: str, tokens: int) -> Iterator[Case]:
+    few = tokens == 7 and form in FEW_FORMATS
+    for weights, activations in ((1.0, 1e30), (1.0, 1e-30), (1e4, 1.0), (1e-4, 1e20)):
+        name = f"{form} scales {weights:g} {activations:g} x{tokens}"
+        yield case("linear", name, scaled, form, tokens, weights, activations, common=few)
+    for peak in (1e-36, 1e-37, 1e-40, 1e-45):
+        yield case("linear", f"{form} peak {peak:g} x{tokens}", small_activations, form, tokens, peak, common=few)
+    yield case("linear", f"{form} zero blocks x{tokens}", with_zeros, form, tokens, common=few)
+    yield case("linear", f"{form} NaN x{tokens}", with_nan, form, tokens, np.nan)
+    if FORMATS[form].values > 1:
+        yield case("linear", f"{form} any block x{tokens}", raw_blocks, form, tokens)
+        for byte in (0x00, 0x7F, 0x80, 0xFF):
+            name = f"{form} blocks of {byte:#04x} x{tokens}"
+            yield case("linear", name, extreme_blocks, form, tokens, byte, 1.0)

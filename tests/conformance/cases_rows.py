@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from conformance.case import FORMAT_NAMES, Case, On, case
+from conformance.case import FORMAT_NAMES, Case, On, case, width_of
 from sporelm import ops
 from sporelm.quant import FORMATS
 
@@ -71,28 +71,44 @@ def top(on: On, rows: int, vocab: int, k: int, kind: str) -> Any:
     return ops.top_k(on.tensor(logits(on, rows, vocab, kind)), k=k)
 
 
-def rounded(on: On, tokens: int, width: int, kind: str) -> Any:
+def rounded(on: On, tokens: int, width: int, activation: str, kind: str) -> Any:
     """What the products see of quantize_rows: an identity matrix gives each rounded value back."""
-    x = on.values(tokens, width)
+    x, run = on.values(tokens, width), int(activation.partition("/")[2])
     if kind == "halves":  # peak 127: the integers are the values, ties to even
         x = np.round(x * 16) / 2
-        x[:, ::32] = 127
+        x[:, ::run] = 127
     if kind == "zeros":
-        x[:, :32] = 0
-    rows = ops.quantize_rows(on.tensor(x))
-    form = FORMATS["Q8_0"]
-    eye = np.zeros((width, width // 32, form.nbytes), np.uint8)
+        x[:, :run] = 0
+    if kind == "ends":  # the greatest value first, or last, negative
+        x[0, 0] = x[1, -1] = -100
+    rows = ops.quantize_rows(on.tensor(x), activation=activation)
+    return ops.linear(rows, identity(on, "Q8_0" if run == 32 else "Q6_K", width))
+
+
+def identity(on: On, form: str, width: int) -> Any:
+    """A matrix of ones on its diagonal, without rounding: [width, width]."""
+    kind = FORMATS[form]
+    blocks = np.zeros((width, width // kind.values, kind.nbytes), np.uint8)
     one = np.frombuffer(np.float16(1).tobytes(), np.uint8)
+    if form == "Q6_K":
+        blocks[..., 128:192] = 0xAA  # the upper bits of 32, which stands for 0
     for row in range(width):
-        eye[row, row // 32, :2] = one
-        eye[row, row // 32, 2 + row % 32] = 1
-    return ops.linear(rows, on.pack(form, (width, width), eye))
+        block = blocks[row, row // kind.values]
+        if form == "Q8_0":
+            block[:2], block[2 + row % 32] = one, 1
+        else:  # of each half of 128 values the first and third 32 lie in low nibbles, the others in high ones
+            half, rest = divmod(row % 256, 128)
+            quarter, column = divmod(rest, 32)
+            block[64 * half + 32 * (quarter % 2) + column] = 16 if quarter > 1 else 1
+            block[192 + row % 256 // 16], block[208:210] = 1, one
+    return on.pack(kind, (width, width), blocks)
 
 
 def cases() -> Iterator[Case]:
     yield from plain_cases()
     for form in FORMAT_NAMES:
-        for width in (32, 96, 320) if FORMATS[form].values > 1 else (1, 7, 33, 96):
+        widths = tuple(width_of(form, blocks) for blocks in (1, 3, 10)) if FORMATS[form].values > 1 else (1, 7, 33, 96)
+        for width in widths:
             yield case("embedding", f"{form} width {width}", embedded, form, width, exact=True)
     for head_dim in HEAD_DIMS:
         for style in ("half", "adjacent"):
@@ -106,9 +122,11 @@ def cases() -> Iterator[Case]:
             if kind != "NaN":
                 for k in sorted({1, min(40, vocab), vocab if vocab < 100 else 64}):
                     yield case("top_k", f"{kind} {k} of {vocab}", top, 5, vocab, k, kind, exact=True)
-    for kind in ("plain", "halves", "zeros"):
-        for width in (32, 96, 320):
-            yield case("quantize_rows", f"{kind} width {width}", rounded, 7, width, kind, exact=True)
+    for kind in ("plain", "halves", "zeros", "ends"):
+        for activation, widths in (("int8/32", (32, 96, 320)), ("int8/256", (256, 768))):
+            for width in widths:
+                name = f"{activation} {kind} width {width}"
+                yield case("quantize_rows", name, rounded, 7, width, activation, kind, exact=True)
 
 
 def plain_cases() -> Iterator[Case]:

@@ -1,10 +1,12 @@
 """Back-ends of the conformance tests: the reference, and the CPU on each target, in guarded memory."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any
 
 import pytest
 
+from conformance.case import Arrays, Case
 from conformance.guarded import TARGETS, GuardedCpu, guarded
 from sporelm.backends.reference import ReferenceBackend
 
@@ -12,6 +14,12 @@ from sporelm.backends.reference import ReferenceBackend
 @pytest.fixture(scope="session")
 def reference() -> ReferenceBackend:
     return ReferenceBackend()
+
+
+@pytest.fixture(scope="session")
+def expected(reference: ReferenceBackend) -> Callable[[Case], Arrays]:
+    """A case's results on the reference, computed once for all targets."""
+    return cache(lambda case: case.run(reference))
 
 
 @pytest.fixture(scope="session", params=TARGETS)

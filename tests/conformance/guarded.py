@@ -15,7 +15,7 @@ from sporelm.tensor.dtype import F32
 from sporelm.tensor.layout import Layout
 from sporelm.tensor.tensor import Tensor
 
-TARGETS = ("avx512-vnni", "generic")
+TARGETS = ("avx512-vnni", "avx-vnni", "avx2", "generic")  # best first: the first one gets every case
 FENCE = 1024  # bytes of canary on each side: wider than a row tile of any kernel is likely to miss by
 CANARY = 0xA5
 POISON = np.float32("nan")

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from conformance.guarded import TARGETS
 from sporelm import ops
 from sporelm.backends.reference import ReferenceBackend
 from sporelm.evals.conformance import Case, cases, check
@@ -21,7 +22,14 @@ def test_cases_have_names_of_their_own() -> None:
     assert len(set(names)) == len(names)
 
 
-@pytest.mark.parametrize("case", list(cases()), ids=lambda case: case.name)
+ON_TARGETS = [  # test_ops goes further on every target; what is new here is the best one, as on a user's machine
+    pytest.param(target, case, id=f"{target}-{case.name}", marks=[pytest.mark.all] if target != TARGETS[0] else [])
+    for target in TARGETS
+    for case in cases()
+]
+
+
+@pytest.mark.parametrize(("opened_cpu", "case"), ON_TARGETS, indirect=["opened_cpu"])
 def test_the_cpu_conforms(cpu: Any, reference: ReferenceBackend, case: Case) -> None:
     row = check("cpu", case, cpu, reference)
     assert row["state"] == "equal", row

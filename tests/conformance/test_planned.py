@@ -6,30 +6,40 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conformance.case import On
+from conformance.case import FEW_FORMATS, FORMAT_NAMES, On
 from conformance.cases_rows import rope_table
 from sporelm import ops
 from sporelm.ops import Spec, Symbol, trace
 from sporelm.ops.attention import PAGE
 from sporelm.plan import Plan
+from sporelm.quant import FORMATS
 from sporelm.tensor.dtype import F16, F32, I32
 
-WIDTH, HIDDEN, HEADS, KV_HEADS, HEAD_DIM, VOCAB = 96, 160, 6, 2, 16, 65
+KV_HEADS, HEAD_DIM, VOCAB = 2, 16, 65
 SEQUENCES, TABLE = 3, 4
 OUTPUTS = ("logits", "best", "values", "ids")
 
 
 class TinyDecoder:
-    """One layer: every op at least once, written as models are, before any rule merges calls."""
+    """One layer: every op at least once, written as models are, before any rule merges calls.
 
-    def __init__(self, on: On, form: str) -> None:
-        self.embedding = on.weight(form, VOCAB, WIDTH)
-        self.norms = [on.tensor(on.values(WIDTH)) for _ in range(3)]
-        outs = {"q": WIDTH, "k": KV_HEADS * HEAD_DIM, "v": KV_HEADS * HEAD_DIM, "o": WIDTH}
-        self.attention = {name: on.weight(form, out, WIDTH) for name, out in outs.items()}
-        self.bias = on.tensor(on.values(WIDTH))
-        self.gate, self.up = (on.weight(form, HIDDEN, WIDTH) for _ in range(2))
-        self.down = on.weight(form, WIDTH, HIDDEN)
+    `mix` names a number format, or two as files mix them: "Q4_K Q6_K" has values and embedding in the second.
+    """
+
+    def __init__(self, on: On, mix: str) -> None:
+        form, other = mix.split()[0], mix.split()[-1]
+        blocks = 256 in (FORMATS[form].values, FORMATS[other].values)
+        self.width, hidden, heads = (256, 512, 16) if blocks else (96, 160, 6)
+        assert self.width == heads * HEAD_DIM
+        self.embedding = on.weight(other, VOCAB, self.width)
+        self.norms = [on.tensor(on.values(self.width)) for _ in range(3)]
+        outs = {"q": self.width, "k": KV_HEADS * HEAD_DIM, "v": KV_HEADS * HEAD_DIM, "o": self.width}
+        self.attention = {
+            name: on.weight(other if name == "v" else form, out, self.width) for name, out in outs.items()
+        }
+        self.bias = on.tensor(on.values(self.width))
+        self.gate, self.up = (on.weight(form, hidden, self.width) for _ in range(2))
+        self.down = on.weight(form, self.width, hidden)
         self.table = on.tensor(rope_table(TABLE * PAGE, HEAD_DIM))
         self.cache = on.backend.page_pool(SEQUENCES * TABLE, [(KV_HEADS, HEAD_DIM)], F32 if form == "F32" else F16)[0]
 
@@ -106,9 +116,17 @@ STEPS = (
 )
 
 
-@pytest.mark.parametrize("form", ["F32", "F16", "BF16", "Q4_1", "Q8_0"])
-def test_a_decoder_is_the_same_eager_and_planned(cpu: Any, form: str) -> None:
-    eager, planned = (TinyDecoder(On(cpu, form), form) for _ in range(2))
+# The second pair has activations of both kinds for one x: values in blocks of 32 beside queries and keys of 256.
+MIXES = ("Q4_K Q6_K", "Q5_K Q8_0", "Q4_0 Q6_K", "Q8_0 F16")
+EVERY_DECODER = [
+    *(pytest.param(form, marks=[] if form in FEW_FORMATS else [pytest.mark.all]) for form in FORMAT_NAMES),
+    *(pytest.param(mix, marks=[] if mix in MIXES[:2] else [pytest.mark.all]) for mix in MIXES),
+]
+
+
+@pytest.mark.parametrize("mix", EVERY_DECODER)
+def test_a_decoder_is_the_same_eager_and_planned(cpu: Any, mix: str) -> None:
+    eager, planned = (TinyDecoder(On(cpu, mix), mix) for _ in range(2))
     plan = Plan(trace(planned.forward, specs()), cpu)
     plan.prepare()
     steps = Steps()
@@ -124,10 +142,10 @@ def test_a_decoder_is_the_same_eager_and_planned(cpu: Any, form: str) -> None:
     assert np.array_equal(*caches)
 
 
-@pytest.mark.parametrize("form", ["F32", "Q8_0"])
-def test_a_planned_decoder_agrees_with_the_reference(cpu: Any, reference: Any, form: str) -> None:
+@pytest.mark.parametrize("mix", ["F32", "Q8_0", *MIXES[:2]])
+def test_a_planned_decoder_agrees_with_the_reference(cpu: Any, reference: Any, mix: str) -> None:
     """Each step's logits; the pages are carried over so that differences do not add up."""
-    mine, theirs = (TinyDecoder(On(backend, form), form) for backend in (cpu, reference))
+    mine, theirs = (TinyDecoder(On(backend, mix), mix) for backend in (cpu, reference))
     plan = Plan(trace(mine.forward, specs()), cpu)
     steps = Steps()
     every = range(SEQUENCES * TABLE)
@@ -136,7 +154,7 @@ def test_a_planned_decoder_agrees_with_the_reference(cpu: Any, reference: Any, f
         found = plan.run(arrays, extents_of(arrays))["logits"]
         expected = theirs.forward(**{name: reference.tensor(array) for name, array in arrays.items()})["logits"].numpy()
         # Where int8 activations or halves in the cache are rounded, one of them may fall the other way.
-        assert np.abs(found - expected).max() <= (1e-4 if form == "F32" else 2e-2) * np.abs(expected).max()
+        assert np.abs(found - expected).max() <= (1e-4 if mix == "F32" else 2e-2) * np.abs(expected).max()
         reference.import_pages(theirs.cache, every, cpu.export_pages(mine.cache, every))
 
 

@@ -1,6 +1,7 @@
 """A model's results do not depend on how it is run: eager or planned, whole or in chunks, alone or in a batch."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -9,31 +10,59 @@ import pytest
 
 from available import ORDER_BY_ROWS, opened
 from close import assert_close, assert_near_in_nat
-from sporelm.quant import BF16, F16, Q4_1, Q8_0, QuantFormat
+from sporelm.quant import BF16, F16, Q4_0, Q4_1, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K, Q8_0, QuantFormat
 from stepping import Stepper
-from tiny_files import write_gguf
-from tiny_models import TINY, WIDE, Tiny
+from tiny_files import gguf_weights, write_gguf
+from tiny_models import SUPER, TINY, WIDE, Tiny
 
-MODELS = [*((tiny, None) for tiny in TINY), (WIDE, F16), (WIDE, BF16), (WIDE, Q8_0), (WIDE, Q4_1)]
-every_model = pytest.mark.parametrize(
-    "tiny_model",
-    MODELS,
-    ids=[f"{tiny.name}-{form.name}" if form else tiny.name for tiny, form in MODELS],
-    indirect=True,
-)
+
+@dataclass(frozen=True)
+class Mix:
+    """Two formats in one file, as Q4_K_M and its like mix them: values and output are in the finer one."""
+
+    main: type[QuantFormat]
+    finer: type[QuantFormat]
+
+    @property
+    def name(self) -> str:
+        return f"{self.main.name}-{self.finer.name}"
+
+    @property
+    def activation(self) -> str:
+        return self.main.activation
+
+    def others(self, names: Iterable[str]) -> dict[str, type[QuantFormat]]:
+        return {name: self.finer for name in names if "attn_v" in name or name == "output.weight"}
+
+
+FILES = [(WIDE, form) for form in (F16, BF16, Q8_0, Q4_1)] + [(SUPER, Mix(Q4_K, Q6_K))]
+MORE = [(WIDE, form) for form in (Q4_0, Q5_0, Q5_1)] + [
+    (SUPER, mix) for mix in (Mix(Q4_K, Q4_K), Mix(Q5_K, Q6_K), Mix(Q6_K, Q8_0), Mix(Q4_0, Q6_K), Mix(Q5_K, Q5_1))
+]
+MODELS = [
+    *(pytest.param((tiny, None), id=tiny.name) for tiny in TINY),
+    *(pytest.param((tiny, form), id=f"{tiny.name}-{form.name}") for tiny, form in FILES),
+    *(pytest.param((tiny, form), id=f"{tiny.name}-{form.name}", marks=pytest.mark.all) for tiny, form in MORE),
+]
+every_model = pytest.mark.parametrize("tiny_model", MODELS, indirect=True)
 
 
 @pytest.fixture
 def tiny_model(
     request: pytest.FixtureRequest, tmp_path: Path, folder_of: Callable[[Tiny], Path]
-) -> tuple[Tiny, type[QuantFormat] | None, Path]:
-    """A tiny model, the number format of its matrices if it is a GGUF file, and its path."""
-    tiny, number_format = request.param
-    path = write_gguf(tmp_path / "tiny.gguf", tiny, matrices=number_format) if number_format else folder_of(tiny)
-    return tiny, number_format, path
+) -> tuple[Tiny, type[QuantFormat] | Mix | None, Path]:
+    """A tiny model, the number formats of its matrices if it is a GGUF file, and its path."""
+    tiny, form = request.param
+    if form is None:
+        return tiny, form, folder_of(tiny)
+    main = form.main if isinstance(form, Mix) else form
+    others = form.others(gguf_weights(tiny)) if isinstance(form, Mix) else {}
+    return tiny, form, write_gguf(tmp_path / "tiny.gguf", tiny, matrices=main, others=others)
 
 
-def assert_same(found: np.ndarray, expected: np.ndarray, backend: Any, number_format: type[QuantFormat] | None) -> None:
+def assert_same(
+    found: np.ndarray, expected: np.ndarray, backend: Any, number_format: type[QuantFormat] | Mix | None
+) -> None:
     """Logits of the same rows beside others: bit for bit where the back-end's products sum in one order.
 
     Where they do not, as close as sums in float32 are; if activations are rounded to int8 some of them then fall the

@@ -14,13 +14,15 @@ from sporelm import ops
 from sporelm.backends.backend import Backend, Missing
 from sporelm.backends.registry import all_backends, open_backend
 from sporelm.ops.attention import PAGE
-from sporelm.quant import FORMATS, Q8_0, QuantFormat, quantize_tensor
+from sporelm.ops.linear import INT8_32, ROW_FORMATS
+from sporelm.quant import FORMATS, Q6_K, Q8_0, QuantFormat, quantize_tensor
 from sporelm.tensor.dtype import F16, F32, DType
 from sporelm.tensor.tensor import Tensor
 from sporelm.weights.stored import StoredTensor
 
 TOLERANCE = 1e-5  # of the greatest absolute value of the result
 WIDTH = 96  # whole blocks of 32, and no multiple of any vector tile
+SUPER_WIDTH = 768  # the same for blocks of 256
 OUT = 33
 HEADS, KV_HEADS, HEAD_DIM = 4, 2, 26
 
@@ -86,10 +88,15 @@ def values(*shape: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng([seed, *shape]).standard_normal(shape, np.float32)
 
 
+def width_of(form: type[QuantFormat]) -> int:
+    """Columns of the matrices of a number format."""
+    return WIDTH if WIDTH % form.values == 0 else SUPER_WIDTH
+
+
 def weight(backend: Backend, form: type[QuantFormat], out: int = OUT, seed: int = 1) -> Tensor:
-    """A random matrix [out, WIDTH] of a number format, packed."""
-    blocks = quantize_tensor(form, values(out, WIDTH, seed=seed))
-    return backend.pack(StoredTensor("weight", form, (out, WIDTH), blocks))
+    """A random matrix [out, width of the format], packed."""
+    shape = (out, width_of(form))
+    return backend.pack(StoredTensor("weight", form, shape, quantize_tensor(form, values(*shape, seed=seed))))
 
 
 def cases() -> Iterator[Case]:
@@ -100,7 +107,9 @@ def cases() -> Iterator[Case]:
         yield Case("add", f"{tokens}", partial(elementwise, op=ops.add, tokens=tokens))
         yield Case("silu_mul", f"{tokens}", partial(elementwise, op=ops.silu_mul, tokens=tokens))
         yield Case("select_rows", f"{tokens}", partial(select_rows, tokens=tokens))
-        yield Case("quantize_rows", f"{tokens}", partial(quantize_rows, tokens=tokens))
+        for activation in ROW_FORMATS:
+            name = f"{activation} {tokens}"
+            yield Case("quantize_rows", name, partial(quantize_rows, tokens=tokens, activation=activation))
         for form in FORMATS.values():
             yield Case("linear", f"{form.name} {tokens}", partial(linear, form=form, tokens=tokens))
             yield Case("linear_group", f"{form.name} {tokens}", partial(group, form=form, tokens=tokens))
@@ -133,14 +142,14 @@ def elementwise(backend: Backend, *, op: ops.Op, tokens: int) -> Any:
 
 
 def linear(backend: Backend, *, form: type[QuantFormat], tokens: int) -> Any:
-    return ops.linear(backend.tensor(values(tokens, WIDTH)), weight(backend, form))
+    return ops.linear(backend.tensor(values(tokens, width_of(form))), weight(backend, form))
 
 
 def group(backend: Backend, *, form: type[QuantFormat], tokens: int) -> Any:
     """Three products of one x, the second with a bias."""
     weights = tuple(weight(backend, form, out, seed) for out, seed in ((OUT, 1), (OUT + 8, 2), (7, 3)))
     biases = (None, backend.tensor(values(OUT + 8)), None)
-    return ops.linear_group(backend.tensor(values(tokens, WIDTH)), weights, biases)
+    return ops.linear_group(backend.tensor(values(tokens, width_of(form))), weights, biases)
 
 
 def select_rows(backend: Backend, *, tokens: int) -> Any:
@@ -148,17 +157,18 @@ def select_rows(backend: Backend, *, tokens: int) -> Any:
     return ops.select_rows(backend.tensor(values(tokens, WIDTH)), backend.tensor(wanted))
 
 
-def quantize_rows(backend: Backend, *, tokens: int) -> Any:
-    """What products see of rounded rows: a matrix with ones on its diagonal gives them back."""
-    diagonal = backend.pack(
-        StoredTensor("diagonal", Q8_0, (WIDTH, WIDTH), quantize_tensor(Q8_0, np.eye(WIDTH, dtype=np.float32)))
-    )
-    return ops.linear(ops.quantize_rows(backend.tensor(values(tokens, WIDTH))), diagonal)
+def quantize_rows(backend: Backend, *, tokens: int, activation: str) -> Any:
+    """What products see of rounded rows: a matrix with equal numbers on its diagonal gives them back, scaled."""
+    form = Q8_0 if activation == INT8_32.name else Q6_K
+    width = width_of(form)
+    blocks = quantize_tensor(form, np.eye(width, dtype=np.float32))
+    diagonal = backend.pack(StoredTensor("diagonal", form, (width, width), blocks))
+    return ops.linear(ops.quantize_rows(backend.tensor(values(tokens, width)), activation=activation), diagonal)
 
 
 def gated(backend: Backend, *, form: type[QuantFormat], tokens: int) -> Any:
     gate, up = (weight(backend, form, seed=seed) for seed in (1, 2))
-    return ops.linear_silu_mul(backend.tensor(values(tokens, WIDTH)), gate, up)
+    return ops.linear_silu_mul(backend.tensor(values(tokens, width_of(form))), gate, up)
 
 
 def embedding(backend: Backend, *, form: type[QuantFormat]) -> Any:

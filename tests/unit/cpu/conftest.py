@@ -10,7 +10,7 @@ from sporelm.backends.cpu import CpuBackend, targets
 from sporelm.backends.cpu.jit import Compiler
 from sporelm.backends.cpu.jit.cache import ObjectCache
 
-TARGETS = ("avx512-vnni", "generic")
+TARGETS = ("avx512-vnni", "avx-vnni", "avx2", "generic")
 
 
 @pytest.fixture(scope="session", params=TARGETS)

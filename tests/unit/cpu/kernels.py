@@ -52,3 +52,14 @@ def run_body(
     kernel = Kernel(f"test_{next(numbers)}", fields(text), whole)
     run_kernel(compiler, kernel, {"out": out.ctypes.data, **integers}, 1)
     return out
+
+
+def run_on(
+    compiler: Compiler, body: Callable[[Builder, Any, Val], None], out: np.ndarray, **arrays: np.ndarray
+) -> np.ndarray:
+    """Run `body(k, fields, out)` once; `fields` hold the addresses of the given arrays; returns `out`."""
+    text = " ".join(["out:p", *(f"{name}:p" for name in arrays)])
+    kernel = Kernel(f"test_{next(numbers)}", fields(text), lambda k, f, first, last, scratch: body(k, f, f.out))
+    addresses = {name: array.ctypes.data for name, array in arrays.items()}
+    run_kernel(compiler, kernel, {"out": out.ctypes.data, **addresses}, 1)
+    return out

@@ -8,7 +8,8 @@ import pytest
 from sporelm.backends.cpu.jit import Compiler, Kernel, f32, i8, i16, i32, i64, vec
 from sporelm.backends.cpu.jit.kernel import fields
 from sporelm.backends.cpu.run_native import run_kernel
-from unit.cpu.kernels import apply, run_body
+from sporelm.backends.cpu.targets.target import SIGNED
+from unit.cpu.kernels import apply, run_body, run_on
 
 random = np.random.default_rng(0)
 X, Y = (random.standard_normal(100, np.float32) * 10 for _ in range(2))
@@ -165,13 +166,81 @@ def test_floats_are_narrowed_like_ieee(compiler: Compiler, scalar: bool) -> None
     assert np.array_equal(found[~nan], exact[~nan].view(np.uint16))
 
 
-def test_dot_multiplies_unsigned_by_signed_bytes(compiler: Compiler) -> None:
-    unsigned, signed = random.integers(0, 256, 4 * 160), random.integers(-128, 128, 4 * 160)
-    unsigned[:8], signed[:8] = 255, -128
-    exact = J[:160] if len(J) >= 160 else np.resize(J, 160)
-    arrays = (exact, unsigned.astype(np.uint8).view(np.int32), signed.astype(np.int8).view(np.int32))
-    found = apply(compiler, lambda k, t, u, s: k.target.dot(k, t, u, s), *arrays, out="int32")
-    assert np.array_equal(found, exact + (unsigned * signed).reshape(-1, 4).sum(axis=1))
+# (greatest magnitude of a weight byte, what the bytes are): the kinds there are in panels
+KINDS = {"four bits": 15, "five bits": 31, "six bits": 63, "bytes": 255, "signed": SIGNED}
+
+
+def weight_bytes(largest: int, shape: tuple[int, ...]) -> np.ndarray:
+    """Random weight bytes, many of them the ends of their range, as int64."""
+    low, high = (-128, 127) if largest == SIGNED else (0, largest)
+    ends = random.integers(0, 2, shape) * (high - low) + low
+    return np.where(random.random(shape) < 0.5, ends, random.integers(low, high + 1, shape))
+
+
+def skip_unless_packed(compiler: Compiler, largest: int) -> None:
+    """Signed bytes are packed with 128 added, or as they are."""
+    moved = compiler.target.signed_zero == 128
+    if largest == (SIGNED if moved else 255):
+        pytest.skip(f"{compiler.target.name} packs signed bytes {'with 128 added' if moved else 'as they are'}")
+
+
+@pytest.mark.parametrize("ends", ["random", "all the largest", "the largest of both signs"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_multiply_sums_products_of_bytes_exactly(compiler: Compiler, kind: str, ends: str) -> None:
+    """Any number of words, tokens and panels; -128 of a weight, and sums as large as can be: nothing saturates."""
+    largest, lanes = KINDS[kind], compiler.target.lanes
+    skip_unless_packed(compiler, largest)
+    for words, tokens, panels in ((8, 1, 1), (8, 3, 2), (4, 2, 1), (1, 1, 1), (9, 1, 1), (64, 1, 2)):
+        weights = weight_bytes(largest, (panels, words, lanes, 4))
+        x = random.integers(-127, 128, (tokens, words, 4))
+        if ends != "random":
+            weights[:] = -128 if largest == SIGNED else largest
+            x[:] = 127
+            x[:, ::2] = 127 if ends == "all the largest" else -127
+        starts = random.integers(-1000, 1000, (tokens, panels, lanes)).astype(np.int32)
+        packed, rows = weights.astype(np.uint8).view(np.int32)[..., 0].copy(), x.astype(np.int8)
+        found = np.zeros((tokens, panels, lanes), np.int32)
+
+        def body(k: Any, f: Any, out: Any, words: int = words, tokens: int = tokens, panels: int = panels) -> None:
+            def word(number: int) -> list[Any]:
+                return [k.load(k.vi, f.weights, 4 * lanes * (words * p + number)) for p in range(panels)]
+
+            def vector(base: Any, t: int, p: int) -> tuple[Any, int]:
+                return base, 4 * lanes * (panels * t + p)
+
+            totals = [[k.load(k.vi, *vector(f.starts, t, p)) for p in range(panels)] for t in range(tokens)]
+            each = [k.at(f.x, 4 * words * t) for t in range(tokens)]
+            for t, row in enumerate(k.target.multiply(k, word, words, each, totals, largest)):
+                for p, value in enumerate(row):
+                    k.store(value, *vector(out, t, p))
+
+        run_on(compiler, body, found, weights=packed, starts=starts, x=rows)
+        products = np.einsum("pwlb,twb->tpl", weights, x) + starts
+        assert np.array_equal(found, products.astype(np.int32)), f"{words} words, {tokens} tokens, {panels} panels"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_dot_multiplies_unsigned_or_signed_by_signed_bytes(compiler: Compiler, kind: str) -> None:
+    """The one instruction, or the arithmetic in its place, of targets that sum words one by one."""
+    largest = KINDS[kind]
+    skip_unless_packed(compiler, largest)
+    if compiler.target.name == "avx2":
+        pytest.skip(f"{compiler.target.name} does not multiply such bytes one word at a time")
+    weights, x = weight_bytes(largest, (160, 4)), random.integers(-128, 128, (160, 4))
+    weights[:2], x[:2] = largest if largest != SIGNED else -128, -128
+    starts = np.resize(J, 160)
+    arrays = (starts, weights.astype(np.uint8).view(np.int32)[:, 0], x.astype(np.int8).view(np.int32)[:, 0])
+    found = apply(compiler, lambda k, t, w, a: k.target.dot(k, t, w, a, largest), *arrays, out="int32")
+    assert np.array_equal(found, starts + (weights * x).sum(axis=1))
+
+
+def test_dot_pairs_multiplies_halves_of_words(compiler: Compiler) -> None:
+    """Sums of 32 activations are at most 4064; minima and scales at most 128 either way."""
+    left, right = random.integers(-128, 128, (160, 2)), random.integers(-4064, 4065, (160, 2))
+    left[:4], right[:2], right[2:4] = -128, 4064, -4064
+    arrays = (np.resize(WHOLE // 4, 160), *(side.astype(np.int16).view(np.int32)[:, 0] for side in (left, right)))
+    found = apply(compiler, lambda k, t, a, b: k.target.dot_pairs(k, t, a, b), *arrays, out="int32")
+    assert np.array_equal(found, arrays[0] + (left * right).sum(axis=1).astype(np.int32))
 
 
 def test_loops_and_variables(compiler: Compiler) -> None:

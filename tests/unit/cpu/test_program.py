@@ -28,8 +28,12 @@ random = np.random.default_rng(3)
 WIDTH, OUT = 96, 50
 
 
+def width_of(form: str) -> int:
+    return WIDTH if WIDTH % FORMATS[form].values == 0 else 512
+
+
 def packed(cpu: CpuBackend, form: str = "F32", out: int = OUT) -> Any:
-    matrix = random.standard_normal((out, WIDTH), np.float32)
+    matrix = random.standard_normal((out, width_of(form)), np.float32)
     return cpu.pack(StoredTensor("w", FORMATS[form], matrix.shape, quantize_tensor(FORMATS[form], matrix)))
 
 
@@ -136,15 +140,35 @@ def test_row_by_row_kernels_are_chained(cpu: CpuBackend) -> None:
     plan = Plan(trace(function, {"x": rows, "y": rows}), cpu)
     for regime, tokens in (("one", 1), ("few", 7), ("many", 33)):
         program = program_of(plan, regime)
-        assert [name.rsplit("_q8", 1)[0] for name in kernels_of(program)][:3] == [
-            "silu_mul",
-            "rms_norm",
-            "quantize_rows",
-        ]
+        assert kernels_of(program)[:3] == ["silu_mul", "rms_norm", "quantize_rows_32"]
         assert chains(program) == [2, 1, 0, 0]
         x, y = (random.standard_normal((tokens, WIDTH), np.float32) for _ in range(2))
         found = program.run({"x": x, "y": y}, {"tokens": tokens})["z"]
         assert np.array_equal(found, function(cpu.tensor(x), cpu.tensor(y))["z"].numpy())
+
+
+def test_rows_rounded_in_two_ways_are_chained_too(cpu: CpuBackend) -> None:
+    """Queries of super-blocks beside values of blocks of 32: one x, rounded once for each."""
+    norm = cpu.tensor(random.standard_normal(512, np.float32))
+    query, value = packed(cpu, "Q4_K"), packed(cpu, "Q6_K")
+    matrix = random.standard_normal((OUT, 512), np.float32)
+    other = cpu.pack(StoredTensor("w", FORMATS["Q8_0"], matrix.shape, quantize_tensor(FORMATS["Q8_0"], matrix)))
+
+    def function(x: Any) -> dict[str, Any]:
+        y = ops.rms_norm(x, norm, eps=1e-5)
+        return {"q": ops.linear(y, query), "v": ops.linear(y, value), "w": ops.linear(y, other)}
+
+    plan = Plan(trace(function, {"x": Spec((Symbol("tokens", 512), 512), F32)}), cpu)
+    for regime, tokens in (("one", 1), ("few", 7), ("many", 33)):
+        program = program_of(plan, regime)
+        names = kernels_of(program)
+        assert sorted(names[1:3]) == ["quantize_rows_256", "quantize_rows_32"]
+        assert len(names) == 6
+        assert chains(program)[:3] == [2, 1, 0]
+        x = random.standard_normal((tokens, 512), np.float32)
+        found = program.run({"x": x}, {"tokens": tokens})
+        for name, expected in function(cpu.tensor(x)).items():
+            assert np.array_equal(found[name], expected.numpy())
 
 
 def test_chained_kernels_are_those_that_plans_know_of(cpu: CpuBackend) -> None:
@@ -215,5 +239,5 @@ def test_a_cache_is_exported_not_read(cpu: CpuBackend) -> None:
 def test_packed_bytes_are_what_pack_takes(cpu: CpuBackend) -> None:
     for form in FORMATS:
         weight = packed(cpu, form, 33)
-        assert cpu.packed_bytes(FORMATS[form], (33, WIDTH)) == weight.storage.array.size
+        assert cpu.packed_bytes(FORMATS[form], (33, width_of(form))) == weight.storage.array.size
     assert cpu.packed_bytes(FORMATS["F32"], (7,)) == 28

@@ -9,8 +9,26 @@ import pytest
 from close import assert_close
 from sporelm import ops
 from sporelm.backends.reference import ReferenceBackend
+from sporelm.errors import OpError
 from sporelm.models.rotary import rope_table
-from sporelm.quant import F16, F32, Q4_1, Q8_0, QuantFormat, dequantize_tensor, quantize_tensor
+from sporelm.ops.linear import ROW_FORMATS
+from sporelm.quant import (
+    BF16,
+    F16,
+    F32,
+    FORMATS,
+    Q4_0,
+    Q4_1,
+    Q4_K,
+    Q5_0,
+    Q5_1,
+    Q5_K,
+    Q6_K,
+    Q8_0,
+    QuantFormat,
+    dequantize_tensor,
+    quantize_tensor,
+)
 from sporelm.tensor import dtype
 from sporelm.weights.stored import StoredTensor
 
@@ -98,25 +116,49 @@ def test_rope_of_part_of_a_head() -> None:
     assert_close(result[..., 8:], x.reshape(2, 2, 12)[..., 8:], "exact")
 
 
-@pytest.mark.parametrize("number_format", [F32, F16])
+@pytest.mark.parametrize("number_format", [F32, F16, BF16])
 def test_linear_on_float_activations(number_format: type[QuantFormat]) -> None:
     x, (weight, held), bias = random(3, 33), packed(random(7, 33, seed=1), number_format), random(7, seed=2)
     expected = x.astype(np.float64) @ held.T + bias
     assert_close(ops.linear(tensor(x), weight, tensor(bias)).numpy(), expected, "f32")
 
 
-@pytest.mark.parametrize("number_format", [Q8_0, Q4_1])
-def test_linear_on_int8_activations(number_format: type[QuantFormat]) -> None:
-    """The rows are rounded to 127ths of the greatest of each 32 before the product."""
-    x, (weight, held) = random(3, 96), packed(random(5, 96, seed=1), number_format)
-    rounded = np.zeros((3, 96))
+@pytest.mark.parametrize(
+    ("number_format", "run", "width"),
+    [(Q8_0, 32, 96), (Q4_1, 32, 96), (Q4_0, 32, 96), (Q5_0, 32, 96), (Q5_1, 32, 96)]
+    + [(number_format, 256, 512) for number_format in (Q4_K, Q5_K, Q6_K)],
+)
+def test_linear_on_int8_activations(number_format: type[QuantFormat], run: int, width: int) -> None:
+    """The rows are rounded to 127ths of the greatest of each run before the product."""
+    x, (weight, held) = random(3, width), packed(random(5, width, seed=1), number_format)
+    rounded = np.zeros((3, width))
     for row in range(3):
-        for start in range(0, 96, 32):
-            group = x[row, start : start + 32].astype(np.float64)
+        for start in range(0, width, run):
+            group = x[row, start : start + run].astype(np.float64)
             scale = np.abs(group).max() / 127
-            rounded[row, start : start + 32] = np.rint(group / scale) * scale
+            rounded[row, start : start + run] = np.rint(group / scale) * scale
     assert_close(ops.linear(tensor(x), weight).numpy(), rounded @ held.T, "f32")
     assert np.abs(rounded @ held.T - x @ held.T).max() > 1e-3, "the case must tell rounded from whole rows"
+
+
+def test_every_format_says_which_activations_it_multiplies() -> None:
+    kinds = {name: number_format.activation for name, number_format in FORMATS.items()}
+    assert {name for name, kind in kinds.items() if kind == "float"} == {"F32", "F16", "BF16"}
+    assert {name for name, kind in kinds.items() if kind == "int8/256"} == {"Q4_K", "Q5_K", "Q6_K"}
+    assert set(kinds.values()) == {"float", *ROW_FORMATS}
+
+
+@pytest.mark.parametrize(("number_format", "activation"), [(Q8_0, "int8/256"), (Q4_K, "int8/32"), (F32, "int8/32")])
+def test_rows_rounded_for_other_weights_are_refused(number_format: type[QuantFormat], activation: str) -> None:
+    weight, _ = packed(random(5, 256, seed=1), number_format)
+    rows = ops.quantize_rows(tensor(random(3, 256)), activation=activation)
+    with pytest.raises(OpError, match=f"x is {activation} but weight .* multiplies {number_format.activation}"):
+        ops.linear(rows, weight)
+
+
+def test_an_unknown_kind_of_rows_is_named_with_those_there_are() -> None:
+    with pytest.raises(OpError, match=r"activation 'int4' must be one of int8/32, int8/256"):
+        ops.quantize_rows(tensor(random(3, 256)), activation="int4")
 
 
 def test_quantized_rows_are_what_linear_uses() -> None:

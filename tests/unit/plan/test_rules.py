@@ -13,7 +13,7 @@ from sporelm.errors import GraphError
 from sporelm.ops import Graph, Spec, Symbol, trace
 from sporelm.ops.op import Op
 from sporelm.plan import RULES, Plan, rewrite
-from sporelm.quant import F32, Q8_0, QuantFormat, quantize_tensor
+from sporelm.quant import F32, Q4_K, Q6_K, Q8_0, QuantFormat, quantize_tensor
 from sporelm.tensor import dtype
 from sporelm.weights.stored import StoredTensor
 
@@ -260,6 +260,60 @@ class TestQuantizeRows:
         assert names(fused) == ["quantize_rows", "linear", "linear"]
         assert fused.calls[1].args[0] is fused.inputs["x0"]
         assert fused.calls[2].args[0] is fused.calls[0].results[0]
+
+
+class TestQuantizeRowsOfTwoKinds:
+    """Queries and keys in super-blocks beside values in blocks of 32, as files mix them: x is rounded twice."""
+
+    WIDE = 512
+
+    def weight(self, number_format: type[QuantFormat]) -> Any:
+        values = RANDOM.standard_normal((WIDTH, self.WIDE)).astype(np.float32)
+        return BACKEND.pack(StoredTensor("w", number_format, values.shape, quantize_tensor(number_format, values)))
+
+    def check(self, formats: list[type[QuantFormat]], expected: list[str]) -> Graph:
+        """The graph of products of one x, after checking the names of its ops and that results keep their bits."""
+        weights = [self.weight(each) for each in formats]
+
+        def outputs(x: Any) -> dict[str, Any]:
+            return {str(index): ops.linear(x, each) for index, each in enumerate(weights)}
+
+        graph = trace(outputs, {"x": Spec((TOKENS, self.WIDE), dtype.F32)})
+        arrays = {"x": RANDOM.standard_normal((5, self.WIDE)).astype(np.float32)}
+        plain = Plan(graph, Fusing()).run(arrays, {"tokens": 5})
+        plan = Plan(graph, Fusing(*ALL_RULES))
+        for name, array in plan.run(arrays, {"tokens": 5}).items():
+            assert_close(array, plain[name], "exact")
+        assert names(plan.graph) == expected
+        return plan.graph
+
+    @staticmethod
+    def kinds(graph: Graph) -> list[str]:
+        """What each product multiplies: the name of its rows' element type."""
+        return [call.args[0].dtype.name for call in graph.calls if call.op is not ops.quantize_rows]
+
+    def test_one_rounding_for_each_kind(self) -> None:
+        graph = self.check([Q4_K, Q4_K, Q8_0], ["quantize_rows", "quantize_rows", "linear_group", "linear"])
+        rounded = [call.options["activation"] for call in graph.calls if call.op is ops.quantize_rows]
+        assert sorted(rounded) == ["int8/256", "int8/32"]
+        assert self.kinds(graph) == ["int8/256", "int8/32"]
+
+    def test_formats_of_one_kind_share_their_rows(self) -> None:
+        graph = self.check([Q4_K, Q4_K, Q6_K], ["quantize_rows", "linear_group", "linear"])
+        assert self.kinds(graph) == ["int8/256", "int8/256"]
+        first, second = graph.calls[1:]
+        assert first.args[0] is second.args[0] is graph.calls[0].results[0]
+
+    def test_three_kinds_of_numbers_for_one_x(self) -> None:
+        expected = ["quantize_rows", "quantize_rows", "linear", "linear", "linear"]
+        assert self.kinds(self.check([F32, Q6_K, Q8_0], expected)) == ["f32", "int8/256", "int8/32"]
+
+    def test_kinds_do_not_mix_in_one_product(self) -> None:
+        gate, up = self.weight(Q4_K), self.weight(Q8_0)
+        spec = {"x": Spec((TOKENS, self.WIDE), dtype.F32)}
+        graph = trace(lambda x: {"y": ops.silu_mul(ops.linear(x, gate), ops.linear(x, up))}, spec)
+        found = names(Plan(graph, Fusing(*ALL_RULES)).graph)
+        assert found == ["quantize_rows", "quantize_rows", "linear", "linear", "silu_mul"]
 
 
 def change(x: Any, table: Any) -> tuple[Any, ...]:
