@@ -3,7 +3,6 @@
 import ast
 import subprocess
 import sys
-from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -34,6 +33,7 @@ OPTIONS = {
     "tokenize": {"--json"} | EVERY,
     "pull": EVERY,
     "doctor": {"--json", "--conformance", "--backend"} | EVERY,
+    "gguf": EVERY,
 }
 
 # Python modules that exist on POSIX systems only.
@@ -128,4 +128,4 @@ def test_only_settings_reads_the_environment(path: Path) -> None:
 
 def test_every_command_has_a_file() -> None:
     for name in main.COMMANDS:
-        assert callable(import_module(f"sporelm.cli.{name.replace(' ', '_')}").run)
+        assert callable(main.load(name).run)

@@ -22,6 +22,7 @@ COMMANDS = {
     "tokenize": "show the tokens of a text",
     "pull": "fetch a model into the store",
     "doctor": "show hardware, back-ends and what is missing",
+    "gguf": "show, check, compare and change model files",
 }
 
 
@@ -89,13 +90,14 @@ def dispatch(words: list[str]) -> int:
 
 def load(name: str) -> Command:
     """The module of a command."""
-    return cast(Command, import_module(f"sporelm.cli.{name.replace(' ', '_')}"))
+    return cast(Command, import_module(f"sporelm.cli.{name.replace(' ', '_').replace('-', '_')}"))
 
 
 def overview() -> str:
     """What `spore --help` prints."""
     lines = ["usage: spore COMMAND ...", "", "Runs language models on whatever hardware is there.", "", "commands:"]
-    lines += [f"  {name:<12}{summary}" for name, summary in COMMANDS.items()]
+    # `spore gguf` lists its tools itself: they would be half of this page.
+    lines += [f"  {name:<12}{summary}" for name, summary in COMMANDS.items() if not name.startswith("gguf ")]
     lines += ["", "options:", "  -h, --help  show this text and exit", "  --version   show the version and exit"]
     lines += ["", "'spore COMMAND --help' says more about each.", "", "example:", "  spore chat"]
     return "\n".join(lines) + "\n"
