@@ -81,6 +81,8 @@ GOOD = {"attention_rows": 4, "few": TILES, "many": TILES}
         GOOD | {"few": TILES | {"block": [1, 1000]}},
         GOOD | {"few": TILES | {"block": "12"}},
         GOOD | {"many": TILES | {"float": [3, 2]}},
+        GOOD | {"many": TILES | {"float": [4, 7]}},
+        GOOD | {"few": TILES | {"float": [1, 16]}},
     ],
     ids=str,
 )
@@ -138,6 +140,20 @@ def test_the_setting_switches_them_off(path: Path, monkeypatch: pytest.MonkeyPat
     use(monkeypatch, "shipped")
     assert tiles_in_use(target).tiles == target.tiles
     assert "SPORE_CPU_TILES" in tiles_in_use(target).source
+
+
+@pytest.mark.parametrize("kernel", ["few", "many"])
+def test_tiles_that_do_not_fit_the_target_are_not_compiled(
+    path: Path, caplog: pytest.LogCaptureFixture, kernel: str
+) -> None:
+    """LLVM ends the process when a tile needs many more registers than there are."""
+    target = targets.choose("generic")
+    save(path, target, target.tiles.changed(kernel, dict(target.tiles.of(kernel)) | {"Q6_K": (4, 8)}))
+    found = tiles_in_use(target)
+    assert found.tiles == target.tiles
+    assert "do not fit" in found.source
+    (record,) = caplog.records
+    assert "do not fit target generic" in record.message
 
 
 def entry(**changes: Any) -> dict[str, Any]:

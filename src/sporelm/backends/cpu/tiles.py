@@ -14,7 +14,9 @@ from typing import Any, Protocol
 
 Tile = tuple[int, int]  # panels, tokens
 FAMILIES = ("block", "super", "float")
-MOST_ROWS, MOST_PANELS, MOST_TOKENS = 16, 8, 16  # more than any register file holds
+# What kernels are made with: panels, then tokens, which divide a block of many; panels of many are gate's and up's
+CHOICES = {"few": ((1, 2, 3, 4), (1, 2, 3, 4, 6, 8, 10, 12)), "many": ((2, 4, 6), (1, 2, 3, 4, 5, 6, 8))}
+ROWS = (2, 3, 4, 5, 6, 8, 10, 12)
 
 
 class Tiled(Protocol):
@@ -53,6 +55,19 @@ class Tiles:
         return {"attention_rows": self.attention_rows, "few": few, "many": many}
 
 
+def registers(target: Any) -> int:
+    """Vector registers of a target."""
+    return 32 if target.lanes == 16 or "+avx512vl" in target.features or "neon" in target.features else 16
+
+
+def fitting(target: Any, kernel: str, family: str) -> list[Tile]:
+    """Tiles whose sums a target's registers could hold. LLVM gives up on much larger ones, and the process with it."""
+    sums = 1 if family == "float" else 2  # integers are summed apart, then scaled
+    room = registers(target) + 4  # some operands come from memory; what does not fit is found in the assembly
+    panels, tokens = CHOICES[kernel]
+    return [(p, t) for p in panels for t in tokens if sums * p * t + p <= room]
+
+
 def _find(tiles: tuple[tuple[str, Tile], ...], kind: Tiled) -> Tile:
     by_name = dict(tiles)
     return by_name.get(kind.name) or by_name[kind.family]
@@ -62,22 +77,22 @@ def tiles_from(values: Mapping[str, Any]) -> Tiles:
     """Tiles as tiles.json has them. Raises ValueError for what is no tile, or for a family without one."""
     if not isinstance(values, Mapping) or values.keys() != {"attention_rows", "few", "many"}:
         raise ValueError("tiles are attention_rows, few and many")
-    few, many = (_by_name(values[key], even=key == "many") for key in ("few", "many"))
-    return Tiles(_number(values["attention_rows"], MOST_ROWS), few, many)
+    few, many = (_by_name(values[key], *CHOICES[key]) for key in ("few", "many"))
+    return Tiles(_number(values["attention_rows"], max(ROWS)), few, many)
 
 
-def _by_name(values: Any, *, even: bool) -> tuple[tuple[str, Tile], ...]:
-    """Tiles by name. Of the many-token kernel panels are `even`: half are gate's, half up's."""
+def _by_name(values: Any, panels: tuple[int, ...], tokens: tuple[int, ...]) -> tuple[tuple[str, Tile], ...]:
+    """Tiles by name, of these numbers of panels and tokens."""
     if not isinstance(values, Mapping) or not values.keys() >= set(FAMILIES):
         raise ValueError(f"tiles are by name, {', '.join(FAMILIES)} among them")
     found = []
     for name, tile in values.items():
         if not isinstance(name, str) or not isinstance(tile, list | tuple) or len(tile) != 2:
             raise ValueError(f"{tile!r:.80} is no tile of panels and tokens")
-        panels, tokens = _number(tile[0], MOST_PANELS), _number(tile[1], MOST_TOKENS)
-        if even and panels % 2:
-            raise ValueError(f"{panels} panels for many tokens: they must be even")
-        found.append((name, (panels, tokens)))
+        pair = _number(tile[0], max(panels)), _number(tile[1], max(tokens))
+        if pair[0] not in panels or pair[1] not in tokens:
+            raise ValueError(f"there is no kernel of {pair[0]} panels by {pair[1]} tokens")
+        found.append((name, pair))
     return tuple(found)
 
 

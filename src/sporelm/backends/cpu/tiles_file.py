@@ -24,7 +24,7 @@ from sporelm import settings
 from sporelm.backends.cpu.formats import FORMATS
 from sporelm.backends.cpu.jit.cache import source_digest
 from sporelm.backends.cpu.targets import Target
-from sporelm.backends.cpu.tiles import FAMILIES, Tiles, tiles_from, tiles_of
+from sporelm.backends.cpu.tiles import FAMILIES, Tiles, fitting, tiles_from, tiles_of
 
 log = logging.getLogger(__name__)
 told: set[str] = set()  # what was logged already, once a process
@@ -66,7 +66,22 @@ def tiles_in_use(target: Target) -> InUse:
     if entry["kernels"] != kernels_digest():
         when = f"those measured here {entry['measured']} are of other kernels"
         return InUse(shipped, f"shipped; {when}: 'spore bench tune' measures anew")
-    return InUse(tiles_from(entry["tiles"]), f"measured here {entry['measured']} ({path})")
+    tiles = tiles_from(entry["tiles"])
+    if not _possible(target, tiles):
+        _warn(f"{path} is ignored: its tiles do not fit target {target.name} ('spore bench tune' measures anew)")
+        return InUse(shipped, f"shipped; {path} is ignored: its tiles do not fit this target")
+    return InUse(tiles, f"measured here {entry['measured']} ({path})")
+
+
+def _possible(target: Target, tiles: Tiles) -> bool:
+    """Whether every format's tiles are shipped ones or fit the registers."""
+    for name, kind in FORMATS.items():
+        for kernel in ("few", "many"):
+            shipped, measured = (dict(of.of(kernel)) for of in (tiles_of(target.name), tiles))
+            tile = measured.get(name) or measured[kind.family]
+            if tile not in (*shipped.values(), *fitting(target, kernel, kind.family)):
+                return False
+    return True
 
 
 def place() -> Path | None:

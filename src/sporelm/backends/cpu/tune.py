@@ -2,7 +2,7 @@
 
 For each format and kernel the tiles that the registers could hold are compiled. Those that keep moving vectors to and
 from the stack in inner loops are left out, the rest is run in turn, the slower ones dropped as it goes. A family of
-formats gets the tile that serves its formats best on average, a format one of its own only where that is clearly
+formats gets the tile that serves the most of its formats, a format one of its own only where that is clearly
 faster: within `CLEAR` nothing changes.
 """
 
@@ -22,16 +22,14 @@ from sporelm.backends.cpu.jit import Compiler, Kernel
 from sporelm.backends.cpu.jit.cache import ObjectCache
 from sporelm.backends.cpu.jit.emission import machine_of, optimised
 from sporelm.backends.cpu.targets import Target
-from sporelm.backends.cpu.tiles import FAMILIES, Tile, Tiles
+from sporelm.backends.cpu.tiles import FAMILIES, ROWS, Tile, Tiles, fitting
 from sporelm.backends.cpu.tune_runs import Arena, Run, Work, attention_work, few_work, hot_spills, many_work
 from sporelm.errors import RequestError
 
 Progress = Callable[[str, int, int], None]
 
-FEW_PANELS, FEW_TOKENS = (1, 2, 3, 4), (1, 2, 3, 4, 6, 8, 10, 12)
-MANY_PANELS, MANY_TOKENS = (2, 4, 6), (1, 2, 3, 4, 5, 6, 8)  # even for gate and up; divisors of a block of tokens
-ROWS = (2, 3, 4, 5, 6, 8, 10, 12)
 SPILLS = 8  # vectors a sum to and from the stack in inner loops, above which a tile is not tried (measured: hopeless)
+MISSING = 2.0  # how many times slower than the best a tile counts that was not run
 CLEAR = 1.02  # a tile must be so much faster to take another's place
 ROUNDS = ((4, 1.3), (8, 1.12), (24, 1.0))  # samples of each candidate, and how much slower than the best may go on
 QUICK_ROUNDS = ((3, 1.15), (7, 1.0))
@@ -117,9 +115,7 @@ def choose(before: Sequence[tuple[str, Tile]], scores: Mapping[str, Scores], *, 
         members = {name for name, kind in FORMATS.items() if kind.family == family}
         measured = [scores[name] for name in scores if name in members]
         if measured and (whole or len(measured) == len(members)):
-            common = set.intersection(*(set(times) for times in measured))
-            means = {tile: exp(sum(log(times[tile]) for times in measured) / len(measured)) for tile in common}
-            chosen[family] = _pair(_best(means, chosen[family]))
+            chosen[family] = _pair(_most_serving(measured, chosen[family]))
         for name in sorted(members & scores.keys()):
             own = _pair(_best(scores[name], chosen[family]))
             chosen.pop(name, None)
@@ -127,6 +123,19 @@ def choose(before: Sequence[tuple[str, Tile]], scores: Mapping[str, Scores], *, 
                 chosen[name] = own
     order = {name: number for number, name in enumerate((*FAMILIES, *FORMATS))}
     return dict(sorted(chosen.items(), key=lambda item: order.get(item[0], len(order))))
+
+
+def _most_serving(measured: Sequence[Scores], before: tuple[int, ...]) -> tuple[int, ...]:
+    """The tile with which the most formats are about as fast as can be, then all on average; or the one before."""
+    shares = [{tile: time / min(times.values()) for tile, time in times.items()} for times in measured]
+
+    def rank(tile: tuple[int, ...]) -> tuple[int, float]:
+        slower = [min(times.get(tile, MISSING), MISSING) for times in shares]
+        return -sum(share <= CLEAR for share in slower), sum(map(log, slower))
+
+    best = min({tile for times in shares for tile in times}, key=rank)
+    (count, mean), (old_count, old_mean) = rank(best), rank(before)
+    return before if old_count == count and old_mean <= mean + len(shares) * log(CLEAR) else best
 
 
 def _best(times: Scores, before: tuple[int, ...]) -> tuple[int, ...]:
@@ -158,18 +167,8 @@ def candidates(target: Target, kernel: str, name: str) -> list[tuple[int, ...]]:
     if kernel == "rows":
         return list(dict.fromkeys([(target.tiles.attention_rows,), *((rows,) for rows in ROWS)]))
     family = FORMATS[name].family
-    panels, tokens = (FEW_PANELS, FEW_TOKENS) if kernel == "few" else (MANY_PANELS, MANY_TOKENS)
-    sums = 1 if family == "float" else 2  # registers a panel and token: integers are summed apart, then scaled
-    room = registers(target) + 4  # some operands come from memory; what does not fit is found in the assembly
-    fitting = [(p, t) for p in panels for t in tokens if sums * p * t + p <= room]
     in_use = [_tile(target.tiles, kernel, name), dict(target.tiles.of(kernel))[family]]
-    return list(dict.fromkeys([*in_use, *fitting]))
-
-
-def registers(target: Target) -> int:
-    """Vector registers."""
-    more = target.lanes == 16 or "+avx512vl" in target.features or "neon" in target.features
-    return 32 if more else 16
+    return list(dict.fromkeys([*in_use, *fitting(target, kernel, family)]))
 
 
 def compiled(kernel: Kernel, target: Target) -> tuple[str, Callable[[], bytes]]:
