@@ -54,7 +54,7 @@ class Amx(Avx512Vnni):
         width = 4 * count
         activations = _memory(k, len(x) * width)
         for t, row in enumerate(x):
-            k.store(k.load(vec(i8, width), row), activations, t * width, align=min(width, ROW))
+            k.store(k.load(vec(i8, width), row), activations, t * width)
         found = []
         for p, weights in enumerate(where):
             out = _memory(k, len(x) * ROW)

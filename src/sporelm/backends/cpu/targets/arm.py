@@ -77,10 +77,12 @@ class NeonDotprod(Neon):
     tiles: Tiles = field(default_factory=lambda: tiles_of("neon-dotprod"))
 
     def multiply(self, k: Builder, words: Words, count: int, x: list[Val], totals: Totals, largest: int) -> Totals:
+        if count % 4:
+            return Target.multiply(self, k, words, count, x, totals, largest)
         sums = [list(row) for row in totals]
         for start in range(0, count, 4):
             loaded = [k.load(WORDS, row, 4 * start) for row in x]
-            for number in range(start, min(count, start + 4)):
+            for number in range(start, start + 4):
                 weights = words(number)
                 for t, activations in enumerate(loaded):
                     lane = k.shuffle(activations, activations, [number - start] * 4)
@@ -103,7 +105,7 @@ class NeonI8mm(NeonDotprod):
     tiles: Tiles = field(default_factory=lambda: tiles_of("neon-i8mm"))
 
     def multiply(self, k: Builder, words: Words, count: int, x: list[Val], totals: Totals, largest: int) -> Totals:
-        if len(x) == 1:
+        if len(x) == 1 or count % 4:
             return NeonDotprod.multiply(self, k, words, count, x, totals, largest)
         paired = range(0, len(x) - 1, 2)
         # [pair][panel][half]: rows 2h and 2h + 1 of a panel by two tokens, row by row

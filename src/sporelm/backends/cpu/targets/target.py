@@ -31,7 +31,7 @@ class Target:
     def multiply(self, k: Builder, words: Words, count: int, x: list[Val], totals: Totals, largest: int) -> Totals:
         """totals + dot products of `count` words of each panel with the bytes at each address of `x`.
 
-        `count` is a multiple of four; the bytes of `x` lie between -127 and 127.
+        The bytes of `x` lie between -127 and 127.
         `largest` is the greatest magnitude of a weight byte, none negative; SIGNED says that they have signs.
         """
         chains = 2 if len(x) * len(totals[0]) < 4 and count > 4 else 1  # a lone sum would wait for itself
