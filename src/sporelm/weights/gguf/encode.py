@@ -108,6 +108,10 @@ def _array(order: str, key: str, kind: str, value: Any, depth: int) -> Iterator[
             yield from _array(order, key, element, item, depth + 1)
     elif element == "str":
         yield header.pack(STRING, len(value))
+        stored = value.stored(order) if isinstance(value, StringArray) else None
+        if stored is not None:
+            yield stored
+            return
         for item in value:
             if not isinstance(item, str):
                 raise _misfit(key, kind, item)
@@ -115,6 +119,11 @@ def _array(order: str, key: str, kind: str, value: Any, depth: int) -> Iterator[
     elif element in KIND_IDS:
         yield header.pack(KIND_IDS[element], len(value))
         yield _numbers(order, key, kind, value)
+    elif element == "mixed":  # how the reader names an array of arrays of several kinds, and one of no arrays
+        yield header.pack(ARRAY, len(value))
+        for item in value:
+            is_flat = isinstance(item, (np.ndarray, StringArray))
+            yield from _array(order, key, kind_of(key, item) if is_flat else "[mixed]", item, depth + 1)
     elif len(value):
         raise RequestError(f"metadata {shown(key)}: arrays of kind {shown(kind)} cannot be written")
     else:  # an empty array of arrays, whose inner kind nobody knows

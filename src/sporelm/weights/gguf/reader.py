@@ -24,7 +24,7 @@ class GgufFile:
 
     path         the file that was opened; `paths` are all of them
     version      of the format, 2 or 3
-    byte_order   "little" or "big"
+    byte_order   "little" or "big"; `byte_orders` are those of all the files
     alignment    of the tensors' data, in bytes
     metadata     key -> int, float, bool, str, numpy array, StringArray, or a list of arrays
     kinds        key -> the type the value has in the file: "u32", "str", "[i32]", ...
@@ -48,7 +48,7 @@ class GgufFile:
                     )
                 tensors[name] = info._replace(part=part)
         self.tensors: Mapping[str, GgufTensorInfo] = MappingProxyType(tensors)
-        self._orders = [header.byte_order for header in headers]
+        self.byte_orders = tuple(header.byte_order for header in headers)
         self._data: list[memoryview] | None = data
 
     @property
@@ -73,7 +73,7 @@ class GgufFile:
             )
         number_format = format_of(info.type_id)
         blocks = byte_array(self._data[info.part], info.offset, info.nbytes)
-        if self._orders[info.part] == "big":
+        if self.byte_orders[info.part] == "big":
             blocks = number_format.swapped(blocks.reshape(-1, number_format.nbytes))
         return StoredTensor(name, number_format, info.shape, blocks)
 

@@ -47,6 +47,7 @@ class StringArray(Sequence[str]):
     def __init__(self, data: memoryview, count: int, order: str, label: str) -> None:
         self._data = data
         self._count = count
+        self._order = order
         self._length = Struct(order + "Q").unpack_from
         self._label = label
         self._starts: NDArray[np.int64] | None = None
@@ -75,6 +76,10 @@ class StringArray(Sequence[str]):
     def __repr__(self) -> str:
         return f"StringArray({self._label}, {self._count} strings)"
 
+    def stored(self, order: str) -> bytes | None:
+        """Lengths and strings as they lie in the file, if that has this byte order ("<" or ">"); else None."""
+        return self._data.tobytes() if order == self._order else None
+
     def decode_all(self) -> list[str]:
         """Every string, in one pass."""
         data, unpack = self._data.tobytes(), self._length
@@ -87,6 +92,15 @@ class StringArray(Sequence[str]):
                 result.append(data[start:position].decode())
         except UnicodeDecodeError:
             raise self._not_utf8(len(result)) from None
+        return result
+
+    def head(self, count: int) -> list[str]:
+        """The first strings, at most `count`, without a look at the others."""
+        result = []
+        position = 0
+        for _ in range(min(count, self._count)):
+            result.append(self._decode(position, len(result)))
+            position += 8 + self._length(self._data, position)[0]
         return result
 
     def _index(self) -> NDArray[np.int64]:

@@ -1,8 +1,6 @@
 """Writing GGUF files."""
 
-import os
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
 from math import prod
 from os import PathLike
 from pathlib import Path
@@ -12,8 +10,10 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sporelm.errors import OpError, RequestError
+from sporelm.errors import RequestError
 from sporelm.quant import F16, F32, QuantFormat
+from sporelm.quant.ggml_types import GGML_TYPES, ggml_type_name
+from sporelm.weights.gguf.beside import Job, write_beside
 from sporelm.weights.gguf.encode import encode_string, encode_value, kind_of, utf8
 from sporelm.weights.gguf.limits import (
     ALIGNMENT_KEY,
@@ -35,12 +35,15 @@ _FORMATS_OF_NUMPY: dict[np.dtype[Any], type[QuantFormat]] = {
 }
 
 
+Chunk = bytes | memoryview | NDArray[np.uint8]
+
+
 class _Planned(NamedTuple):
     name: str
-    format: type[QuantFormat]
+    type_id: int
     shape: tuple[int, ...]
     nbytes: int
-    produce: Callable[[], StoredTensor]
+    produce: Callable[[], Iterable[Chunk]]  # in the byte order of the file
 
 
 class GgufWriter:
@@ -111,6 +114,26 @@ class GgufWriter:
 
         Raises RequestError if the name is there already, or the format cannot store this shape.
         """
+
+        def chunks() -> Iterator[Chunk]:
+            tensor = produce()
+            if (tensor.format, tensor.shape) != (number_format, tuple(shape)):
+                raise RequestError(
+                    f"tensor {shown(name)} was announced as {number_format.name} {list(shape)},"
+                    f" made as {tensor.format.name} {list(tensor.shape)}"
+                )
+            return self._chunks(tensor)
+
+        self.add_chunks(name, number_format.ggml_id, shape, chunks)
+
+    def add_chunks(
+        self, name: str, type_id: int, shape: tuple[int, ...], produce: Callable[[], Iterable[Chunk]]
+    ) -> None:
+        """Add a tensor of any ggml type, whose bytes `produce` gives piece by piece when it is written.
+
+        The bytes go into the file as they are, so they must be in its byte order. Raises RequestError if the name is
+        there already, the type is not known, or the type cannot store this shape.
+        """
         if not name or len(utf8(name)) > MAX_TENSOR_NAME_BYTES:
             raise RequestError(f"tensor name {shown(name)} must have 1 to {MAX_TENSOR_NAME_BYTES} bytes")
         if name in self._tensors:
@@ -119,11 +142,22 @@ class GgufWriter:
             raise RequestError(
                 f"tensor {shown(name)}: shape {list(shape)} must have at most {MAX_RANK} axes, none of 0"
             )
-        try:
-            nbytes = number_format.tensor_nbytes(shape)
-        except OpError as reason:
-            raise RequestError(f"tensor {shown(name)}: {reason}") from None
-        self._tensors[name] = _Planned(name, number_format, tuple(shape), nbytes, produce)
+        known, width = GGML_TYPES.get(type_id), shape[-1] if shape else 1
+        if known is None:
+            raise RequestError(f"tensor {shown(name)}: there is no tensor type {ggml_type_name(type_id)}")
+        if width % known.values:
+            raise RequestError(
+                f"tensor {shown(name)}: {known.name} stores {known.values} values per block: rows of {width} values"
+                " do not fit"
+            )
+        nbytes = prod(shape) // known.values * known.nbytes
+        self._tensors[name] = _Planned(name, type_id, tuple(shape), nbytes, produce)
+
+    @property
+    def nbytes(self) -> int:
+        """The size of the file as it is planned now, in bytes."""
+        size = self._aligned(sum(len(piece) for piece in self._header()))
+        return size + sum(self._aligned(planned.nbytes) for planned in self._tensors.values())
 
     def write(self) -> int:
         """Write the file and return its size in bytes.
@@ -131,35 +165,34 @@ class GgufWriter:
         It is written beside its place and then renamed, so that nobody sees half a file and a failure leaves the old
         one. Raises RequestError if the file cannot be written.
         """
-        beside = self.path.with_name(f".{self.path.name}.{os.getpid()}.part")
-        try:
-            with beside.open("xb") as file:
-                size = self._write_to(file)
-                file.flush()
-                os.fsync(file.fileno())
-            beside.replace(self.path)
-        except OSError as reason:
-            raise RequestError(f"{self.path} cannot be written: {reason}") from None
-        finally:
-            with suppress(OSError):
-                beside.unlink(missing_ok=True)
-        return size
+        sizes: list[int] = []
+        write_beside([Job(self.path, lambda file: sizes.append(self.write_to(file)))])
+        return sizes[0]
 
-    def _write_to(self, file: BinaryIO) -> int:
+    def write_to(self, file: BinaryIO, advance: Callable[[int], object] = lambda nbytes: None) -> int:
+        """Write everything to an empty file that is open, and return its size; `advance` is told of bytes written.
+
+        Raises RequestError for a tensor whose bytes are not as many as its shape needs.
+        """
         for piece in self._header():
             file.write(piece)
         for planned in self._tensors.values():
             self._pad(file)
-            tensor = planned.produce()
-            if (tensor.format, tensor.shape) != (planned.format, planned.shape):
+            written = 0
+            for chunk in planned.produce():
+                data = chunk.reshape(-1).data if isinstance(chunk, np.ndarray) else chunk
+                file.write(data)
+                written += len(data)
+                advance(len(data))
+            if written != planned.nbytes:
                 raise RequestError(
-                    f"tensor {shown(planned.name)} was announced as {planned.format.name} {list(planned.shape)},"
-                    f" made as {tensor.format.name} {list(tensor.shape)}"
+                    f"tensor {shown(planned.name)} needs {planned.nbytes} bytes, {written} were made for it"
                 )
-            for chunk in self._chunks(tensor):
-                file.write(chunk.data)
         self._pad(file)
         return file.tell()
+
+    def _aligned(self, nbytes: int) -> int:
+        return -(-nbytes // self._alignment) * self._alignment
 
     def _pad(self, file: BinaryIO) -> None:
         file.write(bytes(-file.tell() % self._alignment))
@@ -175,8 +208,8 @@ class GgufWriter:
             yield encode_string(self._order, planned.name)
             rank = len(planned.shape)
             entry = Struct(f"{self._order}I{rank}QIQ")
-            yield entry.pack(rank, *reversed(planned.shape), planned.format.ggml_id, offset)
-            offset += -(-planned.nbytes // self._alignment) * self._alignment
+            yield entry.pack(rank, *reversed(planned.shape), planned.type_id, offset)
+            offset += self._aligned(planned.nbytes)
 
     def _chunks(self, tensor: StoredTensor) -> Iterator[NDArray[np.uint8]]:
         """The bytes of a tensor in the file's byte order, a few MiB at a time."""
