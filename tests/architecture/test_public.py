@@ -34,6 +34,11 @@ OPTIONS = {
     "pull": EVERY,
     "doctor": {"--json", "--conformance", "--backend"} | EVERY,
     "gguf": EVERY,
+    "gguf show": {
+        *{"-m", "--filter-meta", "-t", "--filter-tensor", "-n", "--array-detail", "--full", "--meta", "--no-meta"},
+        *{"--tensors", "--no-tensors", "--json", "--color"},
+    }
+    | EVERY,
 }
 
 # Python modules that exist on POSIX systems only.

@@ -15,7 +15,9 @@ from system.processes import Spore, one_line
 def test_help_and_version(spore: Spore) -> None:
     done = spore("--help")
     assert (done.returncode, done.stderr) == (0, "")
-    assert all(f"  {name} " in done.stdout for name in main.COMMANDS)
+    assert all(f"  {name} " in done.stdout for name in main.COMMANDS if not name.startswith("gguf "))
+    tools = spore("gguf", "--help").stdout
+    assert all(f"  {name.removeprefix('gguf ')} " in tools for name in main.COMMANDS if name.startswith("gguf "))
     assert spore("--version").stdout == "spore 0.1.0\n"
 
 
@@ -40,6 +42,9 @@ def test_help_of_a_command(spore: Spore, name: str) -> None:
         ["bench", "tune", "model.gguf"],
         ["tokenize"],
         ["pull"],
+        ["gguf", "fly"],
+        ["gguf", "show"],
+        ["gguf", "show", "a", "-n", "few"],
     ],
     ids=" ".join,
 )

@@ -23,6 +23,7 @@ COMMANDS = {
     "pull": "fetch a model into the store",
     "doctor": "show hardware, back-ends and what is missing",
     "gguf": "show, check, compare and change model files",
+    "gguf show": "header, metadata and tensors",
 }
 
 

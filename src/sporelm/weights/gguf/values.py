@@ -80,6 +80,10 @@ class StringArray(Sequence[str]):
         """Lengths and strings as they lie in the file, if that has this byte order ("<" or ">"); else None."""
         return self._data.tobytes() if order == self._order else None
 
+    def kept(self) -> "StringArray":
+        """The same strings in memory of their own, so that the file can be let go of."""
+        return StringArray(memoryview(self._data.tobytes()), self._count, self._order, self._label)
+
     def decode_all(self) -> list[str]:
         """Every string, in one pass."""
         data, unpack = self._data.tobytes(), self._length
@@ -96,7 +100,7 @@ class StringArray(Sequence[str]):
 
     def head(self, count: int) -> list[str]:
         """The first strings, at most `count`, without a look at the others."""
-        result = []
+        result: list[str] = []
         position = 0
         for _ in range(min(count, self._count)):
             result.append(self._decode(position, len(result)))

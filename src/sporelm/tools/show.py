@@ -1,0 +1,195 @@
+"""What a model file holds: header, metadata, tensors, and sums over them. Only what is asked for is decoded."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sporelm.errors import ModelFileError
+from sporelm.tools.file_types import FILE_TYPES
+from sporelm.tools.sources import Source, TensorEntry, matching
+from sporelm.weights.gguf import GgufFile, StringArray
+
+LONGEST_CONFIG = 1 << 24  # bytes of a config.json
+
+
+class MetaEntry(NamedTuple):
+    """One metadata value.
+
+    value    number, bool, text, or for an array a list of its first elements
+    length   number of elements of an array, else None
+    note     what the number stands for, where that is known
+    """
+
+    key: str
+    kind: str
+    value: Any
+    length: int | None = None
+    note: str = ""
+
+
+class TypeSum(NamedTuple):
+    """All tensors of one type together."""
+
+    type_name: str
+    tensors: int
+    values: int
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class Description:
+    """What `describe` found. `metadata` and `tensors` hold what the filters let through, the sums are over all."""
+
+    path: Path
+    kind: str
+    paths: tuple[Path, ...]
+    nbytes: int
+    version: int | None
+    byte_order: str
+    alignment: int | None
+    metadata_count: int
+    tensor_count: int
+    types: tuple[TypeSum, ...]
+    metadata: tuple[MetaEntry, ...]
+    tensors: tuple[TensorEntry, ...]
+
+    @property
+    def parameters(self) -> int:
+        """Number of values in all tensors."""
+        return sum(row.values for row in self.types)
+
+    @property
+    def bits_per_weight(self) -> float | None:
+        """Bits of all tensors' data per value; None without tensors."""
+        return sum(row.nbytes for row in self.types) * 8 / self.parameters if self.parameters else None
+
+    def as_json(self) -> dict[str, Any]:
+        """The same as an object for `json.dumps`; numbers that JSON lacks become text."""
+        return {
+            "path": str(self.path),
+            "kind": self.kind,
+            "files": [str(path) for path in self.paths],
+            "bytes": self.nbytes,
+            "version": self.version,
+            "byte_order": self.byte_order,
+            "alignment": self.alignment,
+            "metadata_count": self.metadata_count,
+            "tensor_count": self.tensor_count,
+            "parameters": self.parameters,
+            "bits_per_weight": self.bits_per_weight,
+            "types": {
+                row.type_name: {"tensors": row.tensors, "values": row.values, "bytes": row.nbytes} for row in self.types
+            },
+            "metadata": [
+                {"key": entry.key, "kind": entry.kind, "value": jsonable(entry.value)}
+                | ({} if entry.length is None else {"length": entry.length})
+                | ({"note": entry.note} if entry.note else {})
+                for entry in self.metadata
+            ],
+            "tensors": [
+                {"name": entry.name, "type": entry.type_name, "shape": list(entry.shape), "offset": entry.offset,
+                 "bytes": entry.nbytes, "file": entry.part}
+                for entry in self.tensors
+            ],
+        }  # fmt: skip
+
+
+def describe(
+    source: Source,
+    *,
+    meta: Sequence[str] = (),
+    tensors: Sequence[str] = (),
+    detail: int | None = 8,
+) -> Description:
+    """Describe an open model. `meta` and `tensors` are patterns as `matching` takes them, `detail` the number of
+    elements decoded of each array (None: all). Raises ModelFileError for text that is not UTF-8, or a damaged
+    config.json.
+    """
+    gguf = source.files if isinstance(source.files, GgufFile) else None
+    entries = metadata_of(source, meta, detail)
+    return Description(
+        path=source.path,
+        kind=source.kind,
+        paths=source.files.paths,
+        nbytes=source.nbytes,
+        version=gguf.version if gguf else None,
+        byte_order=gguf.byte_order if gguf else "little",
+        alignment=gguf.alignment if gguf else None,
+        metadata_count=len(source.metadata),
+        tensor_count=len(source.tensors),
+        types=sums(source.tensors.values()),
+        metadata=tuple(entries),
+        tensors=tuple(source.tensors[name] for name in matching(source.tensors, tensors)),
+    )
+
+
+def sums(tensors: Iterable[TensorEntry]) -> tuple[TypeSum, ...]:
+    """The tensors by type, the type with most bytes first."""
+    found: dict[str, TypeSum] = {}
+    for entry in tensors:
+        row = found.get(entry.type_name, TypeSum(entry.type_name, 0, 0, 0))
+        found[entry.type_name] = TypeSum(
+            entry.type_name, row.tensors + 1, row.values + entry.size, row.nbytes + entry.nbytes
+        )
+    return tuple(sorted(found.values(), key=lambda row: (-row.nbytes, row.type_name)))
+
+
+def metadata_of(source: Source, patterns: Sequence[str], detail: int | None) -> list[MetaEntry]:
+    """The metadata that fits the patterns; of a Hugging Face folder also its configuration, as `config.KEY`."""
+    found = []
+    for key in matching(source.metadata, patterns):
+        value, length = shortened(source.metadata[key], detail)
+        found.append(MetaEntry(key, source.kinds[key], value, length, _note(key, value)))
+    config = {f"config.{key}": value for key, value in _config(source.path).items()}
+    for key in matching(config, patterns):
+        value, length = shortened(config[key], detail)
+        found.append(MetaEntry(key, "json", value, length))
+    return found
+
+
+def shortened(value: Any, detail: int | None) -> tuple[Any, int | None]:
+    """A value with at most `detail` elements at every depth, as numbers, text and lists; and an array's length."""
+    if isinstance(value, StringArray):
+        return value.decode_all() if detail is None else value.head(detail), len(value)
+    if isinstance(value, np.ndarray):
+        return value[:detail].tolist(), len(value)
+    if isinstance(value, list):
+        return [shortened(item, detail)[0] for item in value[:detail]], len(value)
+    return value, None
+
+
+def jsonable(value: Any) -> Any:
+    """A value without the floats that JSON cannot write."""
+    if isinstance(value, list):
+        return [jsonable(item) for item in value]
+    if isinstance(value, Mapping):
+        return {key: jsonable(item) for key, item in value.items()}
+    if isinstance(value, float) and not np.isfinite(value):
+        return str(value)
+    return value
+
+
+def _note(key: str, value: Any) -> str:
+    if key == "general.file_type" and isinstance(value, int):
+        return FILE_TYPES.get(value & ~1024, "")  # the bit says that the type was guessed
+    return ""
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    """The config.json of a folder; empty without one."""
+    path = folder / "config.json"
+    if not folder.is_dir() or not path.is_file():
+        return {}
+    try:
+        if path.stat().st_size > LONGEST_CONFIG:
+            raise ModelFileError(f"{path} has {path.stat().st_size} bytes; the limit is {LONGEST_CONFIG}")
+        values = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError, RecursionError) as reason:
+        raise ModelFileError(f"{path} is not readable JSON: {str(reason)[:120]}") from None
+    if not isinstance(values, dict):
+        raise ModelFileError(f"{path} must hold a JSON object, it holds a {type(values).__name__}")
+    return values
