@@ -25,8 +25,10 @@ class QuantFormat:
     values       numbers per block
     nbytes       bytes per block
     activation   the activation numbers `linear` uses with such a weight: "float", "int8/32" (int8 with one scale per
-                 32 values), or "int8/256"
+                 32 values), or "int8/256". "float" also while no back-end has kernels that multiply its integers:
+                 back-ends then widen the weight
     words        (offset, width) of each number in a block that is wider than a byte
+    can_quantize whether `quantize` can make its blocks
     """
 
     name: ClassVar[str]
@@ -35,6 +37,7 @@ class QuantFormat:
     nbytes: ClassVar[int]
     activation: ClassVar[str]
     words: ClassVar[tuple[tuple[int, int], ...]]
+    can_quantize: ClassVar[bool]
 
     def __init_subclass__(
         cls,
@@ -47,6 +50,7 @@ class QuantFormat:
     ) -> None:
         cls.name, cls.ggml_id, cls.values, cls.nbytes = cls.__name__, ggml_id, values, nbytes
         cls.activation, cls.words = activation, words
+        cls.can_quantize = "quantize" in vars(cls)
         if cls.name in FORMATS or any(other.ggml_id == ggml_id for other in FORMATS.values()):
             raise OpError(f"number format {cls.name} ({ggml_id}) is registered already")
         FORMATS[cls.name] = cls
@@ -58,8 +62,12 @@ class QuantFormat:
 
     @staticmethod
     def quantize(values: NDArray[np.float32]) -> NDArray[np.uint8]:
-        """The blocks of values, rounded as ggml's reference does: float32 [n, values] -> uint8 [n, nbytes]."""
-        raise NotImplementedError
+        """The blocks of values, rounded as ggml's reference does: float32 [n, values] -> uint8 [n, nbytes].
+
+        Raises OpError for a format that is only read: those with code books are made with an importance matrix by
+        whoever writes them, integers hold no weights.
+        """
+        raise OpError(f"values cannot be rounded to this number format, it is only read; {_instead()}")
 
     @classmethod
     def swapped(cls, blocks: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -79,6 +87,12 @@ class QuantFormat:
 
 
 FORMATS: dict[str, type[QuantFormat]] = {}
+
+
+def _instead() -> str:
+    """What to take for a format that is only read, for messages."""
+    able = sorted((other for other in FORMATS.values() if other.can_quantize), key=lambda other: other.ggml_id)
+    return f"take one of {', '.join(other.name for other in able)}"
 
 
 def inverse_or_zero(scale: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -132,8 +146,11 @@ def dequantize_tensor(
 def quantize_tensor(number_format: type[QuantFormat], values: NDArray[np.floating]) -> NDArray[np.uint8]:
     """The blocks of a whole tensor, row-major: floats of any shape -> uint8 [n, nbytes], in bounded chunks.
 
-    Raises OpError if the rows are not whole blocks, or if NaN or infinity would have to share a scale with others.
+    Raises OpError if the rows are not whole blocks, if NaN or infinity would have to share a scale with others, or for
+    a format that is only read.
     """
+    if not number_format.can_quantize:
+        raise OpError(f"values cannot be rounded to {number_format.name}, it is only read; {_instead()}")
     total = number_format.tensor_nbytes(values.shape)
     source = values.reshape(-1, number_format.values)
     result = np.empty((total // number_format.nbytes, number_format.nbytes), np.uint8)

@@ -50,6 +50,7 @@ GGML_TYPES: dict[int, GgmlType] = {
     39: GgmlType("MXFP4", 32, 17),
     40: GgmlType("NVFP4", 64, 36),
     41: GgmlType("Q1_0", 128, 18),
+    42: GgmlType("Q2_0", 64, 18),
 }
 
 # Ids that ggml once used and gave up: a file that holds them was written by an old converter.

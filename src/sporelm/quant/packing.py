@@ -1,4 +1,4 @@
-"""Fields inside a block: float16 numbers, nibbles, and single bits; all little-endian."""
+"""Fields inside a block: float16 numbers, words, nibbles, and single bits; all little-endian."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,10 +11,20 @@ def read_halves(blocks: NDArray[np.uint8], offset: int, count: int = 1) -> NDArr
     return np.ascontiguousarray(blocks[:, offset : offset + 2 * count]).view("<f2").astype(np.float32)
 
 
+def read_words(blocks: NDArray[np.uint8], offset: int, count: int, nbytes: int) -> NDArray[np.unsignedinteger]:
+    """`count` unsigned numbers of `nbytes` bytes at a byte offset of every block: uint8 [n, ...] -> [n, count]."""
+    return np.ascontiguousarray(blocks[:, offset : offset + nbytes * count]).view(f"<u{nbytes}")
+
+
 def to_halves(numbers: NDArray[np.float32]) -> NDArray[np.uint8]:
     """float32 [n, count] rounded to float16, as bytes [n, 2 * count]; beyond its range (65504) infinite."""
     with np.errstate(over="ignore"):
         return np.ascontiguousarray(numbers.astype("<f2")).view(np.uint8)
+
+
+def run_of_words(offset: int, count: int, nbytes: int = 2) -> tuple[tuple[int, int], ...]:
+    """`count` numbers of `nbytes` bytes one after the other, as `QuantFormat.words` lists them."""
+    return tuple((offset + nbytes * number, nbytes) for number in range(count))
 
 
 def split_nibbles(packed: NDArray[np.uint8], run: int) -> NDArray[np.uint8]:
@@ -61,6 +71,12 @@ def join_bit_pairs(pairs: NDArray[np.uint8]) -> NDArray[np.uint8]:
     return np.bitwise_or.reduce(pairs.reshape(-1, 2, 4, 32) << BIT_PAIRS, axis=2).reshape(-1, 64)
 
 
+def spread_bits(packed: NDArray[np.uint8], width: int) -> NDArray[np.uint8]:
+    """Fields of `width` bits, lowest first: uint8 [n, bytes] -> uint8 [n, bytes * 8 / width]."""
+    shifts = np.arange(0, 8, width, dtype=np.uint8)
+    return (packed[:, :, None] >> shifts & np.uint8((1 << width) - 1)).reshape(-1, packed.shape[1] * len(shifts))
+
+
 def split_scales(packed: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     """The eight 6-bit scales and eight 6-bit minimums in [n, 12]: two uint8 [n, 8].
 
@@ -79,3 +95,17 @@ def join_scales(scales: NDArray[np.uint8], minimums: NDArray[np.uint8]) -> NDArr
     upper = [numbers[:, :4] | numbers[:, 4:] >> np.uint8(4) << np.uint8(6) for numbers in (scales, minimums)]
     lower = scales[:, 4:] & np.uint8(15) | minimums[:, 4:] << np.uint8(4)
     return np.concatenate([*upper, lower], axis=1)
+
+
+def stepped(
+    factors: NDArray[np.float32], multiples: NDArray[np.float32], numbers: NDArray[np.integer] | NDArray[np.float32]
+) -> NDArray[np.float32]:
+    """factor * multiple * number: a factor for each block, a multiple for each of its runs of numbers.
+
+    float32 [n, 1], float32 [n, runs], numbers [n, values] -> float32 [n, values]; factor * multiple is rounded first.
+    """
+    runs, width = multiples.shape[1], numbers.shape[1]
+    with np.errstate(invalid="ignore"):  # an infinite factor times 0 is NaN, which loaders look for
+        steps = factors * multiples
+        values = numbers.astype(np.float32).reshape(-1, runs, width // runs) * steps[:, :, None]
+    return values.reshape(numbers.shape)

@@ -40,16 +40,19 @@ def nearest_int(numbers: Floats) -> NDArray[np.int32]:
     return (bits & np.int32(0x007F_FFFF)) - np.int32(0x0040_0000)
 
 
-def search_above_minimum(x: Floats, levels: int, first: float, steps: int) -> AboveMinimum:
+def search_above_minimum(x: Floats, levels: int, first: float, steps: int, by_magnitude: bool = False) -> AboveMinimum:
     """The scale and minimum of each group for integers 0 to `levels`: float32 [size, groups].
 
     The start is the span from the minimum (0 if all are positive) to the maximum. Then `steps` inverse scales
     (levels + first + 0.1 * step) / span are tried: integers are rounded with each, scale and minimum fitted to them by
     least squares, and kept, also as the minimum of the next spans, if the squared error is smaller. Values weigh their
-    magnitude plus the group's root mean square.
+    magnitude plus the group's root mean square; `by_magnitude` they weigh their magnitude, and an error's counts.
     """
     top, highest = np.float32(levels), x.max(axis=0)
-    weights = np.abs(x) + np.sqrt(np.add.reduce(x * x, axis=0) / np.float32(len(x)))
+    weights = np.abs(x)
+    if not by_magnitude:
+        weights += np.sqrt(np.add.reduce(x * x, axis=0) / np.float32(len(x)))
+    error_of = _absolute_error if by_magnitude else _squared_error
     sum_w, sum_x = np.add.reduce(weights, axis=0), np.add.reduce(weights * x, axis=0)
     integers, scratch = np.empty_like(x), np.empty_like(x)
     minimum: Floats = np.minimum(x.min(axis=0), np.float32(0))
@@ -57,7 +60,7 @@ def search_above_minimum(x: Floats, levels: int, first: float, steps: int) -> Ab
     inverse: Floats = np.divide(top, np.where(constant, np.float32(1), highest - minimum))
     _round_above(x, minimum, inverse, top, integers)
     scale, best_inverse, base = np.reciprocal(inverse), inverse, minimum.copy()
-    best_error = _squared_error(x, weights, integers, scale, minimum, scratch)
+    best_error = error_of(x, weights, integers, scale, minimum, scratch)
     scale[constant] = 0  # and so it stays, for the determinants are 0
     for step in range(steps):
         factor = np.float32(first) + TENTH * np.float32(step) + top
@@ -73,7 +76,7 @@ def search_above_minimum(x: Floats, levels: int, first: float, steps: int) -> Ab
         offset = (sum_l2 * sum_x - sum_l * sum_xl) / determinant
         fitted = np.where(offset > 0, sum_xl / sum_l2, fitted)
         offset = np.where(offset > 0, np.float32(0), offset)
-        error = _squared_error(x, weights, integers, fitted, offset, scratch)
+        error = error_of(x, weights, integers, fitted, offset, scratch)
         better = (determinant > 0) & (error < best_error)
         found = ((best_error, error), (scale, fitted), (best_inverse, inverse), (base, minimum), (minimum, offset))
         for kept, new in found:
@@ -99,6 +102,18 @@ def _squared_error(x: Floats, weights: Floats, integers: Floats, scale: Floats, 
     out += minimum
     out -= x
     out *= out
+    out *= weights
+    return np.add.reduce(out, axis=0)
+
+
+def _absolute_error(
+    x: Floats, weights: Floats, integers: Floats, scale: Floats, minimum: Floats, out: Floats
+) -> Floats:
+    """sum(weights * |scale * integers + minimum - x|) of each group, [groups]; `out` is scratch space."""
+    np.multiply(integers, scale, out=out)
+    out += minimum
+    out -= x
+    np.abs(out, out=out)
     out *= weights
     return np.add.reduce(out, axis=0)
 
@@ -135,3 +150,35 @@ def search_around_zero(x: Floats, half: int) -> AroundZero:
             np.copyto(kept, found, where=better)
     scale[is_zero] = 0
     return AroundZero(scale, best_inverse, is_zero)
+
+
+def search_in_turns(x: Floats, half: int) -> tuple[Floats, Floats]:
+    """The scale of each group for integers -half to half - 1, and integer + half: float32 [size, groups].
+
+    Each value in turn takes the integer that suits the scale which the others want, if the fit of the group gains by
+    it; five rounds. Values weigh their square. Groups of zeros have scale 0 and integers 0, not `half`.
+    """
+    low, high = np.float32(-half), np.float32(half - 1)
+    largest = x[np.abs(x).argmax(axis=0), np.arange(x.shape[1])]
+    integers = np.clip(nearest_int(low / largest * x), low, high).astype(np.float32)
+    weights = x * x
+    weighted = weights * x
+    sum_lx = np.add.reduce(weighted * integers, axis=0)
+    sum_l2 = np.add.reduce(weights * integers * integers, axis=0)
+    for _ in range(5):
+        changed = False
+        for row, value in enumerate(x):
+            lx = sum_lx - weighted[row] * integers[row]
+            l2 = sum_l2 - weights[row] * integers[row] * integers[row]
+            new = np.clip(nearest_int(value * l2 / lx), low, high).astype(np.float32)
+            wanted = (lx > 0) & (new != integers[row])
+            lx, l2 = lx + weighted[row] * new, l2 + weights[row] * new * new
+            wanted &= (l2 > 0) & (lx * lx * sum_l2 > sum_lx * sum_lx * l2)
+            for kept, found in ((integers[row], new), (sum_lx, lx), (sum_l2, l2)):
+                np.copyto(kept, found, where=wanted)
+            changed |= bool(wanted.any())
+        if not changed:
+            break
+    is_zero = np.abs(largest) < ALL_ZERO
+    scale = np.where((sum_l2 > 0) & ~is_zero, sum_lx / sum_l2, np.float32(0))
+    return scale, np.where(is_zero, np.float32(0), integers + np.float32(half))

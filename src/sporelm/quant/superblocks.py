@@ -3,7 +3,9 @@
 Values and scales are rounded as ggml's reference does without an importance matrix, bit for bit.
 """
 
-from typing import NamedTuple
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +14,8 @@ from sporelm.quant.packing import read_halves, split_scales
 from sporelm.quant.search import nearest_int, search_above_minimum, search_around_zero
 
 VALUES = 256
-BLOCKS_AT_ONCE = 128  # 128 KiB an array, so that the searches stay in the cache
+VALUES_AT_ONCE = 1 << 15  # 128 KiB an array, so that the searches stay in the cache
+Arrays = TypeVar("Arrays", bound=tuple[Any, ...])
 HALF = 32  # Q6_K's integers are -32 to 31
 
 
@@ -47,17 +50,26 @@ def apply_scales(blocks: NDArray[np.uint8], integers: NDArray[np.uint8]) -> NDAr
         return (groups * steps[:, :, None] - drops[:, :, None]).reshape(-1, VALUES)
 
 
+def in_parts(round_blocks: Callable[[NDArray[np.float32]], Arrays], values: NDArray[np.float32]) -> Arrays:
+    """What `round_blocks` makes of values, float32 [n, values], called for few blocks at a time: arrays [n, ...].
+
+    Infinities come and go in the searches, as they do in C; none decides, and none is warned of.
+    """
+    step = VALUES_AT_ONCE // values.shape[1]
+    starts = range(0, max(1, len(values)), step)
+    with np.errstate(all="ignore"):
+        parts = [round_blocks(values[at : at + step]) for at in starts]
+    return tuple(np.concatenate(part) for part in zip(*parts, strict=True))  # type: ignore[return-value]
+
+
 def round_in_groups(values: NDArray[np.float32], levels: int, first: float, steps: int) -> Grouped:
     """Round blocks of eight groups that have scales and minimums: float32 [n, 256]; for the rest see the search."""
-    starts = range(0, max(1, len(values)), BLOCKS_AT_ONCE)
-    with np.errstate(all="ignore"):  # infinities come and go in the search, as they do in C; none decides
-        parts = [_round_in_groups(values[at : at + BLOCKS_AT_ONCE], levels, first, steps) for at in starts]
-    return Grouped(*(np.concatenate(part) for part in zip(*parts, strict=True)))
+    return Grouped(*in_parts(partial(_round_in_groups, levels=levels, first=first, steps=steps), values))
 
 
 def _round_in_groups(values: NDArray[np.float32], levels: int, first: float, steps: int) -> Grouped:
     """`round_in_groups` for few blocks."""
-    x = _columns(values, 32)
+    x = columns(values, 32)
     found = search_above_minimum(x, levels, first, steps)
     (largest, scales), (lowest, minimums) = (_six_bits(numbers.reshape(-1, 8)) for numbers in (found.scale, found.drop))
     factors = np.divide(np.concatenate([largest, lowest], axis=1), np.float32(63))
@@ -69,7 +81,7 @@ def _round_in_groups(values: NDArray[np.float32], levels: int, first: float, ste
     if lost.any():
         rounded = nearest_int((x[:, lost] - found.base[lost]) * found.inverse[lost])
         integers[:, lost] = np.clip(rounded, 0, levels).astype(np.uint8)
-    return Grouped(factors, scales, minimums, _rows(integers))
+    return Grouped(factors, scales, minimums, rows(integers))
 
 
 def _six_bits(numbers: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
@@ -82,15 +94,12 @@ def _six_bits(numbers: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArra
 
 def round_in_signed_groups(values: NDArray[np.float32]) -> SignedGrouped:
     """Round blocks of sixteen groups that have signed 8-bit scales: float32 [n, 256]."""
-    starts = range(0, max(1, len(values)), BLOCKS_AT_ONCE)
-    with np.errstate(all="ignore"):  # infinities come and go in the search, as they do in C; none decides
-        parts = [_round_in_signed_groups(values[at : at + BLOCKS_AT_ONCE]) for at in starts]
-    return SignedGrouped(*(np.concatenate(part) for part in zip(*parts, strict=True)))
+    return SignedGrouped(*in_parts(_round_in_signed_groups, values))
 
 
 def _round_in_signed_groups(values: NDArray[np.float32]) -> SignedGrouped:
     """`round_in_signed_groups` for few blocks."""
-    x = _columns(values, 16)
+    x = columns(values, 16)
     found = search_around_zero(x, HALF)
     numbers = found.scale.reshape(-1, 16)
     magnitudes = np.where(np.isnan(numbers), np.float32(0), np.abs(numbers))
@@ -106,16 +115,16 @@ def _round_in_signed_groups(values: NDArray[np.float32]) -> SignedGrouped:
     if lost.any():
         rounded = np.clip(np.rint(x[:, lost] * found.inverse[lost]), -HALF, HALF - 1)
         integers[:, lost] = np.where(found.is_zero[lost], 0, rounded + HALF).astype(np.uint8)
-    result = _rows(integers)
+    result = rows(integers)
     result[is_zero[:, 0]] = 0
     return SignedGrouped(factors, scales, result)
 
 
-def _columns(values: NDArray[np.float32], size: int) -> NDArray[np.float32]:
+def columns(values: NDArray[np.float32], size: int) -> NDArray[np.float32]:
     """Groups of `size` values as columns: [n, 256] -> contiguous [size, n * 256 / size]."""
     return np.ascontiguousarray(values.reshape(-1, size).T)
 
 
-def _rows(integers: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """The opposite of `_columns`: [size, groups] -> contiguous [n, 256]."""
+def rows(integers: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """The opposite of `columns`: [size, groups] -> contiguous [n, 256]."""
     return np.ascontiguousarray(integers.T).reshape(-1, VALUES)

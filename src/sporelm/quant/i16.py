@@ -1,0 +1,14 @@
+"""I16: signed integers of 16 bits, stored as they are."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sporelm.quant.format import QuantFormat
+
+
+class I16(QuantFormat, ggml_id=25, values=1, nbytes=2, activation="float", words=((0, 2),)):
+    """One little-endian signed integer of 16 bits; as a value exact in float32. For tables, not for weights."""
+
+    @staticmethod
+    def dequantize(blocks: NDArray[np.uint8]) -> NDArray[np.float32]:
+        return np.ascontiguousarray(blocks).view("<i2").astype(np.float32)

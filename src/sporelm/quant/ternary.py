@@ -1,0 +1,19 @@
+"""How ggml's reference rounds blocks to -1, 0 and 1 times the largest magnitude."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sporelm.quant.format import inverse_or_zero
+
+HALF = np.float32(0.5)
+
+
+def round_to_thirds(values: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
+    """Largest magnitudes and integers: float32 [n, values] -> float32 [n, 1], uint8 [n, values] of 0, 1, 2.
+
+    value is about (integer - 1) * magnitude; halves are rounded away from zero. Where the inverse of a magnitude
+    overflows all are 1: the magnitude is stored as 0.
+    """
+    largest = np.abs(values).max(axis=1, keepdims=True)
+    scaled = values * inverse_or_zero(largest)
+    return largest, ((scaled >= HALF).astype(np.uint8) + np.uint8(1)) - (scaled <= -HALF).astype(np.uint8)
