@@ -20,6 +20,7 @@ SAMPLING = {
     *{"--seed", "--stop", "--ignore-eos"},
 }
 EVERY = {"--debug", "-h", "--help"}
+WRITING = {"-o", "--output", "--force", "--dry-run", "--json"}
 
 # A new option must edit this list, which a reviewer sees.
 OPTIONS = {
@@ -39,6 +40,21 @@ OPTIONS = {
         *{"--tensors", "--no-tensors", "--json", "--color"},
     }
     | EVERY,
+    "gguf show-data": {
+        *{"--rows", "--cols", "--head", "--bins", "--log", "--values", "--no-values", "--stats", "--no-stats"},
+        *{"--json", "--color"},
+    }
+    | EVERY,
+    "gguf verify": {"--values", "--no-values", "--hashes", "--check", "--strict", "--json", "--color"} | EVERY,
+    "gguf diff": {
+        *{"-m", "--filter-meta", "-t", "--filter-tensor", "--distance", "--meta", "--no-meta", "--tensors"},
+        *{"--no-tensors", "--data", "--no-data", "--json", "--color"},
+    }
+    | EVERY,
+    "gguf split": {"--max-tensors", "--max-size", "--no-tensor-first-split"} | WRITING | EVERY,
+    "gguf merge": WRITING | EVERY,
+    "gguf set-meta": {"--file", "--delete", "--in-place"} | WRITING | EVERY,
+    "gguf convert": {"-x", "--steps"} | WRITING | EVERY,
 }
 
 # Python modules that exist on POSIX systems only.

@@ -24,6 +24,13 @@ COMMANDS = {
     "doctor": "show hardware, back-ends and what is missing",
     "gguf": "show, check, compare and change model files",
     "gguf show": "header, metadata and tensors",
+    "gguf show-data": "values, statistics and a histogram of tensors",
+    "gguf verify": "check structure, metadata, values and hashes",
+    "gguf diff": "how two models differ",
+    "gguf split": "cut a model into several files",
+    "gguf merge": "join the files of a split model",
+    "gguf set-meta": "change metadata",
+    "gguf convert": "change a model by steps: number formats, order, joined weights, filters",
 }
 
 

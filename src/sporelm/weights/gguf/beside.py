@@ -17,12 +17,11 @@ class Job(NamedTuple):
     write: Callable[[BinaryIO], object]
 
 
-def write_beside(jobs: Sequence[Job], before_rename: Callable[[], object] = lambda: None) -> None:
+def write_beside(jobs: Sequence[Job]) -> None:
     """Write all files beside their places, force them to the disk, then rename them: all of them, or none.
 
-    `before_rename` lets go of what is read: some systems do not replace a file that is open. Whatever goes wrong, an
-    interrupt too, no part of a new file is left and the old ones are whole. Raises RequestError if a file cannot be
-    written.
+    Whatever goes wrong, an interrupt too, no part of a new file is left and the old ones are whole. Raises RequestError
+    if a file cannot be written.
     """
     parts: list[Path] = []
     current = jobs[0].path if jobs else Path()
@@ -37,7 +36,6 @@ def write_beside(jobs: Sequence[Job], before_rename: Callable[[], object] = lamb
                 os.fsync(file.fileno())
             if current.exists():
                 shutil.copymode(current, beside)
-        before_rename()
         _rename(parts, [job.path for job in jobs])
     except OSError as reason:
         raise RequestError(f"{current} cannot be written: {reason}") from None

@@ -1,0 +1,79 @@
+"""What the commands that write model files share: -o, --force, --json, progress, and the table of what was written."""
+
+import argparse
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from sporelm.cli import gguf_inputs, options
+from sporelm.cli.parser import Parser
+
+if TYPE_CHECKING:
+    from sporelm.tools.output import Output, Written
+
+
+def add_output(parser: Parser, help_text: str) -> None:
+    """-o, --force, --dry-run, --json and what every command has."""
+    parser.add_argument("-o", "--output", metavar="OUT", help=help_text)
+    parser.add_argument("--force", action="store_true", help="overwrite files that are there already")
+    parser.add_argument("--dry-run", action="store_true", help="check everything and say what would be written")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    options.add_help(parser)
+
+
+def save(outputs: "Sequence[Output]", args: argparse.Namespace, **more: Any) -> None:
+    """Write the files with a progress bar, and print what was written; `more` goes into the JSON object."""
+    from sporelm.api.machine import usable_cores
+    from sporelm.cli.progress import ProgressLine
+    from sporelm.tools import output
+
+    with ProgressLine() as progress, ended_by_signals():
+        written = output.save(
+            outputs, force=args.force, dry_run=args.dry_run, threads=max(1, min(8, usable_cores())), progress=progress
+        )
+    if args.json:
+        gguf_inputs.print_json({"written": not args.dry_run, "files": [file.as_json() for file in written]} | more)
+    else:
+        print_table(written, args.dry_run)
+
+
+def print_table(written: "Sequence[Written]", dry_run: bool) -> None:
+    """A line for each file."""
+    from sporelm.cli.gguf_text import bytes_text, plain
+
+    rows = [("would be written" if dry_run else "written", "size", "metadata", "tensors")]
+    rows += [(plain(str(file.path)), bytes_text(file.nbytes), str(file.keys), str(file.tensors)) for file in written]
+    width = max(len(row[0]) for row in rows)
+    for row in rows:
+        print(f"{row[0]:<{width}}  {row[1]:>10}  {row[2]:>8}  {row[3]:>8}")
+
+
+@contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """A request to end, or a terminal that closes, is taken as Ctrl-C: what was half written goes away first."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = {}
+    for name in ("SIGTERM", "SIGHUP", "SIGBREAK"):  # each system has some of them
+        number = getattr(signal, name, None)
+        if number is not None:
+            with suppress(ValueError):  # not in the main thread, where signals are not ours
+                before[number] = signal.signal(number, stop)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def place(model: Path, output: str | None, default: str) -> Path:
+    """Where to write: -o if it names a file, in it if it is a folder, else beside the model."""
+    if output is None:
+        return model.with_name(default)
+    path = Path(output).expanduser()
+    return path / default if path.is_dir() or output.endswith(("/", "\\")) else path

@@ -1,0 +1,165 @@
+"""Writing models: checks before the first byte, streams, and files that appear whole or not at all."""
+
+import shutil
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from sporelm.errors import RequestError, SporeError, UnsupportedModel
+from sporelm.quant import FORMATS
+from sporelm.tools.lazy import Blocks, LazyTensor, Model
+from sporelm.weights.gguf import GgufWriter
+from sporelm.weights.gguf.beside import Job, write_beside
+from sporelm.weights.messages import shown
+
+Progress = Callable[[str, int, int], None]  # stage, done, total; both in bytes
+
+COPIED_BYTES = 4 << 20  # at a time
+COMPUTED_VALUES = 1 << 19  # at a time and thread: 2 MiB of float32
+AHEAD = 2  # chunks under way per thread
+
+
+class Output(NamedTuple):
+    """One file to be written."""
+
+    path: Path
+    model: Model
+
+
+class Written(NamedTuple):
+    """A file that was written (or, of a dry run, would be)."""
+
+    path: Path
+    nbytes: int
+    keys: int
+    tensors: int
+
+    def as_json(self) -> dict[str, Any]:
+        return {"path": str(self.path), "bytes": self.nbytes, "metadata": self.keys, "tensors": self.tensors}
+
+
+def save(
+    outputs: Sequence[Output],
+    *,
+    force: bool = False,
+    dry_run: bool = False,
+    threads: int = 2,
+    progress: Progress = lambda stage, done, total: None,
+) -> list[Written]:
+    """Write all files, or none: beside their places first, then renamed. `dry_run` checks and writes nothing.
+
+    An output may be one of the files it is read from: the old file stays until the new one is whole. Raises
+    RequestError if a file is there already and `force` is not given, if the disk is too small, or if a file cannot be
+    written; and whatever reading and computing the tensors raises.
+    """
+    check_places([output.path for output in outputs], force)
+    with ThreadPoolExecutor(threads, "spore-convert") as pool:  # starts none before there is something to compute
+        writers = [_writer(output, pool, threads * AHEAD) for output in outputs]
+        written = [
+            Written(output.path, writer.nbytes, len(output.model.metadata), len(output.model.tensors))
+            for output, writer in zip(outputs, writers, strict=True)
+        ]
+        check_space(written)
+        if dry_run:
+            return written
+        total, done = sum(tensor.nbytes for output in outputs for tensor in output.model.tensors), 0
+
+        def advance(nbytes: int) -> None:
+            nonlocal done
+            done += nbytes
+            progress("writing", done, total)
+
+        jobs = [Job(writer.path, partial(writer.write_to, advance=advance)) for writer in writers]
+        try:
+            write_beside(jobs)
+        finally:
+            pool.shutdown(cancel_futures=True)
+    return written
+
+
+def check_places(paths: Sequence[Path], force: bool) -> None:
+    """Refuse a place that is taken, is no file, has no folder, or is named twice. Raises RequestError."""
+    for before, after in pairwise(sorted(paths)):
+        if before == after:
+            raise RequestError(f"{after} would be written twice; name the outputs apart with -o")
+    for path in paths:
+        if path.is_dir():
+            raise RequestError(f"{path} is a folder; name a file with -o")
+        if not path.parent.is_dir():
+            raise RequestError(f"{path} cannot be written: there is no folder {path.parent}; make it first")
+        if not force and (path.exists() or path.is_symlink()):
+            raise RequestError(f"{path} is there already; --force overwrites it, -o names another place")
+
+
+def check_space(written: Sequence[Written]) -> None:
+    """Refuse what does not fit on the disks. Old files that will be overwritten stay until the end. Raises
+    RequestError."""
+    needed: dict[int, tuple[Path, int]] = {}
+    for file in written:
+        with suppress(OSError):
+            device = file.path.parent.stat().st_dev
+            needed[device] = (file.path.parent, needed.get(device, (file.path, 0))[1] + file.nbytes)
+    for folder, nbytes in needed.values():
+        with suppress(OSError):  # a disk that does not tell its free space
+            free = shutil.disk_usage(folder).free
+            if nbytes > free:
+                raise RequestError(
+                    f"{folder} has {free} bytes free, {nbytes} are needed; make room, or use another disk"
+                )
+
+
+def _writer(output: Output, pool: ThreadPoolExecutor, ahead: int) -> GgufWriter:
+    """A writer with all of a model. Raises RequestError or UnsupportedModel for what cannot be written."""
+    model = output.model
+    writer = GgufWriter(output.path, byte_order=model.byte_order, version=model.version)
+    for key, entry in model.metadata.items():
+        writer.add(key, entry.value, entry.kind)
+    for tensor in model.tensors:
+        _check_order(tensor, model.byte_order)
+        produce = partial(_chunks, tensor, model.byte_order, pool, ahead)
+        writer.add_chunks(tensor.name, tensor.type_id, tensor.shape, produce)
+    return writer
+
+
+def _check_order(tensor: LazyTensor, byte_order: str) -> None:
+    if tensor.byte_order != byte_order and tensor.ggml_type.name not in FORMATS and tensor.ggml_type.nbytes > 1:
+        raise UnsupportedModel(
+            f"tensor {shown(tensor.name)} has type {tensor.ggml_type.name}, which we can only copy; it cannot change"
+            f" from {tensor.byte_order}-endian to {byte_order}-endian"
+        )
+
+
+def _chunks(tensor: LazyTensor, byte_order: str, pool: ThreadPoolExecutor, ahead: int) -> Iterator[Blocks]:
+    """The blocks of a tensor in order, in the byte order of the file; several threads compute ahead."""
+    if tensor.work:
+        step = max(1, COMPUTED_VALUES // tensor.ggml_type.values)
+    else:
+        step = max(1, COPIED_BYTES // tensor.ggml_type.nbytes)
+    count = tensor.block_count
+    spans = ((start, min(start + step, count)) for start in range(0, count, step))
+
+    def make(start: int, stop: int) -> Blocks:
+        try:
+            blocks = tensor.read(start, stop)
+        except SporeError as reason:
+            if shown(tensor.name) in str(reason):
+                raise
+            raise type(reason)(f"tensor {shown(tensor.name)}: {reason}") from None
+        return blocks if tensor.byte_order == byte_order else tensor.number_format.swapped(blocks)
+
+    if not tensor.work:
+        for start, stop in spans:
+            yield make(start, stop)
+        return
+    under_way: deque[Future[Blocks]] = deque()
+    for start, stop in spans:
+        under_way.append(pool.submit(make, start, stop))
+        if len(under_way) > ahead:
+            yield under_way.popleft().result()
+    while under_way:
+        yield under_way.popleft().result()

@@ -1,0 +1,135 @@
+"""`cast:CLASS:TYPE,...`: tensors of a class in another number format."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from sporelm.errors import OpError, RequestError
+from sporelm.quant import FORMATS, QuantFormat, dequantize_tensor, quantize_tensor
+from sporelm.tools.file_types import FILE_TYPES
+from sporelm.tools.lazy import Blocks, Entry, LazyTensor, Model
+from sporelm.tools.steps.layers import in_layer
+from sporelm.weights.messages import shown
+
+CLASSES = ("linear", "embd", "norm", "else")
+FILE_TYPE, QUANTIZATION_VERSION = "general.file_type", "general.quantization_version"
+WHOLE_NUMBERS = ("I8", "I16", "I32", "I64")  # tables of indices: no cast touches them
+
+# Weights of two axes that are small or looked up, which llama.cpp's quantizer leaves as they are too.
+# Source: `tensor_allows_quantization` in its llama-quant.cpp.
+NOT_LINEAR = ("ffn_gate_inp", "position_embd", "token_types", "ssm_conv1d", "shortconv.conv", "altup", "laurel",
+              "per_layer_model_proj", "attn_rel_b", "time_mix_")  # fmt: skip
+
+# The file type that one format for the weights has, where its name is another.
+_NAMED = {"Q3_K": "Q3_K_S", "Q4_K": "Q4_K_S", "Q5_K": "Q5_K_S", "MXFP4": "MXFP4_MOE"}
+_FILE_TYPES = {name: number for number, name in FILE_TYPES.items()}
+
+
+def cast(argument: str) -> Callable[[Model], Model]:
+    """The step. Raises RequestError for a class or a type that there is not."""
+    wanted: dict[str, type[QuantFormat]] = {}
+    for item in argument.split(","):
+        name, _, type_name = item.partition(":")
+        if name not in CLASSES or not type_name:
+            raise RequestError(
+                f"step 'cast' takes CLASS:TYPE, as in 'cast:linear:Q8_0,embd:F16', not {item[:80]!r}; classes are"
+                f" {', '.join(CLASSES)}"
+            )
+        if name in wanted:
+            raise RequestError(f"step 'cast' names {name} twice")
+        wanted[name] = _target(type_name)
+
+    def step(model: Model) -> Model:
+        done = replace(model, tensors=[_cast_by_class(tensor, wanted) for tensor in model.tensors])
+        return with_file_type(done)
+
+    return step
+
+
+def _target(type_name: str) -> type[QuantFormat]:
+    found = FORMATS.get(type_name.upper())
+    if found is None or found.quantize is QuantFormat.quantize or found.name in WHOLE_NUMBERS:
+        raise RequestError(f"step 'cast' cannot make {type_name[:80]!r}; it can make {', '.join(castable())}")
+    return found
+
+
+def castable() -> list[str]:
+    """The names of the types that tensors can be cast to."""
+    return [
+        name
+        for name, found in sorted(FORMATS.items(), key=lambda item: item[1].ggml_id)
+        if found.quantize is not QuantFormat.quantize and name not in WHOLE_NUMBERS
+    ]
+
+
+def class_of(name: str, rank: int) -> str:
+    """ "embd" for the embedding and the output, "norm" for norms, "linear" for other weights of two axes and more that
+    multiply activations, "else" for biases, tables and what is left."""
+    stem, _, part = in_layer(name)[1].rpartition(".")
+    if stem in ("token_embd", "output", "per_layer_token_embd") and part == "weight":
+        return "embd"
+    if stem.endswith("_norm") or "_norm_" in stem:
+        return "norm"
+    if rank > 1 and part == "weight" and not any(word in stem for word in NOT_LINEAR):
+        return "linear"
+    return "else"
+
+
+def _cast_by_class(tensor: LazyTensor, wanted: Mapping[str, type[QuantFormat]]) -> LazyTensor:
+    target = wanted.get(class_of(tensor.name, len(tensor.shape)))
+    if target is None or target.ggml_id == tensor.type_id or tensor.ggml_type.name in WHOLE_NUMBERS:
+        return tensor
+    return cast_tensor(tensor, target)
+
+
+def cast_tensor(tensor: LazyTensor, target: type[QuantFormat]) -> LazyTensor:
+    """The tensor in another number format, by way of float32. Raises UnsupportedModel for a type whose values we cannot
+    read, RequestError where rows are not whole blocks."""
+    source = tensor.number_format
+    width = tensor.shape[-1] if tensor.shape else 1
+    if width % target.values:
+        raise RequestError(
+            f"tensor {shown(tensor.name)} has rows of {width} values, {target.name} stores {target.values} per block;"
+            " cast to another type"
+        )
+
+    def read(start: int, stop: int) -> Blocks:
+        low, high = start * target.values, stop * target.values
+        first, last = low // source.values, -(-high // source.values)
+        blocks = np.ascontiguousarray(tensor.read(first, last))
+        values = dequantize_tensor(source, blocks, (blocks.size // source.nbytes * source.values,))
+        values = values[low - first * source.values : high - first * source.values]
+        try:
+            return quantize_tensor(target, values)
+        except OpError:
+            raise RequestError(
+                f"tensor {shown(tensor.name)} holds NaN or infinity among values {low} to {high - 1}, which"
+                f" {target.name} cannot hold; 'spore gguf verify' finds them"
+            ) from None
+
+    return LazyTensor(tensor.name, target.ggml_id, tensor.shape, read, "little", work=True)
+
+
+def with_file_type(model: Model) -> Model:
+    """The model with the `general.file_type` of the type that most bytes of its weights have.
+
+    A type without a file type of its own takes the entry away. `general.quantization_version`, which llama.cpp asks
+    for, is added where there are quantized weights.
+    """
+    sizes: dict[str, int] = {}
+    for tensor in model.tensors:
+        if class_of(tensor.name, len(tensor.shape)) == "linear":
+            sizes[tensor.ggml_type.name] = sizes.get(tensor.ggml_type.name, 0) + tensor.nbytes
+    if not sizes:
+        return model
+    most = max(sizes, key=lambda name: sizes[name])
+    metadata = dict(model.metadata)
+    file_type = _FILE_TYPES.get(_NAMED.get(most, most))
+    if file_type is None:
+        metadata.pop(FILE_TYPE, None)
+    else:
+        metadata[FILE_TYPE] = Entry("u32", file_type)
+    if any(tensor.ggml_type.values > 1 for tensor in model.tensors):
+        metadata.setdefault(QUANTIZATION_VERSION, Entry("u32", 2))
+    return replace(model, metadata=metadata)

@@ -1,0 +1,115 @@
+"""`permute-qk` and back: the two orders of the rows that rotary embeddings turn in pairs.
+
+Half-split: value i of a head is paired with value i + rotated / 2 (Hugging Face; GGUF files of Qwen, Phi and others).
+Adjacent: 2i with 2i + 1 (GGUF files that llama.cpp's converter makes of Llama, Mistral and MiniCPM models). The rows of
+the query and key weights are put into the other order, their biases and the norms on each head too; blocks are moved
+whole, so that nothing is rounded.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sporelm.errors import RequestError
+from sporelm.tools.lazy import Blocks, LazyTensor, Model
+from sporelm.tools.steps.layers import head_counts, in_layer, whole_number
+from sporelm.weights.messages import shown
+
+WEIGHTS = tuple(f"attn_{part}.{kind}" for part in ("q", "k", "qkv") for kind in ("weight", "bias"))
+LARGEST_HEAD = 64 << 20  # bytes; one is in memory at a time
+NORMS = ("attn_q_norm.weight", "attn_k_norm.weight", "attn_q_norm.bias", "attn_k_norm.bias")
+
+
+def permute_qk(argument: str) -> Callable[[Model], Model]:
+    """From half-split to adjacent pairs. Raises RequestError if it is given an argument."""
+    return _step(argument, "permute-qk", _to_adjacent)
+
+
+def unpermute_qk(argument: str) -> Callable[[Model], Model]:
+    """From adjacent pairs to half-split. Raises RequestError if it is given an argument."""
+    return _step(argument, "permute-qk-rev", _to_halves)
+
+
+def _to_adjacent(width: int) -> NDArray[np.intp]:
+    """For each row of a head in the new order, its place in the old one."""
+    return np.arange(width).reshape(2, -1).T.reshape(-1)
+
+
+def _to_halves(width: int) -> NDArray[np.intp]:
+    return np.arange(width).reshape(-1, 2).T.reshape(-1)
+
+
+def _step(argument: str, name: str, order: Callable[[int], NDArray[np.intp]]) -> Callable[[Model], Model]:
+    if argument:
+        raise RequestError(f"step '{name}' takes no argument, it was given {argument[:80]!r}")
+
+    def step(model: Model) -> Model:
+        if model.value("{arch}.attention.kv_lora_rank") is not None:
+            raise RequestError(f"step '{name}' cannot be done for latent attention (attention.kv_lora_rank)")
+        shapes = {tensor.name: tensor.shape for tensor in model.tensors}
+        return replace(model, tensors=[_permuted(model, tensor, shapes, order) for tensor in model.tensors])
+
+    return step
+
+
+def _permuted(
+    model: Model, tensor: LazyTensor, shapes: dict[str, tuple[int, ...]], order: Callable[[int], NDArray[np.intp]]
+) -> LazyTensor:
+    """The tensor with the rows of its heads in another order, or itself if it has none."""
+    layer, rest = in_layer(tensor.name)
+    if not layer or rest not in WEIGHTS + NORMS or not tensor.shape:
+        return tensor
+    heads, kv_heads = head_counts(model, layer)
+    if rest in NORMS:
+        width = _norm_width(model, layer, shapes, heads, kv_heads)
+        count, unit, turned = tensor.size // width, 1, tensor.size // width
+        wrong = tensor.size % width or tensor.ggml_type.values != 1
+    else:
+        rows = tensor.shape[0]
+        count = {"attn_q": heads, "attn_k": kv_heads, "attn_qkv": heads + 2 * kv_heads}[rest.partition(".")[0]]
+        turned = count - kv_heads if rest.startswith("attn_qkv") else count  # values are not turned
+        wrong = rows % count or tensor.block_count % rows
+        width, unit = rows // count, tensor.block_count // rows
+    rotated = whole_number(model, "{arch}.rope.dimension_count", layer, width)
+    if wrong or rotated > width or rotated % 2:
+        raise RequestError(
+            f"tensor {shown(tensor.name)} of shape {list(tensor.shape)} in {tensor.ggml_type.name} cannot be cut into"
+            f" heads: the metadata gives {heads} query heads, {kv_heads} key heads, {rotated} rotated values each"
+        )
+    if width * unit * tensor.ggml_type.nbytes > LARGEST_HEAD:
+        raise RequestError(
+            f"tensor {shown(tensor.name)} has heads of {width * unit * tensor.ggml_type.nbytes} bytes by its metadata;"
+            f" the limit is {LARGEST_HEAD}"
+        )
+    moved = np.concatenate([order(rotated), np.arange(rotated, width)])
+    return replace(tensor, read=_Heads(tensor, moved, unit, turned))
+
+
+def _norm_width(model: Model, layer: str, shapes: dict[str, tuple[int, ...]], heads: int, kv_heads: int) -> int:
+    """Values of a head, for the norms: from the metadata, else from the query weight of the layer."""
+    rows = shapes.get(f"{layer}attn_q.weight", (0,))[0] // heads
+    rows = rows or shapes.get(f"{layer}attn_qkv.weight", (0,))[0] // (heads + 2 * kv_heads)
+    return whole_number(model, "{arch}.attention.key_length", layer, rows or None)
+
+
+class _Heads:
+    """Reads a tensor with the rows of each of its first `turned` heads in the order `moved`.
+
+    A row is `unit` blocks, a head len(moved) rows.
+    """
+
+    def __init__(self, tensor: LazyTensor, moved: NDArray[np.intp], unit: int, turned: int) -> None:
+        self.tensor, self.moved, self.unit = tensor, moved, unit
+        self.head = len(moved) * unit
+        self.end = turned * self.head
+
+    def __call__(self, start: int, stop: int) -> Blocks:
+        low = start // self.head * self.head
+        high = min(-(-stop // self.head) * self.head, self.tensor.block_count)
+        blocks = self.tensor.read(low, high)
+        turned = max(0, min(high, self.end) - low)
+        heads = blocks[:turned].reshape(-1, len(self.moved), self.unit, blocks.shape[1])
+        result = np.concatenate([heads[:, self.moved].reshape(turned, -1), blocks[turned:]])
+        return result[start - low : stop - low]
