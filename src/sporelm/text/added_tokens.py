@@ -98,6 +98,8 @@ def _check(token: int, entry: dict[str, Any], folder: Folder) -> None:
     text = entry.get("content")
     if not isinstance(text, str) or not text:
         raise ModelFileError(f"{folder.path}: the added token {token} has no text")
+    if any("\ud800" <= letter <= "\udfff" for letter in text):
+        raise ModelFileError(f"{folder.path}: the added token {token}, {text[:60]!r}, holds half of a surrogate pair")
     if not 0 <= token < MAX_ID:
         raise ModelFileError(f"{folder.path}: the added token {text[:60]!r} has the id {token}, not 0 to {MAX_ID - 1}")
     if entry.get("single_word"):
@@ -115,7 +117,8 @@ def _entry_of(folder: Folder, name: str) -> dict[str, Any]:
 def _more_special(folder: Folder) -> list[str]:
     key = "additional_special_tokens"
     value = folder.config.get(key) or folder.special_map.get(key) or []
-    found = [entry.get("content") if isinstance(entry, dict) else entry for entry in value] if value else []
-    if not isinstance(value, list) or not all(isinstance(text, str) for text in found):
+    entries = value if isinstance(value, list) else [None]
+    found = [entry.get("content") if isinstance(entry, dict) else entry for entry in entries]
+    if not all(isinstance(text, str) for text in found):
         raise ModelFileError(f"{folder.path}: {key} is not a list of texts")
     return [text for text in found if text]

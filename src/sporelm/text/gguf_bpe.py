@@ -74,12 +74,12 @@ def _pre_tokenizer(metadata: Mapping[str, Any], label: str) -> PreTokenizer:
             f"{label}: tokenizer model {str(model)[:60]!r} is not supported from GGUF; supported are 'gpt2', "
             "'gemma4' (BPE), 'llama', 't5' (SentencePiece), 'bert' (WordPiece); or use a folder with a tokenizer.json"
         )
-    name = metadata.get("tokenizer.ggml.pre")
-    if name is None or name == "":
-        _warn_once(label)
-        name = "default"
+    name = metadata.get("tokenizer.ggml.pre", "")
     if not isinstance(name, str):
         raise ModelFileError(f"{label}: tokenizer.ggml.pre is a {type(name).__name__}, not a str; the file is damaged")
+    if not name:
+        _warn_once(label)
+        name = "default"
     return pre_tokenizer(name, label)
 
 

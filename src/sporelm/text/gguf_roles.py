@@ -4,6 +4,7 @@ Types are often wrong in files that people made: llama.cpp (llama-vocab.cpp) cor
 knows by the model's name which tokens take the spaces around them. Both rules are followed here.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from sporelm.text.fragments import Fragments, SpecialText
@@ -103,7 +104,8 @@ def roles_of(vocabulary: Vocabulary) -> Roles:
         control.discard(ids["</s>"])
     control = (control | named) - shown
     defined = (defined | shown) - control
-    texts = {i: _special_text(vocabulary, i) for i in control | defined}
+    takes = _spaces_taken(vocabulary)
+    texts = {i: SpecialText(vocabulary.tokens[i], i, *takes(vocabulary.tokens[i])) for i in control | defined}
     return Roles(
         control=frozenset(control),
         defined=frozenset(defined),
@@ -112,18 +114,21 @@ def roles_of(vocabulary: Vocabulary) -> Roles:
     )
 
 
-def _special_text(vocabulary: Vocabulary, token: int) -> SpecialText:
-    text = vocabulary.tokens[token]
-    facts = {key: str(vocabulary.metadata.get(key, "")) for key in ("general.name", "general.architecture")}
-    name, architecture = facts["general.name"].lower(), facts["general.architecture"]
-    cutter = str(vocabulary.metadata.get("tokenizer.ggml.pre", ""))
+def _spaces_taken(vocabulary: Vocabulary) -> Callable[[str], tuple[bool, bool]]:
+    """What tells, of a special token's text, whether it takes the spaces before it, and those after it."""
+    found = (vocabulary.metadata.get(key) for key in ("general.name", "general.architecture", "tokenizer.ggml.pre"))
+    # The metadata may hold anything, and much of it: it is looked through once, not for every token.
+    name, architecture, cutter = (value if isinstance(value, str) else "" for value in found)
+    name = name.lower()
     if any(known in cutter for known in ("jina-v2-de", "jina-v2-es", "jina-v2-code")) or any(
         known in architecture for known in ("nomic-bert-moe", "jina-bert-v3")
     ):
-        return SpecialText(text, token, takes_left=text == "<mask>")
+        return lambda text: (text == "<mask>", False)
     if "phi-3" in name or "phi3" in name:
-        return SpecialText(text, token, takes_right=text not in _PHI3_KEEPS_SPACES)
-    return SpecialText(text, token, takes_left="modern-bert" in name and text == "[MASK]")
+        return lambda text: (False, text not in _PHI3_KEEPS_SPACES)
+    if "modern-bert" in name:
+        return lambda text: (text == "[MASK]", False)
+    return lambda text: (False, False)
 
 
 def special_tokens_of(

@@ -5,7 +5,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sporelm.errors import ModelNotFound
+from sporelm.errors import ModelFileError, ModelNotFound
 from sporelm.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -44,6 +44,10 @@ def load_tokenizer(source: "str | PathLike[str] | GgufFile") -> Tokenizer:
 def _of_metadata(metadata: Mapping[str, Any], label: str) -> Tokenizer:
     """The tokenizer that the metadata of a GGUF file describes."""
     kind = metadata.get("tokenizer.ggml.model")
+    if kind is not None and not isinstance(kind, str):
+        raise ModelFileError(
+            f"{label}: tokenizer.ggml.model is a {type(kind).__name__}, not a str; the vocabulary is damaged"
+        )
     if kind == "llama":
         from sporelm.text.gguf_spm import spm_of_gguf
 

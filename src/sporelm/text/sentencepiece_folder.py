@@ -31,6 +31,7 @@ from sporelm.text.special_tokens import SpecialTokens, stop_ids
 from sporelm.text.token_bytes import ByteDecoding, bytes_of_sentencepiece
 from sporelm.text.tokenizer import Tokenizer
 from sporelm.text.unigram import Unigram, check_total_length
+from sporelm.text.whole_texts import WholeTexts
 
 # Classes whose ids are not the model's own, or whose text is changed before.
 _OTHER_IDS = frozenset(
@@ -126,7 +127,7 @@ class _Frozen:
 
     def __init__(self, model: Pieces, frozen: dict[str, int]) -> None:
         self._model, self._frozen = model, frozen
-        self._find = _any_of(frozen)
+        self._find = WholeTexts(frozen)
 
     def ids(self, text: str) -> list[int]:
         found: list[int] = []
@@ -135,15 +136,11 @@ class _Frozen:
         return found
 
 
-def _any_of(texts: dict[str, int]) -> re.Pattern[str]:
-    return re.compile("(" + "|".join(map(re.escape, sorted(texts, key=len, reverse=True))) + ")")
-
-
 def _normalizer(model: SentencePieceModel, folder: Folder, label: str) -> Callable[[str, bool], str]:
     """SentencePiece's normalizer. Its second argument: whether the space in front of a text is due here."""
     replace = Replacements(read_charsmap(model.charsmap, label))
-    defined = {piece: i for i, piece in enumerate(model.pieces) if model.types[i] == USER_DEFINED}
-    kept = _any_of(defined) if defined else None
+    defined = [piece for piece, kind in zip(model.pieces, model.types, strict=True) if kind == USER_DEFINED]
+    kept = WholeTexts(defined) if defined else None
     space = SPACE if model.escape_whitespaces else " "
     prefixed = model.add_dummy_prefix and folder.flag("add_prefix_space") is not False
     merges = model.remove_extra_whitespaces

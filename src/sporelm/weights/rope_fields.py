@@ -15,7 +15,7 @@ from sporelm.weights.rope_scaling import UNSCALED, DynamicNtk, Linear, Llama3, L
 
 MOST_CONTEXT = 1 << 26
 LEAST_FACTOR, MOST_FACTOR = 1e-3, 1e6  # of positions, frequencies and attention alike
-MOST_TURNS = 1e6
+LEAST_TURNS, MOST_TURNS = 1e-3, 1e6
 DEFAULT_THETA, MOST_THETA = 10000.0, 1e12
 FACTORS = "rope_freqs.weight"  # a GGUF tensor: each frequency's divisor; Llama 3 files come with it
 SHORT_FACTORS, LONG_FACTORS = "rope_factors_short.weight", "rope_factors_long.weight"  # the same, of LongRoPE
@@ -115,8 +115,8 @@ def _hf_scaling(kind: str, inner: Fields, head_dim: int, context_length: int) ->
         return Yarn(
             factor=factor,
             original=original,
-            beta_fast=inner.number("beta_fast", 0.0, MOST_TURNS, 32.0) or 32.0,
-            beta_slow=inner.number("beta_slow", 0.0, MOST_TURNS, 1.0) or 1.0,
+            beta_fast=_turns(inner, "beta_fast", 32.0),
+            beta_slow=_turns(inner, "beta_slow", 1.0),
             truncate=inner.flag("truncate", True),
             attention=_factor(inner, "attention_factor", usual or _magnitude(factor)),
         )
@@ -167,8 +167,8 @@ def _gguf_yarn(
     return Yarn(
         factor=factor,
         original=original,
-        beta_fast=fields.number("rope.scaling.yarn_beta_fast", 0.0, MOST_TURNS, 32.0) or 32.0,
-        beta_slow=fields.number("rope.scaling.yarn_beta_slow", 0.0, MOST_TURNS, 1.0) or 1.0,
+        beta_fast=_turns(fields, "rope.scaling.yarn_beta_fast", 32.0),
+        beta_slow=_turns(fields, "rope.scaling.yarn_beta_slow", 1.0),
         extrapolation=extrapolation,
         divisors=divisors,
         attention=attention * _factor(fields, "rope.scaling.yarn_attn_factor", usual),
@@ -177,6 +177,12 @@ def _gguf_yarn(
 
 def _factor(fields: Fields, key: str, default: float | None = None) -> float:
     return fields.number(key, LEAST_FACTOR, MOST_FACTOR, default)
+
+
+def _turns(fields: Fields, key: str, default: float) -> float:
+    """How often a frequency turns at a ramp's end; 0 stands for the default, as in transformers."""
+    value = fields.number(key, 0.0, MOST_TURNS, default) or default
+    return Fields({key: value}, fields.where).number(key, LEAST_TURNS, MOST_TURNS)
 
 
 def _magnitude(factor: float, weight: float = 1.0) -> float:

@@ -170,6 +170,22 @@ def test_tokens_that_take_spaces() -> None:
     assert tokenizer.encode("<s>  b", add_special_tokens=False) == [1, 259, 259, 259, 261]
 
 
+class Name(str):
+    """A model's name that counts how often it is looked through."""
+
+    looks = 0
+
+    def lower(self) -> str:
+        Name.looks += 1
+        return super().lower()
+
+
+def test_a_name_is_looked_through_once() -> None:
+    # A hostile one may have 64 MiB, beside a hundred thousand special tokens.
+    spm_of_gguf(spm() | {"general.name": Name("Phi-3")}, "small")
+    assert Name.looks == 1
+
+
 def test_without_bytes_there_is_the_unknown_token() -> None:
     tokens = ["<unk>", "<s>", "</s>", "▁", "a"]
     changes = {"tokens": tokens, "scores": [0.0] * 5, "token_type": np.array([2, 3, 3, 1, 1], np.int32)}

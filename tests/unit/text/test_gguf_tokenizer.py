@@ -14,6 +14,7 @@ from sporelm.errors import ModelFileError, ModelNotFound, RequestError, SporeErr
 from sporelm.text import Tokenizer, load_tokenizer
 from sporelm.text.gguf_bpe import tokenizer_of_gguf
 from sporelm.text.token_bytes import byte_alphabet
+from sporelm.weights.gguf import GgufWriter
 
 NAMES = ["gpt-2", "llama-bpe", "qwen2", "starcoder", "deepseek-coder"]
 SEPARATOR = "\n__ggml_vocab_test__\n"
@@ -139,6 +140,11 @@ def test_other_kinds_are_named(tmp_path: Path) -> None:
         tokenizer_of_gguf(metadata(model=None), "small")
     with pytest.raises(ModelNotFound, match="does not exist"):
         load_tokenizer(tmp_path / "none.gguf")
+    writer = GgufWriter(tmp_path / "odd.gguf")
+    writer.add("tokenizer.ggml.model", [1, 2], "[i32]")
+    writer.write()
+    with pytest.raises(ModelFileError, match="model is a ndarray, not a str"):
+        load_tokenizer(tmp_path / "odd.gguf")
 
 
 BYTES = list(byte_alphabet().values())
@@ -190,6 +196,7 @@ def test_small_vocabulary() -> None:
         ({"eos_token_id": True}, "eos_token_id is a bool, not a int"),
         ({"add_bos_token": 1}, "add_bos_token is a int, not a bool"),
         ({"pre": 3}, "pre is a int, not a str"),
+        ({"pre": np.array([1, 2])}, "pre is a ndarray, not a str"),
         ({"eot_token_id": 10**6}, "eot_token_id is 1000000"),
     ],
 )

@@ -1,6 +1,7 @@
 """tokenizer.model in folders: the ids that the sentencepiece package gives, and files that are damaged or hostile."""
 
 import json
+import re
 import shutil
 import struct
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from sporelm.errors import ModelFileError, SporeError, UnsupportedModel
 from sporelm.text import Detokenizer, load_tokenizer
 from sporelm.text.charsmap import Replacements, read_charsmap
 from sporelm.text.sentencepiece_model import read_model
+from sporelm.text.whole_texts import WholeTexts
 
 MODELS = ["llama", "crossing", "unigram", "spelled"]
 
@@ -109,6 +111,8 @@ def test_marks_of_t5(folder: Callable[..., Path]) -> None:
         ({"tokenizer_config": {"legacy": "yes"}}, "legacy is 'yes'"),
         ({"tokenizer_config": {"additional_special_tokens": ["<no>"]}}, "special token '<no>' is not in"),
         ({"tokenizer_config": {"additional_special_tokens": [3]}}, "is not a list of texts"),
+        ({"tokenizer_config": {"additional_special_tokens": 5}}, "is not a list of texts"),
+        ({"tokenizer_config": {"added_tokens_decoder": {"9": added("\ud800")}}}, "half of a surrogate pair"),
         ({"added_tokens": {"<x>": "1"}}, "gives '<x>' the id '1'"),
         (
             {"added_tokens": {"<x>": 481}, "tokenizer_config": {"added_tokens_decoder": {"480": added("<x>")}}},
@@ -210,3 +214,11 @@ def test_a_small_array_with_endless_texts_is_refused() -> None:
 def test_the_longest_text_is_replaced() -> None:
     replace = Replacements({"a": "1", "ab": "2", "abc": "3", "x": "", "bb": "4"})
     assert replace("abcabaxbbabbab") == "32142b2"
+
+
+@given(
+    texts=st.sets(st.text("a<]^-", min_size=1, max_size=4), min_size=1, max_size=6), text=st.text("a<]^-b", max_size=20)
+)
+def test_whole_texts_are_found_as_re_finds_them(texts: set[str], text: str) -> None:
+    longest_first = sorted(texts, key=len, reverse=True)
+    assert WholeTexts(texts).split(text) == re.split("(" + "|".join(map(re.escape, longest_first)) + ")", text)
