@@ -45,9 +45,11 @@ def each_model(words: Sequence[str], work: Callable[[Path], bool]) -> int:
     return 0 if is_good else 1
 
 
-def complain(error: Exception) -> None:
-    """The reason of a failure as one line on stderr."""
-    sys.stderr.write(f"spore: {' '.join(str(error).split())}\n")
+def complain(reason: Exception | str) -> None:
+    """The reason of a failure as one line on stderr, which cannot steer a terminal."""
+    from sporelm.cli.gguf_text import plain
+
+    sys.stderr.write(f"spore: {plain(' '.join(str(reason).split()))}\n")
 
 
 def print_json(value: Any) -> None:

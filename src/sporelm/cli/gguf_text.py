@@ -85,7 +85,7 @@ def shown_value(value: Any, kind: str, length: int | None, full: bool) -> str:
         return quoted(json.dumps(value, ensure_ascii=False), None if full else SHORT_TEXT)
     if isinstance(value, list):
         items = [shown_value(item, kind, len(item) if isinstance(item, list) else None, full) for item in value]
-        left = (length or 0) - len(items)
+        left = 0 if length is None else length - len(items)
         if left:
             items.append(f"... ({left} more of {length})")
         return f"[{', '.join(items)}]"

@@ -132,7 +132,7 @@ def find_models(words: Iterable[str]) -> list[Path]:
 def _matches(word: str) -> Iterator[Path]:
     from sporelm.weights import store
 
-    if "\0" in word:
+    if not word or "\0" in word:
         raise ModelNotFound(f"{word[:80]!r} cannot be a path")
     path = Path(word).expanduser()
     if path.exists():

@@ -1,0 +1,97 @@
+"""Whether a model has the tensors of its architecture: all of them, no others, in the right shapes."""
+
+from collections.abc import Iterator
+
+from sporelm.errors import ModelError, UnsupportedModel
+from sporelm.tools.findings import ERROR, NOTE, WARNING, Finding
+from sporelm.tools.sources import Source
+from sporelm.weights.names import GGUF, HF, Kind, Param, ignorable, listed, stored_name
+
+MOST_LAYERS = 1 << 16
+
+
+def architecture_findings(source: Source) -> list[Finding]:
+    """What is missing, misshapen or too much in an open model.
+
+    Of architectures that are not known here only the numbers of the layers are checked.
+    """
+    if source.kind == "safetensors" and not source.path.is_dir():
+        return [_note("a safetensors file alone does not say of which architecture it is; give the folder")]
+    if not source.tensors:
+        return [_note("it holds no tensors: a vocabulary alone")]
+    if source.kind == "gguf":
+        from sporelm.models.registry import known_architectures
+
+        name = source.metadata.get("general.architecture")
+        if not isinstance(name, str) or name not in known_architectures():
+            message = f"architecture {str(name)[:80]!r} is not known here: whether tensors are missing was not checked"
+            return [_note(message), *_layers(source, str(name))]
+    try:
+        return list(_against_params(source))
+    except UnsupportedModel as reason:
+        return [_note(f"which tensors it needs was not checked: {_without_path(source, reason)}")]
+    except ModelError as reason:
+        return [Finding(ERROR, "architecture", "", _without_path(source, reason))]
+
+
+def _against_params(source: Source) -> Iterator[Finding]:
+    from sporelm.models.registry import build
+    from sporelm.weights.load import open_model
+
+    model = open_model(source.path)
+    try:
+        params = build(model.config).params()
+    finally:
+        model.close()
+    kind: Kind = GGUF if source.kind == "gguf" else HF  # type: ignore[assignment]
+    names = {stored_name(param.name, kind): param for param in params}
+    spare = ignorable(source.tensors, kind)
+    if kind == HF and model.config.tie_embeddings:
+        # A tied model may store its one matrix under either name, or under both.
+        embedding, output = (stored_name(name, HF) for name in ("embedding.weight", "output.weight"))
+        if embedding not in source.tensors and output in source.tensors:
+            names[output] = names.pop(embedding)
+        spare = spare | {output}
+    yield from _differences(source, names)
+    if surplus := sorted(set(source.tensors) - set(names) - spare):
+        what = f"{len(surplus)} tensors that {model.config.architecture} does not have: {listed(surplus)}"
+        yield Finding(WARNING, "architecture", "", f"holds {what}")
+
+
+def _differences(source: Source, names: dict[str, Param]) -> Iterator[Finding]:
+    for name, param in names.items():
+        entry = source.tensors.get(name)
+        if entry is None:
+            yield Finding(ERROR, "architecture", name, f"is missing; the architecture has it with {list(param.shape)}")
+        elif entry.shape != param.shape:
+            message = f"has shape {list(entry.shape)}, the architecture {list(param.shape)}"
+            yield Finding(ERROR, "architecture", name, message)
+
+
+def _layers(source: Source, name: str) -> Iterator[Finding]:
+    """Layers that have no tensor, and tensors of layers that there are not."""
+    count = source.metadata.get(f"{name}.block_count")
+    if not isinstance(count, int) or isinstance(count, bool):
+        return
+    found = {
+        int(parts[1])
+        for parts in (tensor.split(".") for tensor in source.tensors)
+        if parts[0] == "blk" and len(parts) > 2 and parts[1].isascii() and parts[1].isdigit() and len(parts[1]) < 10
+    }
+    if not found:
+        return
+    if count > MOST_LAYERS:
+        yield Finding(ERROR, "architecture", f"{name}.block_count", f"is {count}, more than {MOST_LAYERS}")
+        return
+    if missing := [f"blk.{number}" for number in range(count) if number not in found]:
+        yield Finding(ERROR, "architecture", "", f"{len(missing)} of {count} layers have no tensor: {listed(missing)}")
+    if surplus := [f"blk.{number}" for number in sorted(found) if number >= count]:
+        yield Finding(WARNING, "architecture", "", f"tensors of layers beyond the {count} there are: {listed(surplus)}")
+
+
+def _note(message: str) -> Finding:
+    return Finding(NOTE, "architecture", "", message)
+
+
+def _without_path(source: Source, reason: ModelError) -> str:
+    return str(reason).removeprefix(f"{source.path}: ")

@@ -1,0 +1,204 @@
+"""The values of one tensor: statistics, exact percentiles and a histogram in bounded memory, and a cut-out of rows."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from math import ceil, prod, sqrt
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sporelm.errors import RequestError
+from sporelm.tools.show import jsonable
+from sporelm.tools.sources import Source
+from sporelm.tools.values import TensorValues
+from sporelm.weights.resident import drop_pages
+
+PERCENTILES = (0.1, 1.0, 5.0, 25.0, 50.0, 75.0, 95.0, 99.0, 99.9)
+MOST_BINS = 1000
+HALVES = 1 << 16  # a float32 is looked at as two halves of 16 bits
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """What is known of all values of a tensor.
+
+    minimum to rms are of the finite values, None if there is none; deviation divides by their number. percentiles are
+    values that occur (the least that so many percent do not exceed), rounded to float32; so is what falls into bins.
+    bins are counts of equal ranges from minimum to maximum.
+    """
+
+    count: int
+    nan: int
+    infinite: int
+    zeros: int
+    minimum: float | None
+    maximum: float | None
+    mean: float | None
+    deviation: float | None
+    rms: float | None
+    percentiles: dict[str, float]
+    bins: tuple[int, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """The same as an object for `json.dumps`."""
+        return {key: jsonable(value) for key, value in (asdict(self) | {"bins": list(self.bins)}).items()}
+
+
+class _Moments:
+    """Sums over the finite values, added up chunk by chunk in float64."""
+
+    def __init__(self) -> None:
+        self.count = self.nan = self.infinite = self.zeros = 0
+        self.low, self.high = np.inf, -np.inf
+        self.mean = self.squares = 0.0  # squares: of the distances from the mean
+
+    def add(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Take a chunk in; returns its finite values."""
+        finite = values
+        if values.dtype.kind == "f":
+            is_finite = np.isfinite(values)
+            if not is_finite.all():
+                nan = int(np.isnan(values).sum())
+                self.nan += nan
+                self.infinite += int(values.size - is_finite.sum()) - nan
+                finite = values[is_finite]
+        if finite.size:
+            self.zeros += int(finite.size - np.count_nonzero(finite))
+            self.low, self.high = min(self.low, finite.min()), max(self.high, finite.max())
+            wide = finite.astype(np.float64)
+            with np.errstate(over="ignore", invalid="ignore"):
+                mean = wide.mean()
+                wide -= mean
+                squares, before = float(np.dot(wide, wide)), self.count
+                self.count += finite.size
+                # Chan, Golub, LeVeque (1979): means and squares of two parts joined.
+                apart = float(mean) - self.mean
+                self.mean += apart * finite.size / self.count
+                self.squares += squares + apart * apart * before * finite.size / self.count
+        return finite
+
+
+def statistics(
+    source: Source, name: str, *, bins: int = 20, percentiles: Sequence[float] = PERCENTILES,
+    progress: Progress | None = None,
+) -> Statistics:  # fmt: skip
+    """Statistics of a tensor, read twice and a chunk at a time.
+
+    Raises RequestError for a number of bins below 1 or above 1000, UnsupportedModel for a type that cannot be read.
+    """
+    if not 1 <= bins <= MOST_BINS:
+        raise RequestError(f"bins is {bins}: it must be from 1 to {MOST_BINS}")
+    values, moments = TensorValues(source, name), _Moments()
+    report = _reporter(progress, values.size)
+    upper = np.zeros(HALVES, np.int64)
+    for chunk in values.chunks():
+        upper += np.bincount(_ordered(moments.add(chunk)) >> 16, minlength=HALVES)
+        report(chunk.size)
+    count = moments.count
+    if not count:
+        drop_pages(source.raw(name))
+        nothing = (None, None, None, None, None)
+        return Statistics(values.size, moments.nan, moments.infinite, 0, *nothing, {}, (0,) * bins)
+    ranks = {percent: min(count, max(1, ceil(percent / 100 * count))) for percent in percentiles}
+    ends = np.cumsum(upper)
+    wanted = {int(np.searchsorted(ends, rank)) for rank in ranks.values()}
+    low, high = float(moments.low), float(moments.high)
+    lower, counts = _second_pass(values, wanted, bins, (low, high), report)
+    found = {}
+    for percent, rank in ranks.items():
+        half = int(np.searchsorted(ends, rank))
+        before = int(ends[half] - upper[half])
+        found[f"{percent:g}"] = _from_order((half << 16) | int(np.searchsorted(np.cumsum(lower[half]), rank - before)))
+    drop_pages(source.raw(name))
+    spread = moments.squares / count  # may be infinite or NaN for float64 values near their limit
+    return Statistics(
+        count=values.size,
+        nan=moments.nan,
+        infinite=moments.infinite,
+        zeros=moments.zeros,
+        minimum=low,
+        maximum=high,
+        mean=moments.mean,
+        deviation=float(np.sqrt(spread)),
+        rms=sqrt(spread + moments.mean**2) if abs(moments.mean) < 1e150 else abs(moments.mean),
+        percentiles=found,
+        bins=counts,
+    )
+
+
+def _second_pass(
+    values: TensorValues, wanted: set[int], bins: int, limits: tuple[float, float], report: Callable[[int], None]
+) -> tuple[dict[int, NDArray[np.int64]], tuple[int, ...]]:
+    """The lower halves of those numbers whose upper half is wanted, counted; and the histogram."""
+    lower = {half: np.zeros(HALVES, np.int64) for half in wanted}
+    counts = np.zeros(bins, np.int64)
+    low, high = limits
+    step = high / bins - low / bins  # divided first: the difference itself may be beyond the largest number
+    for chunk in values.chunks():
+        finite = chunk[np.isfinite(chunk)] if chunk.dtype.kind == "f" else chunk
+        order = _ordered(finite)
+        for half, seen in lower.items():
+            seen += np.bincount(order[order >> 16 == half] & 0xFFFF, minlength=HALVES)
+        if step > 0:
+            with np.errstate(over="ignore"):
+                place = np.clip((finite.astype(np.float64) / step - low / step), 0, bins - 1)
+            counts += np.bincount(place.astype(np.int64), minlength=bins)
+        else:
+            counts[0] += finite.size
+        report(chunk.size)
+    return lower, tuple(counts.tolist())
+
+
+def _ordered(values: NDArray[Any]) -> NDArray[np.uint32]:
+    """Finite values rounded to float32, as whole numbers in the same order (negative zero below zero)."""
+    with np.errstate(over="ignore"):
+        single = np.clip(values, -3.4028234663852886e38, 3.4028234663852886e38).astype(np.float32)
+    bits = single.view(np.uint32)
+    return np.where(bits >> 31, ~bits, bits | np.uint32(1 << 31)).astype(np.uint32)
+
+
+def _from_order(number: int) -> float:
+    """The float32 that `_ordered` made this number of."""
+    bits = number & 0x7FFFFFFF if number >> 31 else ~number & 0xFFFFFFFF
+    return float(np.array(bits, np.uint32).view(np.float32)) + 0.0  # + 0.0: no negative zero
+
+
+def _reporter(progress: Progress | None, size: int) -> Callable[[int], None]:
+    done = 0
+
+    def report(more: int) -> None:
+        nonlocal done
+        done += more
+        if progress:
+            progress("reading", done, 2 * size)
+
+    return report
+
+
+@dataclass(frozen=True)
+class CutOut:
+    """Some rows and columns of a tensor that is looked at as [all outer axes, innermost axis].
+
+    values [rows, columns] as `TensorValues.read` gives them; row and column are the first of them, of so many.
+    """
+
+    row: int
+    column: int
+    row_count: int
+    column_count: int
+    values: NDArray[Any]
+
+
+def cut_out(source: Source, name: str, rows: slice, columns: slice) -> CutOut:
+    """A part of a tensor; slices may be open or negative, as in Python, with a step of 1."""
+    values = TensorValues(source, name)
+    shape = values.entry.shape
+    width = shape[-1] if shape else 1
+    height = prod(shape[:-1])
+    first, last, _ = rows.indices(height)
+    left, right, _ = columns.indices(width)
+    parts = [values.read(row * width + left, row * width + right) for row in range(first, last) if right > left]
+    found = np.stack(parts) if parts else np.empty((0, 0), np.float32)
+    return CutOut(first, left, height, width, found)

@@ -1,0 +1,141 @@
+"""Everything that can be checked of a model file without running it; all findings, not only the first."""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sporelm.errors import ModelError, ModelNotFound, UnsupportedModel
+from sporelm.tools.expected import architecture_findings
+from sporelm.tools.findings import ERROR, NOTE, WARNING, Finding
+from sporelm.tools.hashes import compare, hashes_of
+from sporelm.tools.sanity import metadata_findings
+from sporelm.tools.sources import Source, is_safetensors, open_source
+from sporelm.tools.structure import survey
+from sporelm.tools.values import TensorValues
+from sporelm.weights.mapped import map_file
+from sporelm.weights.resident import drop_pages
+
+_SPLIT = re.compile(r"(?P<stem>.+)-\d{5}-of-(?P<count>\d{5})\.gguf", re.DOTALL)
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was found of one model; hashes are of its files and tensors, {} where they were not asked for."""
+
+    path: Path
+    tensors: int
+    findings: tuple[Finding, ...]
+    hashes: Mapping[str, str]
+
+    def count(self, level: str) -> int:
+        return sum(finding.level == level for finding in self.findings)
+
+    def as_json(self) -> dict[str, Any]:
+        """The same as an object for `json.dumps`."""
+        return {
+            "path": str(self.path), "ok": not self.count(ERROR), "tensors": self.tensors,
+            "findings": [finding._asdict() for finding in self.findings], "hashes": dict(self.hashes),
+        }  # fmt: skip
+
+
+def verify(
+    path: Path,
+    *,
+    values: bool = True,
+    hashes: bool = False,
+    wanted: Mapping[str, str] | None = None,
+    progress: Progress | None = None,
+) -> Report:
+    """Check a GGUF file (all its splits), a safetensors file or a Hugging Face folder.
+
+    `values` reads every tensor for NaN and infinity; `hashes` computes SHA-256; `wanted` compares them with a list.
+    Raises ModelNotFound only where there is no such file.
+    """
+    findings = [] if is_safetensors(path) else _surveys(path)
+    try:
+        source = open_source(path)
+    except ModelError as reason:
+        if not any(finding.level == ERROR for finding in findings):
+            findings.append(Finding(ERROR, "structure", "", str(reason).removeprefix(f"{path}: ")))
+        return Report(path, 0, tuple(findings), {})
+    with source:
+        size = sum(entry.nbytes for entry in source.tensors.values())
+        report = _counter(progress, size * values + (size + source.nbytes) * (hashes or wanted is not None))
+        if source.kind == "gguf":
+            findings += metadata_findings(source)
+        findings += architecture_findings(source)
+        if values:
+            for name in source.tensors:
+                findings += value_findings(source, name)
+                report(source.tensors[name].nbytes)
+        found: dict[str, str] = {}
+        if hashes or wanted is not None:
+            found = hashes_of(source, report)
+        if wanted is not None:
+            findings += compare(found, wanted, {path.name for path in source.files.paths})
+        return Report(path, len(source.tensors), tuple(findings), found if hashes else {})
+
+
+def _surveys(path: Path) -> list[Finding]:
+    """The structure of a file and of the splits beside it; a later split's findings are marked with its name."""
+    named = _SPLIT.fullmatch(path.name)
+    paths = [path]
+    if named:
+        count = named["count"]
+        beside = (path.with_name(f"{named['stem']}-{i:05d}-of-{count}.gguf") for i in range(1, int(count) + 1))
+        paths = [other for other in beside if other == path or other.is_file()]
+    findings = []
+    for each in paths:
+        try:
+            found = survey(each, map_file(each))
+        except ModelNotFound:
+            raise
+        except ModelError as reason:
+            found = [Finding(ERROR, "structure", "", str(reason).removeprefix(f"{each}: "))]
+        if each != path:
+            found = [finding._replace(message=f"in {each.name}: {finding.message}") for finding in found]
+        findings += found
+    return findings
+
+
+def value_findings(source: Source, name: str) -> Iterator[Finding]:
+    """NaN, infinity and nothing but zeros in one tensor; quantized ones by their values, where bad scales show."""
+    try:
+        values = TensorValues(source, name)
+    except UnsupportedModel:
+        yield Finding(NOTE, "values", name, f"values of type {source.tensors[name].type_name} cannot be read")
+        return
+    nan = infinite = 0
+    is_zero = True
+    for chunk in values.chunks():
+        if chunk.dtype.kind == "f":
+            with np.errstate(all="ignore"):
+                total = chunk.sum(dtype=np.float64)
+            if not np.isfinite(total):  # one pass where all is well
+                nan += int(np.isnan(chunk).sum())
+                infinite += int(np.isinf(chunk).sum())
+        is_zero = is_zero and not chunk.any()
+    drop_pages(source.raw(name))
+    if nan or infinite:
+        what = f"{nan} values are NaN, {infinite} infinite, of {values.size}"
+        scales = "; a block's scale is not finite" if source.tensors[name].type_name.startswith(("Q", "I", "T")) else ""
+        yield Finding(ERROR, "values", name, what + scales)
+    elif is_zero and len(values.entry.shape) > 1 and values.size:
+        yield Finding(WARNING, "values", name, f"all {values.size} values are zero")
+
+
+def _counter(progress: Progress | None, total: int) -> Callable[[int], None]:
+    done = 0
+
+    def report(more: int) -> None:
+        nonlocal done
+        done += more
+        if progress:
+            progress("checking", done, total)
+
+    return report
