@@ -8,13 +8,14 @@ from zlib import crc32
 
 import numpy as np
 
+from sporelm.evals.conformance import FORMS
 from sporelm.quant import FORMATS, QuantFormat, quantize_tensor
 from sporelm.weights.stored import StoredTensor
 
 Arrays = list[np.ndarray]
 Work = Callable[["On"], Any]
 
-FORMAT_NAMES = tuple(sorted(FORMATS, key=lambda name: FORMATS[name].ggml_id))
+FORMAT_NAMES = tuple(form.name for form in sorted(FORMS, key=lambda form: form.ggml_id))
 # What does not depend on the format is tried on few of them, where for each it would be one more kernel.
 FEW_FORMATS = ("F32", "Q4_1", "Q6_K")
 

@@ -17,7 +17,7 @@ from sporelm.quant.activations import quantize_int8
 OUT, TOKENS = 67, (1, 7, 33)
 ROUNDED = {"int8/32": 32, "int8/256": 256}
 FLOATS = [form for form in FORMAT_NAMES if FORMATS[form].values == 1]
-BLOCKS = [form for form in FORMAT_NAMES if FORMATS[form].values > 1]
+BLOCKS = [form for form in FORMAT_NAMES if FORMATS[form].activation in ROUNDED]
 BITS = {"NaN": 0x7E01, "infinite": 0x7C00, "minus infinite": 0xFC00, "zero": 0x0000, "subnormal": 0x0001}
 
 

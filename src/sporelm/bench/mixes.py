@@ -51,6 +51,8 @@ MIXES = {
 }
 
 
+NOT_FOR_WEIGHTS = {"F64", "Q8_1", "Q8_K"}  # ggml multiplies no matrices of these
+
 # `general.file_type`, as llama.cpp numbers its files (llama.h, llama_ftype); it calls a pure K-quant "small".
 FILE_TYPES = {
     "f32": 0,
@@ -60,10 +62,20 @@ FILE_TYPES = {
     "q8_0": 7,
     "q5_0": 8,
     "q5_1": 9,
+    "q2_k": 10,
+    "q3_k": 11,
     "q4_k": 14,
     "q5_k": 16,
     "q6_k": 18,
+    "iq4_nl": 25,
+    "iq4_xs": 30,
     "bf16": 32,
+    "tq1_0": 36,
+    "tq2_0": 37,
+    "mxfp4": 38,
+    "nvfp4": 39,
+    "q1_0": 40,
+    "q2_0": 41,
     "q4_k_s": 14,
     "q4_k_m": 15,
     "q5_k_s": 16,
@@ -71,9 +83,15 @@ FILE_TYPES = {
 }
 
 
+def plain() -> list[str]:
+    """The number formats that a model's weights can be rounded to, by their ids."""
+    chosen = [form for form in FORMATS.values() if form.can_quantize and form.name not in NOT_FOR_WEIGHTS]
+    return [form.name.lower() for form in sorted(chosen, key=lambda form: form.ggml_id)]
+
+
 def known() -> list[str]:
     """The names that `formats` takes: the number formats by their ids, then the mixes."""
-    return [name.lower() for name in sorted(FORMATS, key=lambda name: FORMATS[name].ggml_id)] + list(MIXES)
+    return plain() + list(MIXES)
 
 
 def formats(name: str, shape: Shape, label: str) -> dict[str, type[QuantFormat]]:
@@ -87,7 +105,7 @@ def formats(name: str, shape: Shape, label: str) -> dict[str, type[QuantFormat]]
         wanted = FORMATS[mix.format_name(tensor, shape) if mix else name.upper()] if len(extents) == 2 else F32
         if extents[-1] % wanted.values:
             if mix is None:
-                fits = [other for other in known()[: len(FORMATS)] if extents[-1] % FORMATS[other.upper()].values == 0]
+                fits = [other for other in plain() if extents[-1] % FORMATS[other.upper()].values == 0]
                 raise RequestError(
                     f"{label}: rows of {extents[-1]} values are not whole blocks of {name}'s {wanted.values}: "
                     f"take one of {', '.join(fits)}, or a mix such as q4_k_m, which has smaller blocks there"

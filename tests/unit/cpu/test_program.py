@@ -8,6 +8,7 @@ import pytest
 from sporelm import ops
 from sporelm.backends.cpu import CpuBackend
 from sporelm.backends.cpu.backend import FEW
+from sporelm.backends.cpu.formats import FORMATS as PANELS
 from sporelm.backends.cpu.jit import Builder, Compiler, Kernel, Val
 from sporelm.backends.cpu.jit.kernel import fields
 from sporelm.backends.cpu.kernels import linear_many
@@ -15,13 +16,13 @@ from sporelm.backends.cpu.kernels.attention import SPLIT, TILE_TOKENS
 from sporelm.backends.cpu.kernels.steps import CHAIN
 from sporelm.backends.cpu.lowering import Cell, Entry
 from sporelm.backends.cpu.memory import Region
-from sporelm.backends.cpu.program import Cells, assemble, derived_cells
+from sporelm.backends.cpu.program import Cells, assemble, attention_cells
 from sporelm.backends.cpu.team import SCRATCH, Team
 from sporelm.errors import BackendError, OpError
 from sporelm.ops import Spec, Symbol, trace
 from sporelm.plan import Plan
 from sporelm.quant import FORMATS, quantize_tensor
-from sporelm.tensor.dtype import F32, I32
+from sporelm.tensor.dtype import F16, F32, I32
 from sporelm.weights.stored import StoredTensor
 
 random = np.random.default_rng(3)
@@ -212,8 +213,7 @@ def test_outputs_have_the_rows_of_the_step(cpu: CpuBackend) -> None:
 
 def test_what_attention_needs_of_the_lengths() -> None:
     def cells(starts: list[int], lengths: list[int]) -> dict[str, int]:
-        arrays = {"starts": np.array(starts, np.int32), "lengths": np.array(lengths, np.int32)}
-        return derived_cells(arrays, {"tokens": starts[-1]})
+        return attention_cells(np.array(starts, np.int32), np.array(lengths, np.int32))
 
     assert cells([0, 1, 2], [5, SPLIT])["decoding"] == 1
     assert cells([0, 1, 2], [5, SPLIT])["splits"] == 1
@@ -222,7 +222,43 @@ def test_what_attention_needs_of_the_lengths() -> None:
     mixed = cells([0, 1, TILE_TOKENS + 2], [5, 100])
     assert (mixed["decoding"], mixed["tiles"]) == (0, 3)
     assert cells([0, 0, 2], [5, 70])["decoding"] == 0, "as many rows as sequences, but not one each"
-    assert derived_cells({}, {"tokens": 3}) == {}
+
+
+def test_attention_asks_whichever_inputs_it_was_given(cpu: CpuBackend) -> None:
+    """Two attentions with lengths of their own, by any name, one of them a constant; alone they give the same."""
+    tokens, sequences = Symbol("t", 8), Symbol("s", 4)
+    inputs = {"q": Spec((tokens, 32), F32), "a": Spec((Symbol("bounds", 5),), I32)}
+    inputs |= {"b": Spec((sequences,), I32), "p": Spec((sequences, 40), I32)}
+    (cache,) = cpu.page_pool(40, [(1, 32)], F16)
+    pages = [0]
+    cpu.import_pages(cache, range(40), random.standard_normal((40, 2, 1, 64, 32), np.float32).astype(np.float16))
+    long = (cpu.tensor(np.array([0, 1], np.int32)), cpu.tensor(np.array([40 * 64], np.int32)))
+    table = cpu.tensor(np.arange(40, dtype=np.int32)[None])
+
+    def both(q: Any, a: Any, b: Any, p: Any) -> dict[str, Any]:
+        y = ops.attention(q, cache, a, b, p, scale=0.2)
+        return {"y": y, "z": ops.attention(ops.select_rows(q, last), cache, *long, table, scale=0.2)}
+
+    last = cpu.tensor(np.array([1], np.int32))
+    q = random.standard_normal((2, 32), np.float32)
+    arrays = {"q": q, "a": np.array([0, 2], np.int32), "b": np.array([2], np.int32)}
+    arrays |= {"p": np.array([pages + [0] * 39], np.int32)}
+    found = Plan(trace(both, inputs), cpu).run(arrays, {"t": 2, "s": 1, "bounds": 2})
+    given = [cpu.tensor(array) for array in arrays.values()]
+    y = ops.attention(given[0], cache, *given[1:], scale=0.2)
+    z = ops.attention(cpu.tensor(q[1:]), cache, *long, table, scale=0.2)
+    assert np.array_equal(found["y"], y.numpy())
+    assert np.array_equal(found["z"], z.numpy())
+    cpu.free_pages([cache])
+
+
+def test_attention_of_no_sequence_does_nothing(cpu: CpuBackend) -> None:
+    (cache,) = cpu.page_pool(1, [(1, 32)], F16)
+    none, table = cpu.tensor(np.zeros(0, np.int32)), cpu.tensor(np.zeros((0, 1), np.int32))
+    starts = cpu.tensor(np.zeros(1, np.int32))
+    q = cpu.tensor(np.zeros((0, 32), np.float32))
+    assert ops.attention(q, cache, starts, none, table, scale=1.0).shape == (0, 32)
+    cpu.free_pages([cache])
 
 
 def test_a_weight_that_was_not_packed_is_named(cpu: CpuBackend) -> None:
@@ -237,7 +273,7 @@ def test_a_cache_is_exported_not_read(cpu: CpuBackend) -> None:
 
 
 def test_packed_bytes_are_what_pack_takes(cpu: CpuBackend) -> None:
-    for form in FORMATS:
+    for form in (*PANELS, "IQ4_NL"):  # without panels of its own
         weight = packed(cpu, form, 33)
         assert cpu.packed_bytes(FORMATS[form], (33, width_of(form))) == weight.storage.array.size
     assert cpu.packed_bytes(FORMATS["F32"], (7,)) == 28

@@ -13,6 +13,7 @@ import pytest
 from sporelm import ops
 from sporelm.backends.cpu import CpuBackend, targets
 from sporelm.backends.cpu import backend as cpu_backend
+from sporelm.backends.cpu.formats import FORMATS as PANELS
 from sporelm.backends.cpu.jit import Builder, Compiler, Val, i8, i32
 from sporelm.backends.cpu.jit.cache import ObjectCache
 from sporelm.backends.cpu.targets.amx import Amx
@@ -50,7 +51,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[CpuBackend,
         backend.close()
 
 
-@pytest.mark.parametrize("form", ["Q4_0", *(pytest.param(f, marks=pytest.mark.all) for f in FORMATS if f != "Q4_0")])
+@pytest.mark.parametrize("form", ["Q4_0", *(pytest.param(f, marks=pytest.mark.all) for f in PANELS if f != "Q4_0")])
 @pytest.mark.parametrize("tokens", [1, 17, 133])
 def test_tiles_multiply_like_dot_products(pair: tuple[CpuBackend, CpuBackend], form: str, tokens: int) -> None:
     random = np.random.default_rng(tokens)
@@ -65,7 +66,6 @@ def test_tiles_multiply_like_dot_products(pair: tuple[CpuBackend, CpuBackend], f
 
 def test_the_replacement_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
     """Or the comparison above would say nothing."""
-    from sporelm.backends.cpu.formats import FORMATS as PANELS
     from sporelm.backends.cpu.jit import assembly_for
     from sporelm.backends.cpu.kernels.linear import Shape
     from sporelm.backends.cpu.kernels.linear_many import linear_many

@@ -1,12 +1,13 @@
 """Reading and writing GGUF: round trips, the gguf package as the oracle, real vocabularies, split models."""
 
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from sporelm.errors import ModelFileError, ModelNotFound, RequestError, UnsupportedModel
+from sporelm.errors import ModelFileError, ModelNotFound, RequestError
 from sporelm.quant import BF16, F16, F32, FORMATS, Q4_1, Q8_0, quantize_tensor
 from sporelm.weights.gguf import GgufFile, GgufWriter, StringArray, open_gguf
 from sporelm.weights.stored import StoredTensor
@@ -36,6 +37,10 @@ ENTRIES: list[tuple[str, str, Any]] = [
 ]
 
 
+# The gguf package gives plain numbers as they are; of the others it knows no values, or not even the size.
+NOT_READ_BY_GGUF = {"F64", "I8", "I16", "I32", "I64", "Q8_1", "Q8_K", "Q1_0", "Q2_0"}
+
+
 def plain(value: Any) -> Any:
     """A metadata value as Python numbers, strings and lists."""
     if isinstance(value, np.ndarray):
@@ -49,9 +54,12 @@ def tensors(seed: int = 0) -> dict[str, StoredTensor]:
     result = {}
     for number_format in FORMATS.values():
         shape = shapes.get(number_format, (3, 2 * number_format.values))
-        values = rng.standard_normal(shape).astype(np.float32)
+        if number_format.can_quantize:
+            blocks = quantize_tensor(number_format, rng.standard_normal(shape).astype(np.float32))
+        else:
+            blocks = rng.integers(0, 48, (prod(shape) // number_format.values, number_format.nbytes), dtype=np.uint8)
         name = f"t.{number_format.name}"
-        result[name] = StoredTensor(name, number_format, shape, quantize_tensor(number_format, values))
+        result[name] = StoredTensor(name, number_format, shape, blocks)
     return result
 
 
@@ -92,7 +100,8 @@ def test_the_gguf_package_reads_what_we_write(tmp_path: Path, order: str) -> Non
         if not kind.startswith("[[") and value != []:  # the package cannot give these back
             writer.add(key, value, kind)
     writer.add("general.alignment", 64)
-    expected = {name: t for name, t in tensors().items() if order == "little" or t.format in (F32, F16)}
+    same = {"F32", "F16"} if order == "big" else set(FORMATS) - NOT_READ_BY_GGUF
+    expected = {name: t for name, t in tensors().items() if t.format.name in same}
     for name, tensor in expected.items():
         writer.add_tensor(name, tensor)
     writer.write()
@@ -180,19 +189,10 @@ def test_all_real_vocabularies_open(shared: Path) -> None:
         assert words[len(words) - 1] == words.decode_all()[-1]
 
 
-def test_missing_tensors_and_types(tmp_path: Path) -> None:
+def test_a_missing_tensor_is_named(tmp_path: Path) -> None:
     path = write(tmp_path / "m.gguf")
-    with pytest.raises(ModelFileError, match=r"has no tensor 't.Q8_1'; the nearest name is 't.Q"):
-        open_gguf(path).tensor("t.Q8_1")
-    raw = path.read_bytes()
-    at = raw.index(b"t.Q8_0") + 6 + 4 + 2 * 8
-    assert raw[at] == 8
-    iq4 = tmp_path / "iq4.gguf"  # a smaller block, so that it fits where Q8_0 was
-    iq4.write_bytes(raw[:at] + bytes([20]) + raw[at + 1 :])
-    with pytest.raises(
-        UnsupportedModel, match=r"tensor 't.Q8_0' has type IQ4_NL \(20\), not supported yet; supported: F32, F16, Q4_0"
-    ):
-        open_gguf(iq4).tensor("t.Q8_0")
+    with pytest.raises(ModelFileError, match=r"has no tensor 't.Q8_3'; the nearest name is 't.Q"):
+        open_gguf(path).tensor("t.Q8_3")
 
 
 def test_files_that_are_not_there(tmp_path: Path) -> None:

@@ -6,10 +6,8 @@ from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any, Self
 
-from sporelm.errors import ModelFileError, UnsupportedModel
-from sporelm.quant import FORMATS, format_of
-from sporelm.quant.format import supported_names
-from sporelm.quant.ggml_types import ggml_type_name
+from sporelm.errors import ModelFileError
+from sporelm.quant import format_of
 from sporelm.weights.gguf.header import GgufTensorInfo, Header, read_header
 from sporelm.weights.gguf.splits import check_split, check_tensor_total, other_splits
 from sporelm.weights.mapped import byte_array, map_file
@@ -59,18 +57,13 @@ class GgufFile:
     def tensor(self, name: str) -> StoredTensor:
         """One tensor, as a view of the file; of a big-endian file, as a copy with the bytes in our order.
 
-        Raises ModelFileError if there is none of that name, UnsupportedModel for a number format we lack.
+        Raises ModelFileError if there is none of that name.
         """
         if self._data is None:
             raise ModelFileError(f"{self.path} was closed; open it again to read {shown(name)}")
         info = self.tensors.get(name)
         if info is None:
             raise no_such_tensor(self.path, name, self.tensors)
-        if info.type_name not in FORMATS:
-            raise UnsupportedModel(
-                f"{self.path}: tensor {shown(name)} has type {ggml_type_name(info.type_id)}, not supported yet;"
-                f" supported: {supported_names()}"
-            )
         number_format = format_of(info.type_id)
         blocks = byte_array(self._data[info.part], info.offset, info.nbytes)
         if self.byte_orders[info.part] == "big":
