@@ -6,12 +6,12 @@ from string import ascii_lowercase
 from typing import TYPE_CHECKING
 
 from sporelm.text.token_bytes import byte_alphabet
+from sporelm.text.token_types import CONTROL, NORMAL
 
 if TYPE_CHECKING:
     from sporelm.weights.gguf import GgufWriter
 
 BOS, EOS = 0, 1
-NORMAL, CONTROL = 1, 3  # token types of GGUF files
 
 
 def words() -> Iterator[tuple[str, str]]:

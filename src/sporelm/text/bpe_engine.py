@@ -12,13 +12,12 @@ from typing import Any
 from sporelm.errors import RequestError
 from sporelm.text.cutter import Cutter
 from sporelm.text.fragments import Fragments
-from sporelm.text.token_bytes import byte_alphabet
+from sporelm.text.token_bytes import SPACE, byte_alphabet
 from sporelm.text.tokenizer import Encoded
 
 _MAX_KNOWN_CHARACTERS = 1 << 22  # what the memory of pieces may hold; then it begins anew
 _NO_UTF8 = 0xFF  # a byte that no text holds stands between pieces while they are spelled
 _SPELLING = "".join("\n" if byte == _NO_UTF8 else sign for byte, sign in sorted(byte_alphabet().items()))
-SPACE = "▁"
 
 
 class Merging:

@@ -10,18 +10,15 @@ from functools import cache
 from typing import Any
 
 from sporelm.errors import ModelFileError, UnsupportedModel
-from sporelm.text.bpe_engine import SPACE, BpeEngine, Merging
-from sporelm.text.gguf_roles import chat_templates, flag, named_ids, roles_of, special_tokens_of
-from sporelm.text.gguf_vocabulary import Vocabulary
+from sporelm.text.bpe_engine import BpeEngine, Merging
+from sporelm.text.gguf_roles import chat_templates, framing, named_ids, roles_of, special_tokens_of
+from sporelm.text.gguf_vocabulary import Vocabulary, decoding_of_tokens
 from sporelm.text.pre_tokenizers import PreTokenizer, cutter_of, pre_tokenizer
-from sporelm.text.token_bytes import ByteDecoding, byte_alphabet, bytes_of_byte_level, bytes_of_sentencepiece
+from sporelm.text.token_bytes import NEVER_IN_UTF8, SPACE, missing_bytes
 from sporelm.text.tokenizer import Tokenizer, one_line
 
 log = logging.getLogger(__name__)
 
-# Bytes that no UTF-8 text holds.
-_NEVER_IN_UTF8 = {0xC0, 0xC1, *range(0xF5, 0x100)}
-_BYTE = 6  # token type
 # Pieces of a vocabulary in which no token goes on over a space.
 _WORDS = f"{SPACE}+[^{SPACE}]*|[^{SPACE}]+"
 
@@ -36,29 +33,18 @@ def tokenizer_of_gguf(metadata: Mapping[str, Any], label: str) -> Tokenizer:
     roles = roles_of(vocabulary)
     merging = _merging(vocabulary, pre)
     named = named_ids(vocabulary, {})
-    bos, eos = named.get("bos_token"), named.get("eos_token")
-    adds_bos = pre.always_bos or flag(vocabulary, "add_bos_token", pre.adds_bos)
-    adds_eos = flag(vocabulary, "add_eos_token", False)
-    # What the tokenizer keeps must not hold on to the vocabulary: it keeps the file open.
-    tokens, plain = vocabulary.tokens, roles.plain
+    prefix, suffix = framing(vocabulary, named, bos=pre.adds_bos, eos=False)
+    if pre.always_bos and "bos_token" in named:
+        prefix = (named["bos_token"],)
+    plain = roles.plain
     return Tokenizer(
         BpeEngine(roles.parsing, merging),
         lambda: BpeEngine(plain, merging),
-        decoding=ByteDecoding(
-            lambda token: tokens[token] if 0 <= token < len(tokens) else None,
-            _converter(vocabulary) if pre.raw else bytes_of_byte_level,
-            plain=roles.control | roles.defined,
-        ),
-        special=special_tokens_of(
-            vocabulary,
-            roles,
-            {},
-            prefix=(bos,) if adds_bos and bos is not None else (),
-            suffix=(eos,) if adds_eos and eos is not None else (),
-        ),
+        decoding=decoding_of_tokens(vocabulary, roles.special, pieces=pre.raw),
+        special=special_tokens_of(vocabulary, roles, {}, prefix=prefix, suffix=suffix),
         chat_templates=chat_templates(vocabulary),
-        vocab_size=len(tokens),
-        missing_bytes=b"" if pre.raw else _missing_bytes(vocabulary),
+        vocab_size=len(vocabulary.tokens),
+        missing_bytes=b"" if pre.raw else missing_bytes(vocabulary.ids.__contains__),
         label=label,
     )
 
@@ -118,19 +104,6 @@ def _merging(vocabulary: Vocabulary, pre: PreTokenizer) -> Merging:
 
 def _letters(vocabulary: Vocabulary) -> frozenset[str] | None:
     """The characters that a vocabulary of characters can write; None where byte tokens write all."""
-    if all(f"<0x{byte:02X}>" in vocabulary.ids for byte in range(256) if byte not in _NEVER_IN_UTF8):
+    if all(f"<0x{byte:02X}>" in vocabulary.ids for byte in range(256) if byte not in NEVER_IN_UTF8):
         return None
     return frozenset(text for text in vocabulary.tokens if len(text) == 1)
-
-
-def _missing_bytes(vocabulary: Vocabulary) -> bytes:
-    """The bytes of UTF-8 texts that no token stands for."""
-    alphabet = byte_alphabet()
-    return bytes(b for b in range(256) if b not in _NEVER_IN_UTF8 and alphabet[b] not in vocabulary.ids)
-
-
-def _converter(vocabulary: Vocabulary) -> Any:
-    """What gives the bytes of a token written in characters."""
-    tokens, types = vocabulary.tokens, vocabulary.types
-    byte_tokens = frozenset(tokens[token] for token, kind in enumerate(types) if kind == _BYTE)
-    return lambda text: bytes_of_sentencepiece(text, byte_tokens=text in byte_tokens)

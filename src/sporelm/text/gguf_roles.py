@@ -4,12 +4,13 @@ Types are often wrong in files that people made: llama.cpp (llama-vocab.cpp) cor
 knows by the model's name which tokens take the spaces around them. Both rules are followed here.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from sporelm.text.fragments import Fragments, SpecialText
-from sporelm.text.gguf_vocabulary import CONTROL, UNKNOWN, USER_DEFINED, Vocabulary
+from sporelm.text.gguf_vocabulary import Vocabulary
 from sporelm.text.special_tokens import SpecialTokens, stop_ids
+from sporelm.text.token_types import CONTROL, UNKNOWN, USER_DEFINED
 
 # Ends of turns and marks of "fill in the middle", control tokens whatever their type says.
 _CONTROL_TEXTS = frozenset(
@@ -91,6 +92,11 @@ class Roles:
     parsing: Fragments
     plain: Fragments
 
+    @property
+    def special(self) -> frozenset[int]:
+        """All that are recognised in text as a whole."""
+        return self.control | self.defined
+
 
 def roles_of(vocabulary: Vocabulary) -> Roles:
     """The roles of a vocabulary's tokens."""
@@ -129,6 +135,17 @@ def _spaces_taken(vocabulary: Vocabulary) -> Callable[[str], tuple[bool, bool]]:
     if "modern-bert" in name:
         return lambda text: (text == "[MASK]", False)
     return lambda text: (False, False)
+
+
+def framing(
+    vocabulary: Vocabulary, named: Mapping[str, int], *, bos: bool, eos: bool
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The ids put before a text and after it; `bos` and `eos` say whether those are where the file does not."""
+
+    def ids(name: str, default: bool) -> tuple[int, ...]:
+        return (named[name],) if flag(vocabulary, f"add_{name}", default) and name in named else ()
+
+    return ids("bos_token", bos), ids("eos_token", eos)
 
 
 def special_tokens_of(

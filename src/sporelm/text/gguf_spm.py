@@ -1,6 +1,6 @@
-"""SentencePiece vocabularies from the metadata of GGUF files: BPE by scores ("llama") and unigram ("t5").
+"""SentencePiece vocabularies from the metadata of GGUF files: BPE by scores ("llama").
 
-Rules: llama.cpp's llama-vocab.cpp (llm_tokenizer_spm, llm_tokenizer_ugm). One rule is SentencePiece's instead: letters
+Rules: llama.cpp's llama-vocab.cpp (llm_tokenizer_spm). One rule is SentencePiece's instead: letters
 never become a control, unknown or byte token, so that plain text cannot forge one.
 """
 
@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from sporelm.text.gguf_roles import Roles, chat_templates, flag, named_ids, roles_of, special_tokens_of
-from sporelm.text.gguf_vocabulary import Vocabulary
-from sporelm.text.scored_merges import SPACE, ScoredMerges
+from sporelm.text.gguf_roles import Roles, chat_templates, flag, framing, named_ids, roles_of, special_tokens_of
+from sporelm.text.gguf_vocabulary import Vocabulary, decoding_of_tokens
+from sporelm.text.scored_merges import ScoredMerges
 from sporelm.text.sentencepiece_engine import SentencePieceEngine
-from sporelm.text.token_bytes import ByteDecoding, bytes_of_sentencepiece
+from sporelm.text.token_bytes import SPACE
+from sporelm.text.token_types import BYTE
 from sporelm.text.tokenizer import Tokenizer
 
-BYTE = 6  # token type
 MAX_TOKEN_CHARACTERS = 1 << 14
 _SPM_DEFAULTS = {"unk_token": 0, "bos_token": 1, "eos_token": 2}
 
@@ -34,14 +34,12 @@ def spm_of_gguf(metadata: Mapping[str, Any], label: str) -> Tokenizer:
     model = ScoredMerges(usable, {text: scores[i] for text, i in usable.items()}, spelled, named.get("unk_token"))
     adds_space = flag(vocabulary, "add_space_prefix", True)
     normalize = _with_space if adds_space else _escaped
-    bos, eos = named.get("bos_token"), named.get("eos_token")
-    prefix = (bos,) if bos is not None and flag(vocabulary, "add_bos_token", True) else ()
-    suffix = (eos,) if eos is not None and flag(vocabulary, "add_eos_token", False) else ()
+    prefix, suffix = framing(vocabulary, named, bos=True, eos=False)
     plain = roles.plain
     return Tokenizer(
         SentencePieceEngine(roles.parsing, normalize, model),
         lambda: SentencePieceEngine(plain, normalize, model),
-        decoding=piece_decoding(vocabulary, roles, leading_spaces=int(adds_space)),
+        decoding=decoding_of_tokens(vocabulary, roles.special, pieces=True, leading_spaces=int(adds_space)),
         special=special_tokens_of(vocabulary, roles, _SPM_DEFAULTS, prefix=prefix, suffix=suffix),
         chat_templates=chat_templates(vocabulary),
         vocab_size=len(vocabulary.tokens),
@@ -67,22 +65,6 @@ def spelling(ids: Mapping[str, int], unknown: int | None) -> Callable[[str], tup
         return instead if None in found else tuple(token for token in found if token is not None)
 
     return spelled
-
-
-def piece_decoding(vocabulary: Vocabulary, roles: Roles, *, leading_spaces: int) -> ByteDecoding:
-    """Bytes of tokens: spaces for ▁ in normal ones, one byte for a byte token, special ones as they are written."""
-    tokens = vocabulary.tokens
-    bytes_tokens = frozenset(tokens[i] for i, kind in enumerate(vocabulary.types) if kind == BYTE)
-
-    def convert(text: str) -> bytes:
-        return bytes_of_sentencepiece(text, byte_tokens=text in bytes_tokens)
-
-    return ByteDecoding(
-        lambda token: tokens[token] if 0 <= token < len(tokens) else None,
-        convert,
-        plain=roles.control | roles.defined,
-        leading_spaces=leading_spaces,
-    )
 
 
 def _usable(vocabulary: Vocabulary, roles: Roles) -> dict[str, int]:

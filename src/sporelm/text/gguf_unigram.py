@@ -6,15 +6,15 @@ from typing import Any
 import numpy as np
 
 from sporelm.text.charsmap import Replacements, read_charsmap
-from sporelm.text.gguf_roles import chat_templates, flag, named_ids, roles_of, special_tokens_of
-from sporelm.text.gguf_spm import check_lengths, piece_decoding, scores_of
-from sporelm.text.gguf_vocabulary import USER_DEFINED, Vocabulary
-from sporelm.text.scored_merges import SPACE
+from sporelm.text.gguf_roles import chat_templates, flag, framing, named_ids, roles_of, special_tokens_of
+from sporelm.text.gguf_spm import check_lengths, scores_of
+from sporelm.text.gguf_vocabulary import Vocabulary, decoding_of_tokens
 from sporelm.text.sentencepiece_engine import SentencePieceEngine
+from sporelm.text.token_bytes import SPACE
+from sporelm.text.token_types import NORMAL, UNUSED, USER_DEFINED
 from sporelm.text.tokenizer import Tokenizer
 from sporelm.text.unigram import Unigram, check_total_length
 
-_NORMAL, _UNUSED = 1, 5
 _DEFAULTS = {"pad_token": 0, "eos_token": 1, "unk_token": 2}
 
 
@@ -32,14 +32,14 @@ def unigram_of_gguf(metadata: Mapping[str, Any], label: str) -> Tokenizer:
     replace = Replacements(read_charsmap(_charsmap_of(vocabulary), label))
     normalize = _normalizer(replace, adds_space=adds_space, merges_spaces=merges_spaces)
     model = _model_of(vocabulary, named["unk_token"])
-    bos, eos = named.get("bos_token"), named.get("eos_token")
-    prefix = (bos,) if bos is not None and flag(vocabulary, "add_bos_token", False) else ()
-    suffix = (eos,) if eos is not None and flag(vocabulary, "add_eos_token", True) else ()
+    prefix, suffix = framing(vocabulary, named, bos=False, eos=True)
     plain = roles.plain
     return Tokenizer(
         SentencePieceEngine(roles.parsing, normalize, model),
         lambda: SentencePieceEngine(plain, normalize, model),
-        decoding=piece_decoding(vocabulary, roles, leading_spaces=int(adds_space or merges_spaces)),
+        decoding=decoding_of_tokens(
+            vocabulary, roles.special, pieces=True, leading_spaces=int(adds_space or merges_spaces)
+        ),
         special=special_tokens_of(vocabulary, roles, _DEFAULTS, prefix=prefix, suffix=suffix),
         chat_templates=chat_templates(vocabulary),
         vocab_size=len(vocabulary.tokens),
@@ -50,9 +50,9 @@ def unigram_of_gguf(metadata: Mapping[str, Any], label: str) -> Tokenizer:
 def _model_of(vocabulary: Vocabulary, unknown: int) -> Unigram:
     types, scores = vocabulary.types, scores_of(vocabulary)
     usable = {
-        text: i for i, text in enumerate(vocabulary.tokens) if text and types[i] in (_NORMAL, USER_DEFINED, _UNUSED)
+        text: i for i, text in enumerate(vocabulary.tokens) if text and types[i] in (NORMAL, USER_DEFINED, UNUSED)
     }
-    lowest = min((scores[i] for i, kind in enumerate(types) if kind == _NORMAL), default=0.0)
+    lowest = min((scores[i] for i, kind in enumerate(types) if kind == NORMAL), default=0.0)
     own = {text: 0.0 if types[i] == USER_DEFINED else scores[i] for text, i in usable.items()}
     return Unigram(usable, own, unknown, lowest=lowest, narrow=False)
 

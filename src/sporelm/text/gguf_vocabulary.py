@@ -3,13 +3,14 @@
 Keys and token types: the GGUF specification (ggml docs/gguf.md), section "Tokenizer", and llama.cpp's llama-vocab.cpp.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from itertools import repeat
 from typing import Any
 
 from sporelm.errors import ModelFileError
+from sporelm.text.token_bytes import ByteDecoding, bytes_of_byte_level, bytes_of_sentencepiece
+from sporelm.text.token_types import BYTE, CONTROL, NORMAL, UNKNOWN, USER_DEFINED
 
-UNKNOWN, CONTROL, USER_DEFINED = 2, 3, 4  # token types; 1 normal, 5 unused, 6 byte
 MAX_TOKENS = 1 << 22
 _NAMED = ("bos", "eos", "unknown", "separator", "seperator", "padding")
 
@@ -34,7 +35,7 @@ class Vocabulary:
             raise self.fail(f"tokenizer.ggml.tokens: {again} and {first} are the same token {self.shown(again)}")
         self.types = self._types()
         kinds = (UNKNOWN, CONTROL, USER_DEFINED)
-        self.special = [token for token, kind in enumerate(self.types) if kind != 1 and kind in kinds]
+        self.special = [token for token, kind in enumerate(self.types) if kind != NORMAL and kind in kinds]
 
     def fail(self, message: str) -> ModelFileError:
         return ModelFileError(f"{self.label}: {message}; the vocabulary is damaged")
@@ -81,7 +82,7 @@ class Vocabulary:
         values = self.metadata.get(key)
         if values is None:
             named = {self.token_id(f"tokenizer.ggml.{kind}_token_id") for kind in _NAMED}
-            return [CONTROL if token in named else 1 for token in range(len(self.tokens))]
+            return [CONTROL if token in named else NORMAL for token in range(len(self.tokens))]
         types = values.tolist() if hasattr(values, "tolist") else values
         if not isinstance(types, list) or (types and type(types[0]) is not int):
             raise self.fail(f"{key} is not an array of integers")
@@ -98,3 +99,25 @@ class Vocabulary:
         if not isinstance(strings, list) or set(map(type, strings)) - {str}:
             raise self.fail(f"{key} is not an array of strings")
         return strings
+
+
+def decoding_of_tokens(
+    vocabulary: Vocabulary, special: Collection[int], *, pieces: bool, leading_spaces: int = 0
+) -> ByteDecoding:
+    """The bytes of tokens: `special` ones are written as they are.
+
+    The others are in the byte alphabet; or, as `pieces`, have ▁ for a space, and byte tokens stand for one byte.
+    """
+    # What a tokenizer keeps must not hold on to the vocabulary: that keeps the file open.
+    tokens = vocabulary.tokens
+    byte_tokens = frozenset(tokens[i] for i, kind in enumerate(vocabulary.types) if kind == BYTE) if pieces else ()
+
+    def convert(text: str) -> bytes:
+        return bytes_of_sentencepiece(text, byte_tokens=text in byte_tokens)
+
+    return ByteDecoding(
+        lambda token: tokens[token] if 0 <= token < len(tokens) else None,
+        convert if pieces else bytes_of_byte_level,
+        plain=special,
+        leading_spaces=leading_spaces,
+    )

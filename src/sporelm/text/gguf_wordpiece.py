@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from sporelm.text.gguf_roles import chat_templates, flag, named_ids, roles_of, special_tokens_of
-from sporelm.text.gguf_spm import check_lengths, piece_decoding
-from sporelm.text.gguf_vocabulary import Vocabulary
+from sporelm.text.gguf_spm import check_lengths
+from sporelm.text.gguf_vocabulary import Vocabulary, decoding_of_tokens
 from sporelm.text.sentencepiece_engine import SentencePieceEngine
 from sporelm.text.token_bytes import CleanedDecoding
 from sporelm.text.tokenizer import Tokenizer
@@ -37,7 +37,7 @@ def wordpiece_of_gguf(metadata: Mapping[str, Any], label: str) -> Tokenizer:
     return Tokenizer(
         SentencePieceEngine(roles.parsing, _as_it_is, model),
         lambda: SentencePieceEngine(plain, _as_it_is, model),
-        decoding=CleanedDecoding(piece_decoding(vocabulary, roles, leading_spaces=1)),
+        decoding=CleanedDecoding(decoding_of_tokens(vocabulary, roles.special, pieces=True, leading_spaces=1)),
         special=special_tokens_of(
             vocabulary, roles, defaults, prefix=(named["bos_token"],), suffix=(named["sep_token"],)
         ),

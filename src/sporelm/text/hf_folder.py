@@ -8,7 +8,7 @@ from sporelm.errors import ModelFileError, ModelNotFound
 from sporelm.text.decoders import decoding_of
 from sporelm.text.library import guarded, refuse_panics
 from sporelm.text.special_tokens import SpecialTokens, stop_ids
-from sporelm.text.token_bytes import byte_alphabet
+from sporelm.text.token_bytes import missing_bytes
 from sporelm.text.tokenizer import Tokenizer, one_line
 
 MAX_TOKENIZER_BYTES = 512 << 20
@@ -257,9 +257,7 @@ def _missing_bytes(tokenizer: Any, spec: dict[str, Any]) -> bytes:
     """Bytes that a byte-level vocabulary without an unknown token would silently leave out."""
     if '"ByteLevel"' not in json.dumps(spec["pre_tokenizer"]) or spec["unk_token"] is not None:
         return b""
-    alphabet = byte_alphabet()
-    never = {0xC0, 0xC1, *range(0xF5, 0x100)}
-    return bytes(b for b in range(256) if b not in never and tokenizer.token_to_id(alphabet[b]) is None)
+    return missing_bytes(lambda character: tokenizer.token_to_id(character) is not None)
 
 
 def _vocab_size(tokenizer: Any, label: str) -> int:

@@ -12,8 +12,8 @@ from itertools import chain, pairwise
 import numpy as np
 
 from sporelm.text.known_words import MAX_LENGTH, Known
+from sporelm.text.token_bytes import SPACE
 
-SPACE = "▁"
 _NONE = -float("inf")
 _LOWEST = -1e300  # below every finite float32
 _MAX_LISTED = 48  # symbols up to which looking through a list beats a heap

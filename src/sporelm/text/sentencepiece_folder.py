@@ -14,21 +14,12 @@ from sporelm.text.added_tokens import AddedTokens, added_tokens
 from sporelm.text.charsmap import Replacements, read_charsmap
 from sporelm.text.gguf_spm import spelling
 from sporelm.text.hf_folder import MAX_TOKENIZER_BYTES, Folder, bytes_of
-from sporelm.text.scored_merges import SPACE, ScoredMerges
+from sporelm.text.scored_merges import ScoredMerges
 from sporelm.text.sentencepiece_engine import Pieces, SentencePieceEngine
-from sporelm.text.sentencepiece_model import (
-    BPE,
-    BYTE,
-    CONTROL,
-    NORMAL,
-    UNKNOWN,
-    UNUSED,
-    USER_DEFINED,
-    SentencePieceModel,
-    read_model,
-)
+from sporelm.text.sentencepiece_model import BPE, SentencePieceModel, read_model
 from sporelm.text.special_tokens import SpecialTokens, stop_ids
-from sporelm.text.token_bytes import ByteDecoding, bytes_of_sentencepiece
+from sporelm.text.token_bytes import SPACE, ByteDecoding, bytes_of_sentencepiece
+from sporelm.text.token_types import BYTE, CONTROL, NORMAL, UNKNOWN, UNUSED, USER_DEFINED
 from sporelm.text.tokenizer import Tokenizer
 from sporelm.text.unigram import Unigram, check_total_length
 from sporelm.text.whole_texts import WholeTexts

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from sporelm.errors import ModelFileError, UnsupportedModel
+from sporelm.text.token_types import BYTE, NORMAL, UNKNOWN
 
-NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 UNIGRAM, BPE = 1, 2
 _KINDS = {1: "unigram", 2: "BPE", 3: "word", 4: "char"}
 MAX_PIECES = 1 << 22

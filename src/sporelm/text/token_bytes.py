@@ -16,6 +16,8 @@ def byte_alphabet() -> dict[int, str]:
     return table | {byte: chr(0x100 + i) for i, byte in enumerate(others)}
 
 
+SPACE = "▁"  # a space, in vocabularies written in characters
+NEVER_IN_UTF8 = frozenset({0xC0, 0xC1, *range(0xF5, 0x100)})  # bytes that no text holds
 BYTE_OF_CHARACTER = {character: byte for byte, character in byte_alphabet().items()}
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
@@ -32,7 +34,12 @@ def bytes_of_sentencepiece(text: str, *, byte_tokens: bool = True) -> bytes:
     """The bytes of a token that writes a space as ▁ and, where `byte_tokens`, a lone byte as <0x0A>."""
     if byte_tokens and (match := _BYTE_TOKEN.fullmatch(text)):
         return bytes([int(match[1], 16)])
-    return text.replace("▁", " ").encode("utf-8", "replace")
+    return text.replace(SPACE, " ").encode("utf-8", "replace")
+
+
+def missing_bytes(known: Callable[[str], bool]) -> bytes:
+    """The bytes of UTF-8 texts that no token of a byte-level vocabulary stands for; `known` says what a token is."""
+    return bytes(b for b, character in byte_alphabet().items() if b not in NEVER_IN_UTF8 and not known(character))
 
 
 class Decoding(Protocol):
