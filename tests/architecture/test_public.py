@@ -106,7 +106,9 @@ def test_help_shows_an_example(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [["--help"], ["run", "--help"], ["bench", "--help"], ["bench", "tune", "--help"]], ids=" ".join
+    "words",
+    [["--help"], ["run", "--help"], ["bench", "tune", "--help"], ["gguf", "--help"], ["gguf", "show", "--help"]],
+    ids=" ".join,
 )
 def test_help_imports_nothing_heavy(words: list[str]) -> None:
     call = f"code = main({words}); print(code, *sys.modules, file=sys.stderr)"

@@ -8,6 +8,7 @@ from sporelm.tools.sources import Source
 from sporelm.weights.names import GGUF, HF, Kind, Param, ignorable, listed, stored_name
 
 MOST_LAYERS = 1 << 16
+MOST_FINDINGS = 200  # a wrong number of layers makes every tensor of thousands of them missing
 
 
 def architecture_findings(source: Source) -> list[Finding]:
@@ -27,7 +28,11 @@ def architecture_findings(source: Source) -> list[Finding]:
             message = f"architecture {str(name)[:80]!r} is not known here: whether tensors are missing was not checked"
             return [_note(message), *_layers(source, str(name))]
     try:
-        return list(_against_params(source))
+        found = list(_against_params(source))
+        if len(found) > MOST_FINDINGS:
+            more = f"{len(found) - MOST_FINDINGS} more differences from the architecture are left out"
+            return [*found[:MOST_FINDINGS], Finding(ERROR, "architecture", "", more)]
+        return found
     except UnsupportedModel as reason:
         return [_note(f"which tensors it needs was not checked: {_without_path(source, reason)}")]
     except ModelError as reason:

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from safetensors.numpy import save_file
 
-from gguf_samples import sample
+from gguf_samples import sample, values_of
 from sporelm.cli.main import main
 
 TOOLS = (
@@ -17,6 +18,7 @@ TOOLS = (
     ["verify", "FILE"],
     ["diff", "FILE", "SOUND", "--distance"],
 )
+KINDS = ("little", "big", "safetensors")
 changes = st.lists(
     st.tuples(st.floats(0, 1), st.sampled_from(["set", "cut", "insert", "end"]), st.binary(min_size=1, max_size=9)),
     min_size=1,
@@ -40,12 +42,22 @@ def damaged(data: bytes, made: Changes) -> bytes:
     return data
 
 
-def check(folder: Path, data: bytes, capsys: pytest.CaptureFixture[str]) -> None:
-    """Run every tool on these bytes."""
-    path = folder / "x.gguf"
-    path.write_bytes(data)
+def sound_file(folder: Path, kind: str) -> Path:
+    """A file of this kind without a fault."""
+    if kind == "safetensors":
+        path = folder / "sound.safetensors"
+        save_file({"a.weight": values_of((4, 8)), "b": values_of((3,)).astype("int16")}, path, {"format": "pt"})
+        return path
+    return sample(folder / "sound.gguf", byte_order=kind)
+
+
+def check(folder: Path, kind: str, made: Changes, capsys: pytest.CaptureFixture[str]) -> None:
+    """Damage a sound file and run every tool on it."""
+    sound = sound_file(folder, kind)
+    path = sound.with_stem("damaged")
+    path.write_bytes(damaged(sound.read_bytes(), made))
     for words in TOOLS:
-        named = [str({"FILE": path, "SOUND": folder / "sound.gguf"}.get(word, word)) for word in words]
+        named = [str({"FILE": path, "SOUND": sound}.get(word, word)) for word in words]
         code = main(["gguf", *named])
         out, err = capsys.readouterr()
         assert code in (0, 1), (words, err)
@@ -54,18 +66,16 @@ def check(folder: Path, data: bytes, capsys: pytest.CaptureFixture[str]) -> None
         assert "\x1b" not in out + err
 
 
-@pytest.mark.parametrize("order", ["little", "big"])
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(made=changes)
-def test_damaged_files(order: str, made: Changes, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    sound = sample(tmp_path / "sound.gguf", byte_order=order)
-    check(tmp_path, damaged(sound.read_bytes(), made), capsys)
+def test_damaged_files(kind: str, made: Changes, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    check(tmp_path, kind, made, capsys)
 
 
 @pytest.mark.all
-@pytest.mark.parametrize("order", ["little", "big"])
+@pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=3000, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(made=changes)
-def test_many_damaged_files(order: str, made: Changes, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    sound = sample(tmp_path / "sound.gguf", byte_order=order)
-    check(tmp_path, damaged(sound.read_bytes(), made), capsys)
+def test_many_damaged_files(kind: str, made: Changes, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    check(tmp_path, kind, made, capsys)

@@ -186,6 +186,15 @@ def test_tensors_of_the_architecture(tmp_path: Path) -> None:
     assert "has shape [47], the architecture [48]" in " ".join(it.message for it in found)
 
 
+def test_a_wrong_number_of_layers_does_not_fill_the_screen(tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "a.gguf", TINY)
+    data = path.read_bytes()
+    key = b"llama.block_count"
+    found = bad(patch(path, data.index(key) + len(key) + 4, pack("<I", 4000)))
+    assert len(found) == 201
+    assert "35782 more differences" in found[-1].message
+
+
 def test_layers_of_an_unknown_architecture(tmp_path: Path) -> None:
     writer = GgufWriter(tmp_path / "a.gguf")
     writer.add("general.architecture", "sample")
