@@ -51,7 +51,7 @@ def measure(vocab: Path, text: str, peer: Path | None, repeat: int) -> dict[str,
                 seconds["peer"], _ = timed(lambda: other.tokenize(data))  # noqa: B023
                 same = other.encode(text) == ids
                 if not same:
-                    raise SystemExit("the ids differ from llama.cpp's: docs/bpe.md says where they may")
+                    raise SystemExit("the ids differ from llama.cpp's: docs/tokenizers.md says where they may")
         for name, value in seconds.items():
             samples.setdefault(name, []).append(value)
     return row(vocab, len(data), len(ids), {name: median(values) for name, values in samples.items()})

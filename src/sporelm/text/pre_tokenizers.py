@@ -1,7 +1,7 @@
 """How a BPE vocabulary wants its text cut before merging: the names of `tokenizer.ggml.pre`.
 
 The names and flags are llama.cpp's (llama-vocab.cpp). The patterns are those of the models' own tokenizer.json files as
-far as llama.cpp quotes them, and llama.cpp's otherwise; docs/bpe.md says where the two differ.
+far as llama.cpp quotes them, and llama.cpp's otherwise; docs/tokenizers.md says where the two differ.
 """
 
 from dataclasses import dataclass

@@ -9,7 +9,7 @@ from sporelm.text.pre_tokenizers import PRE_TOKENIZERS
 RAW = sorted(name for name, one in PRE_TOKENIZERS.items() if one.raw)
 BYTE_LEVEL = sorted(set(PRE_TOKENIZERS) - set(RAW))
 
-# llama.cpp and the models' own tokenizers agree on these; docs/bpe.md says on which they do not.
+# llama.cpp and the models' own tokenizers agree on these; docs/tokenizers.md says on which they do not.
 TEXTS = [
     "Hello, world! It's they'RE we'Ll 'tis o'clock can't I'M",
     "  two leading,   three inside, and trailing   ",
