@@ -135,6 +135,12 @@ def test_a_place_for_rows_is_checked_before(tmp_path: Path) -> None:
             check_file(wrong, ["time"])
 
 
+def test_a_place_that_may_not_be_written_is_known_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.access", lambda place, mode: False)  # whoever runs the tests may write anywhere
+    with pytest.raises(RequestError, match="may not be written"):
+        check_file(tmp_path / "rows.csv", ["time"])
+
+
 def test_context_for_what_is_measured() -> None:
     wanted = cases([512], [128], [1, 8], [0, 9000])
     assert context_for(wanted, 16384, None, 8192) == 9128

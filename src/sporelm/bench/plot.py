@@ -5,15 +5,14 @@ hundredfold, and what is compared stands within one row. The colours follow the 
 """
 
 import os
-import tempfile
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 from xml.etree import ElementTree
 
 from sporelm.bench.rows import Row
 from sporelm.errors import RequestError
+from sporelm.weights.gguf.beside import Job, write_beside
 
 WIDTH, LEFT, RIGHT = 760, 150, 240  # pixels; bars lie between, names left of them, numbers right
 BAR, GAP, BETWEEN = 16, 3, 18
@@ -50,6 +49,8 @@ def check_plot(path: Path) -> None:
         raise RequestError(f"--plot {path.name!r}: charts are SVG, give a name that ends in .svg")
     if not path.resolve().parent.is_dir():
         raise RequestError(f"--plot {path.name!r}: the folder {str(path.resolve().parent)!r} is not there; make it")
+    if path.is_dir() or not os.access(path.resolve().parent, os.W_OK):
+        raise RequestError(f"--plot {path.name!r}: no file can be written there; give another name or folder")
 
 
 def as_svg(rows: Sequence[Row], title: str, caption: str = "") -> str:
@@ -136,19 +137,5 @@ def printable(content: str) -> str:
 
 
 def write_svg(path: Path, chart: str) -> None:
-    """Write the chart beside its place, then rename: nobody sees half of it. Raises RequestError."""
-    beside = ""
-    try:
-        with tempfile.NamedTemporaryFile(
-            "w", encoding="utf-8", newline="\n", dir=path.resolve().parent, prefix=".plot-", delete=False
-        ) as file:
-            beside = file.name
-            file.write(chart)
-        os.chmod(beside, 0o644)  # a temporary file is its owner's alone; a chart is for showing
-        os.replace(beside, path)
-    except OSError as error:
-        raise RequestError(f"--plot {path.name!r} cannot be written: {error.strerror or error}") from None
-    finally:
-        if beside:
-            with suppress(OSError):
-                os.unlink(beside)
+    """Write the chart; nobody sees half of it. Raises RequestError."""
+    write_beside([Job(path, lambda file: file.write(chart.encode()))])

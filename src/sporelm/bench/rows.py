@@ -2,6 +2,7 @@
 
 import csv
 import io
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -109,8 +110,11 @@ def as_csv(rows: Sequence[Row]) -> str:
 def check_file(path: Path, context: Iterable[str]) -> bool:
     """Whether a file of results has rows already. Raises RequestError if rows with these columns cannot go there."""
     heads = [*context, *CSV_HEADS]
+    parent = path.resolve().parent
+    if parent.is_dir() and not os.access(path if path.exists() else parent, os.W_OK):
+        raise RequestError(f"--save {path.name!r} may not be written: give another file, or change who may write it")
     if not path.is_file():
-        if path.exists() or not path.resolve().parent.is_dir():
+        if path.exists() or not parent.is_dir():
             raise RequestError(
                 f"--save {path.name!r} is a folder, or in a folder that is not there: give a file's name"
             )

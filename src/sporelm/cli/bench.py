@@ -113,11 +113,11 @@ def run(args: argparse.Namespace) -> None:
         title = f"{asked if asked and ':' in asked else llm.config.name}, {llm.threads} thread{'s' * (llm.threads > 1)}"
     finally:
         llm.close()
+    print(render(found, args), flush=True)  # first: a full disk must not take minutes of measuring with it
     if args.save:
         rows.append(args.save, found, about)
     if args.plot:
         plot.write_svg(args.plot, plot.as_svg(found, title, f"{about['machine']}; {about['commit']}"))
-    print(render(found, args))
 
 
 def find(model: str | None) -> Path:

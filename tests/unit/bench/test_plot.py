@@ -87,3 +87,13 @@ def test_written_whole(tmp_path: Path) -> None:
 def test_places_that_cannot_be(tmp_path: Path, name: str, message: str) -> None:
     with pytest.raises(RequestError, match=message):
         check_plot(tmp_path / name)
+
+
+def test_a_place_that_cannot_be_written_is_known_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_plot(tmp_path / "out.svg")
+    (tmp_path / "taken.svg").mkdir()
+    with pytest.raises(RequestError, match="no file can be written there"):
+        check_plot(tmp_path / "taken.svg")
+    monkeypatch.setattr("os.access", lambda place, mode: False)  # whoever runs the tests may write anywhere
+    with pytest.raises(RequestError, match="no file can be written there"):
+        check_plot(tmp_path / "out.svg")
