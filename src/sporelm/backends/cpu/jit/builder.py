@@ -149,8 +149,9 @@ class Builder:
         return Val(self, self.ir.call(self.declare(full, result, [a.type for a in args]), [a.raw for a in args]))
 
     def fma(self, a: Val, b: Val, c: Val) -> Val:
-        """a * b + c, rounded once."""
-        return self.intrinsic("llvm.fma", a.type, a, b, c, suffix=a.type)
+        """a * b + c, rounded once; twice on targets that would have to call a library for it."""
+        name = "llvm.fma" if self.target.fused else "llvm.fmuladd"
+        return self.intrinsic(name, a.type, a, b, c, suffix=a.type)
 
     def select(self, condition: Val, yes: Val, no: Val) -> Val:
         return Val(self, self.ir.select(condition.raw, yes.raw, no.raw))

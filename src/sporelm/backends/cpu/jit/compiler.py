@@ -105,9 +105,9 @@ class Compiler:
         return text
 
 
-# What kernels may call on Windows, and the library that has it: stack probes of large frames, runs of zeros, and
-# fused multiply-adds of CPUs that have none. Elsewhere the loader finds such names in the process.
-WINDOWS_SYMBOLS = {"__chkstk": "ntdll", "memset": "ntdll", "fmaf": "ucrtbase"}
+# What kernels may call on Windows, and the library that has it: stack probes of large frames and runs of
+# zeros. Elsewhere the loader finds such names in the process.
+WINDOWS_SYMBOLS = {"__chkstk": "ntdll", "memset": "ntdll"}
 
 
 def _tell_symbols() -> None:

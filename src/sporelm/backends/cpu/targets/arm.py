@@ -26,6 +26,7 @@ class Neon(Target):
 
     name: str = "neon"
     features: str = "+neon"
+    fused: bool = True
     tiles: Tiles = field(default_factory=lambda: tiles_of("neon"))
 
     def multiply(self, k: Builder, words: Words, count: int, x: list[Val], totals: Totals, largest: int) -> Totals:

@@ -18,7 +18,8 @@ class Target:
     """The portable target: plain vector arithmetic that LLVM lowers for any CPU.
 
     A panel of weights is `lanes` rows high: one row a lane. `signed_zero` is the byte that stands for 0 in panels of
-    signed bytes: 128 where the dot product wants weights without a sign.
+    signed bytes: 128 where the dot product wants weights without a sign. `fused` says that the CPU has multiply-adds
+    that round once.
     """
 
     name: str = "generic"
@@ -26,6 +27,7 @@ class Target:
     features: str = ""
     lanes: int = 4
     signed_zero: int = 0
+    fused: bool = False
     tiles: Tiles = field(default_factory=lambda: tiles_of("generic"))
 
     def multiply(self, k: Builder, words: Words, count: int, x: list[Val], totals: Totals, largest: int) -> Totals:

@@ -32,6 +32,7 @@ class Avx2(GenericX86):
     cpu: str = "haswell"
     features: str = "+avx2,+fma,+f16c,+bmi,+bmi2,+lzcnt,+popcnt,+movbe"
     lanes: int = 8
+    fused: bool = True
     tiles: Tiles = field(default_factory=lambda: tiles_of("avx2"))
 
     def multiply(self, k: Builder, words: Words, count: int, x: list[Val], totals: Totals, largest: int) -> Totals:
