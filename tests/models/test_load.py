@@ -13,10 +13,11 @@ from close import assert_close
 from sporelm.backends.reference import ReferenceBackend
 from sporelm.errors import MemoryShortage, ModelFileError, ModelNotFound, UnsupportedModel
 from sporelm.models import build
-from sporelm.quant import F32, Q4_1, Q8_0, QuantFormat
+from sporelm.quant import F32, FORMATS, Q4_1, Q8_0, QuantFormat
 from sporelm.weights import load as loading
 from sporelm.weights.load import load_parameters, open_model
 from sporelm.weights.rope_scaling import UNSCALED
+from sporelm.weights.stored import StoredTensor
 from stepping import Stepper
 from tiny_files import write_folder, write_gguf
 from tiny_models import TINY, WIDE, Tiny
@@ -132,6 +133,23 @@ def test_damaged_scale_is_named(number_format: type[QuantFormat], tmp_path: Path
     path.write_bytes(data)
     with pytest.raises(ModelFileError, match=r"tensor blk.1.ffn_up.weight holds NaN or infinity"):
         loaded(path)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of damaged blocks' values
+@pytest.mark.parametrize("name", FORMATS)
+def test_what_holds_nan_is_what_is_refused(name: str, tmp_path: Path) -> None:
+    """Blocks of random bytes, one by one: words that are no floats must not be taken for damage, nor damage missed."""
+    number_format = FORMATS[name]
+    blocks = np.random.default_rng(7).integers(0, 256, (400, number_format.nbytes), np.uint8)
+    blocks[0] = 0
+    source = open_model(write_gguf(tmp_path / "tiny.gguf", WIDE))
+    refused = np.zeros(len(blocks), bool)
+    for index, block in enumerate(blocks):
+        try:
+            loading.check_finite(source, StoredTensor("x", number_format, (number_format.values,), block))
+        except ModelFileError:
+            refused[index] = True
+    assert np.array_equal(refused, ~np.isfinite(number_format.dequantize(blocks)).all(axis=1))
 
 
 def test_rope_factors_are_read(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 
 from sporelm.backends.backend import Backend, Progress
 from sporelm.errors import MemoryShortage, ModelFileError, ModelNotFound
-from sporelm.quant import BF16, F32, format_of
+from sporelm.quant import BF16, F32, QuantFormat, format_of
 from sporelm.tensor.tensor import Tensor
 from sporelm.weights.config import MOST_HEAD_DIM, ModelConfig, config_from_gguf, config_from_hf
 from sporelm.weights.gguf import GgufFile, open_gguf
@@ -28,7 +28,11 @@ from sporelm.weights.stored import StoredTensor
 PAIRED_ROWS = ("llama",)
 LONGEST_CONFIG = 1 << 24  # bytes of a config.json
 MOST_THREADS = 8  # packing is bound by memory; more threads only hold more of the file at once
-CHECKED_BLOCKS = 1 << 16  # blocks looked at together, which bounds the temporaries
+CHECKED_VALUES = 1 << 18  # values looked at together, which bounds the temporaries
+# Formats whose words of two bytes are floats; those of four in F32.
+FLOAT_WORDS = frozenset(
+    ("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K")
+)
 
 
 @dataclass(frozen=True)
@@ -166,15 +170,29 @@ def _shortage(source: ModelSource, needed: int, available: int) -> MemoryShortag
 def check_finite(source: ModelSource, stored: StoredTensor) -> None:
     """Raise ModelFileError if a float of the tensor, its values or its blocks' scales, is NaN or infinite."""
     blocks = stored.blocks.reshape(-1, stored.format.nbytes)
-    for offset, width in stored.format.words:
-        if width == 4 and stored.format.values > 1:  # the fifth bits of Q5_0 and Q5_1
+    finite = _finite_words if stored.format.name in FLOAT_WORDS else _finite_values
+    step = max(1, CHECKED_VALUES // stored.format.values)
+    for start in range(0, len(blocks), step):
+        if not finite(stored.format, blocks[start : start + step]):
+            raise ModelFileError(f"{source.path}: tensor {stored.name} holds NaN or infinity; the file is damaged")
+
+
+def _finite_words(number_format: type[QuantFormat], blocks: np.ndarray) -> bool:
+    """Whether the floats of blocks, uint8 [n, nbytes], are finite: a look at a few bytes of each."""
+    half = np.uint16(0x7F80 if number_format.name == "BF16" else 0x7C00)
+    for offset, width in number_format.words:
+        if width == 4 and number_format.values > 1:  # the fifth bits of Q5_0 and Q5_1
             continue
-        half = np.uint16(0x7F80 if stored.format.name == "BF16" else 0x7C00)
         exponent, word = (np.uint32(0x7F80_0000), "<u4") if width == 4 else (half, "<u2")
-        for start in range(0, len(blocks), CHECKED_BLOCKS):
-            part = blocks[start : start + CHECKED_BLOCKS, offset : offset + width].view(word)
-            if (part & exponent == exponent).any():
-                raise ModelFileError(f"{source.path}: tensor {stored.name} holds NaN or infinity; the file is damaged")
+        if (blocks[:, offset : offset + width].view(word) & exponent == exponent).any():
+            return False
+    return True
+
+
+def _finite_values(number_format: type[QuantFormat], blocks: np.ndarray) -> bool:
+    """The same of a format whose words are no floats, or whose floats are no words: by the values themselves."""
+    with np.errstate(all="ignore"):
+        return bool(np.isfinite(number_format.dequantize(blocks)).all())
 
 
 def in_units(nbytes: int) -> str:
