@@ -111,5 +111,5 @@ class _Heads:
         blocks = self.tensor.read(low, high)
         turned = max(0, min(high, self.end) - low)
         heads = blocks[:turned].reshape(-1, len(self.moved), self.unit, blocks.shape[1])
-        result = np.concatenate([heads[:, self.moved].reshape(turned, -1), blocks[turned:]])
+        result = np.concatenate([heads[:, self.moved].reshape(turned, blocks.shape[1]), blocks[turned:]])
         return result[start - low : stop - low]

@@ -1,0 +1,144 @@
+"""`spore gguf split | merge | set-meta | convert` as a user runs them."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from gguf_models import contents, write_model
+from sporelm.quant import Q8_0
+from sporelm.weights.gguf import open_gguf
+from system.processes import command, environment, one_line
+
+
+def spore(*words: object, **options) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command("gguf", *words), capture_output=True, text=True, env=environment(), timeout=120, check=False, **options
+    )
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return write_model(tmp_path / "m.gguf", matrices=Q8_0)
+
+
+def test_split_and_merge(model: Path) -> None:
+    done = spore("split", model, "--max-size", "40K", "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    told = json.loads(done.stdout)
+    assert told["written"] is True
+    first, *others = [Path(file["path"]) for file in told["files"]]
+    assert first == model.with_name(f"m-00001-of-{len(others) + 1:05d}.gguf")
+    assert [file["bytes"] for file in told["files"]] == [path.stat().st_size for path in (first, *others)]
+    done = spore("merge", model.with_name("m-*-of-*.gguf"), "-o", model.with_name("back.gguf"))
+    assert done.returncode == 0, done.stderr
+    assert "back.gguf" in done.stdout
+    assert model.with_name("back.gguf").read_bytes() == model.read_bytes()
+
+
+def test_convert_several_into_a_folder(model: Path, tmp_path: Path) -> None:
+    write_model(tmp_path / "n.gguf")
+    (tmp_path / "out").mkdir()
+    done = spore("convert", tmp_path / "*.gguf", "-x", "cast:linear:F16 -> sort", "-o", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["m.gguf", "n.gguf"]
+    assert contents(tmp_path / "out" / "m.gguf")["blk.0.ffn_up.weight"][0] == "F16"
+
+
+def test_set_meta_in_place(model: Path) -> None:
+    done = spore("set-meta", model, "general.name=Ours", "my.list:[str]=a,b", "--delete", "llama.none*", "--in-place")
+    assert "no metadata key fits" in one_line(done.stderr)
+    done = spore("set-meta", model, "general.name=Ours", "my.list:[str]=a,b", "--in-place", "--json")
+    assert json.loads(done.stdout)["changes"] == {"general.name": "changed", "my.list": "added"}
+    with open_gguf(model) as found:
+        assert (found.metadata["general.name"], list(found.metadata["my.list"])) == ("Ours", ["a", "b"])
+
+
+def test_a_text_from_a_file(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "t.jinja").write_text("{{ größer }}\n", encoding="utf-8")
+    done = spore("set-meta", model, "--file", f"tokenizer.chat_template={tmp_path / 't.jinja'}", "--in-place")
+    assert done.returncode == 0, done.stderr
+    with open_gguf(model) as found:
+        assert found.metadata["tokenizer.chat_template"] == "{{ größer }}\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["split", "{m}", "--max-size", "2X"], "size '2X' must be"),
+        (["split", "{m}", "--max-size", "2G", "--max-tensors", "3"], "exclude each other"),
+        (["split", "{m}", "--max-tensors", "-1"], "--max-tensors is -1"),
+        (["split", "{no}"], "no model at"),
+        (["merge", "{m}"], "is one file already"),
+        (["merge", "{m}", "-o", "{m}"], "is there already; --force"),
+        (["set-meta", "{m}", "a=1"], "either -o OUT"),
+        (["set-meta", "{m}", "--in-place"], "nothing to change"),
+        (["set-meta", "{m}", "--file", "a", "--in-place"], "is no KEY=PATH"),
+        (["set-meta", "{m}", "--file", "a={no}", "--in-place"], "is not readable text"),
+        (["set-meta", "{m}", "llama.block_count=7", "--in-place"], "--force changes it"),
+        (["convert", "{m}", "-o", "{no}"], "-x STEPS is missing"),
+        (["convert", "{m}", "-x", "sort"], "-o OUT is missing"),
+        (["convert", "{m}", "-x", "sort", "-o", "{no}/"], "there is no folder"),
+        (["convert", "{m}", "{m}", "-x", "bake", "-o", "{no}"], "there is no step 'bake'"),
+    ],
+)
+def test_wrong_calls_end_with_one_line(model: Path, tmp_path: Path, words: list[str], reason: str) -> None:
+    from sporelm.cli.main import main
+
+    before = model.read_bytes()
+    filled = [word.format(m=model, no=tmp_path / "no") for word in words]
+    error = _stderr_of(main, ["gguf", *filled])
+    assert reason in one_line(error)
+    assert [path.name for path in tmp_path.iterdir()] == ["m.gguf"]
+    assert model.read_bytes() == before
+
+
+def _stderr_of(main, words: list[str]) -> str:
+    """What a command that fails writes to stderr, without the cost of a process."""
+    import contextlib
+    import io
+
+    with contextlib.redirect_stderr(io.StringIO()) as found:
+        assert main(words) == 1
+    return found.getvalue()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a limit on the size of files")
+def test_a_file_that_may_not_grow(model: Path) -> None:
+    import resource
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
+
+    before = model.read_bytes()
+    done = spore("convert", model, "-x", "sort", "-o", model, "--force", preexec_fn=limit)
+    assert done.returncode == 1
+    assert "cannot be written" in one_line(done.stderr)
+    assert [path.name for path in model.parent.iterdir()] == ["m.gguf"]
+    assert model.read_bytes() == before
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows ends processes without a word")
+@pytest.mark.parametrize("number", ["SIGTERM", "SIGINT", "SIGHUP"])
+def test_an_end_in_the_middle_leaves_no_part(tmp_path: Path, number: str) -> None:
+    model = write_model(tmp_path / "m.gguf", {f"blk.0.ffn_up_{i}.weight": (512, 1024) for i in range(24)})
+    before = model.read_bytes()
+    words = command("gguf", "convert", model, "-x", "cast:linear:Q4_K", "-o", model, "--force")
+    process = subprocess.Popen(words, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    until = time.monotonic() + 60
+    while not (begun := [path for path in tmp_path.iterdir() if path.suffix == ".part"]):
+        assert process.poll() is None, "it ended before it was stopped"
+        assert time.monotonic() < until
+        time.sleep(0.005)
+    os.kill(process.pid, getattr(signal, number))
+    assert process.wait(60) == 130
+    assert begun
+    assert [path.name for path in tmp_path.iterdir()] == ["m.gguf"]
+    assert model.read_bytes() == before
+    assert process.stderr is not None
+    process.stderr.close()

@@ -1,0 +1,148 @@
+"""set-meta: kinds, arrays, what is protected, and what the gguf package then reads."""
+
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+
+from gguf_models import META, contents, write_model
+from sporelm.errors import RequestError
+from sporelm.tools.lazy import Model, open_model
+from sporelm.tools.output import Output, save
+from sporelm.tools.set_meta import changes, parse_assignment, set_meta
+from sporelm.weights.gguf import open_gguf
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
+    return open_model(write_model(tmp_path_factory.mktemp("meta") / "m.gguf", meta=META | {"x.f": 0.5, "x.flag": True}))
+
+
+def changed(model: Model, *words: str, delete: tuple[str, ...] = (), force: bool = False) -> Model:
+    return set_meta(model, [parse_assignment(word) for word in words], delete, force=force)
+
+
+@pytest.mark.parametrize(
+    ("word", "kind", "value"),
+    [
+        ("n.a:u32=4", "u32", 4),
+        ("n.a:u8=0xff", "u8", 255),
+        ("n.a:i64=-5", "i64", -5),
+        ("n.a:f32=0.5", "f32", 0.5),
+        ("n.a:f64=1e-3", "f64", 1e-3),
+        ("n.a:bool=true", "bool", True),
+        ("n.a:str=17", "str", "17"),
+        ("n.a:str=a=b:c", "str", "a=b:c"),
+        ("n.a=", "str", ""),
+        ("n.a=17", "u32", 17),
+        ("n.a=-17", "i32", -17),
+        ("n.a=99999999999", "u64", 99_999_999_999),
+        ("n.a=1.5", "f32", 1.5),
+        ("n.a=1e3", "f32", 1000.0),
+        ("n.a=false", "bool", False),
+        ("n.a=nan", "str", "nan"),
+        ("n.a=1_000", "str", "1_000"),
+        ("n.a=größer", "str", "größer"),
+        ("n.a:[str]=a,b", "[str]", ["a", "b"]),
+        ('n.a:[str]=["a,b","c"]', "[str]", ["a,b", "c"]),
+        ("n.a:[u32]=1,2,3", "[u32]", [1, 2, 3]),
+        ("n.a:[u32]=", "[u32]", []),
+        ("n.a:[f32]=0.5, 2", "[f32]", [0.5, 2.0]),
+        ("n.a:[bool]=true,false", "[bool]", [True, False]),
+        ("n.a:[[i32]]=[[1,2],[]]", "[[i32]]", [[1, 2], []]),
+        ("llama.context_length=4096", "u32", 4096),
+        ("general.name=42", "str", "42"),
+        ("x.f=2", "f32", 2.0),
+        ("tokenizer.ggml.tokens=x,y,z", "[str]", ["x", "y", "z"]),
+        ("general.alignment:u32=64", "u32", 64),
+    ],
+)
+def test_values(model: Model, word: str, kind: str, value: object, tmp_path: Path) -> None:
+    key = word.partition("=")[0].partition(":")[0]
+    save([Output(tmp_path / "n.gguf", changed(model, word))])
+    with open_gguf(tmp_path / "n.gguf") as found:
+        assert found.kinds[key] == kind
+        got = found.metadata[key]
+        got = got.tolist() if isinstance(got, np.ndarray) else got
+        got = [item.tolist() for item in got] if kind == "[[i32]]" else got
+        assert got == value
+    if kind != "[[i32]]":  # which the gguf package cannot read
+        reader = gguf.GGUFReader(tmp_path / "n.gguf")
+        assert reader.fields[key].contents() == value or value == []
+    assert contents(tmp_path / "n.gguf") == contents(model.paths[0])
+
+
+@pytest.mark.parametrize(
+    ("word", "match"),
+    [
+        ("n.a", "is no KEY=VALUE"),
+        ("=3", "is no KEY=VALUE"),
+        ("n.a:u7=3", "there is no kind 'u7'"),
+        ("n.a:[[u7]]=3", "there is no kind"),
+        ("n.a:u8=256", "does not fit kind u8"),
+        ("n.a:u8=-1", "does not fit kind u8"),
+        ("n.a:u32=1.5", "is no whole number"),
+        ("n.a:u32=x", "is no whole number"),
+        ("n.a:f32=x", "is no number"),
+        ("n.a:bool=yes", "neither true nor false"),
+        ("n.a:[u8]=1,x", "is no whole number"),
+        ("n.a:[u8]=[1", "is not JSON"),
+        ("n.a:[u8]=[300]", "does not fit"),
+        ("n.a:[[u8]]={}", "no JSON array"),
+        ("n.a:[u8]=[[1]]", "does not fit"),
+        ("x.flag=3", "neither true nor false"),
+        ("split.no:u16=3", "'spore gguf split' and 'merge' set it"),
+        ("general.alignment:u32=48", "a power of two"),
+        ("general.alignment:u64=64", "must be a u32"),
+        ("general.architecture=qwen2", "must fit the tensors; --force"),
+        ("llama.block_count=3", "must fit the tensors; --force"),
+        ("llama.context_length:u64=64", "which loaders ask for"),
+        ("tokenizer.ggml.tokens=x,y", "has 3 elements, the new one 2; --force"),
+        ("tokenizer.ggml.scores:[f32]=1", "has 3 elements"),
+    ],
+)
+def test_values_that_are_refused(model: Model, word: str, match: str) -> None:
+    with pytest.raises(RequestError, match=match):
+        changed(model, word)
+
+
+def test_force_changes_what_is_needed(model: Model) -> None:
+    done = changed(model, "llama.block_count=3", delete=("llama.context_length",), force=True)
+    assert done.value("llama.block_count") == 3
+    assert done.value("llama.context_length") is None
+    assert changed(model, "llama.block_count=2").value("llama.block_count") == 2  # no change
+
+
+def test_delete(model: Model) -> None:
+    done = changed(model, delete=("x.*",))
+    assert list(done.metadata) == list(META)
+    for pattern, match in (("llama.block_count", "is needed"), ("general.*", "is needed"), ("y.*", "no metadata key")):
+        with pytest.raises(RequestError, match=match):
+            changed(model, delete=(pattern,))
+
+
+def test_place_of_keys_and_what_changed(model: Model) -> None:
+    done = changed(model, "general.name=other", "x.new=1", "llama.block_count=2", delete=("x.f",))
+    keys = list(done.metadata)
+    assert keys.index("general.name") == list(META).index("general.name")
+    assert keys[-1] == "x.new"
+    assert changes(model.metadata, done.metadata) == {"x.f": "deleted", "general.name": "changed", "x.new": "added"}
+
+
+def test_first_file_of_a_split_alone(tmp_path: Path) -> None:
+    from functools import partial
+
+    from sporelm.tools import split
+
+    whole = write_model(tmp_path / "m.gguf")
+    outputs = split.split(open_model(whole), tmp_path / "p", partial(split.cut_by_tensors, most=10))
+    first = save(outputs)[0].path
+    alone = open_model(first, alone=True)
+    assert len(alone.tensors) == 10
+    save([Output(first, changed(alone, "general.name=other"))], force=True)
+    assert contents(first) == contents(whole)
+    with open_gguf(first) as found:
+        assert found.metadata["general.name"] == "other"
+    with pytest.raises(RequestError, match="says how the model is split"):
+        changed(alone, delete=("split.*",))
