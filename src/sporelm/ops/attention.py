@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from sporelm.errors import OpError
 from sporelm.ops.arguments import ints, rows, within
 from sporelm.ops.op import op, require
 from sporelm.ops.spec import Spec, fixed, spec_of
@@ -63,8 +64,8 @@ def sequences_inside(q: Any, cache: Any, starts: Any, lengths: Any, pages: Any, 
     wanted = f"rise from 0 to the {q.shape[0]} rows of q in {len(held) + 1} elements"
     require(bool(ordered), f"starts {first.tolist()[:8]} must {wanted}")
     within("lengths", held, 0, table.shape[1] * PAGE + 1)
-    short = held < counts
-    require(not short.any(), f"lengths[{short.argmax()}] is less than the sequence's rows in this step")
+    for index in np.flatnonzero(held < counts):
+        raise OpError(f"lengths[{index}] is less than the sequence's rows in this step")
     used = np.arange(table.shape[1]) < -(-held[:, None] // PAGE)
     within("pages", np.where(used, table, 0), 0, cache.shape[0])
 

@@ -201,7 +201,7 @@ class CpuBackend:
         tensors = [self._fresh(spec) for spec in specs]
         graph.calls.append(call)
         by_value = {id(value): tensor for value, tensor in zip(results, tensors, strict=True)}
-        EagerProgram(graph, by_value, self).run_once(call.args, op)
+        EagerProgram(graph, by_value, self).run({}, {})
         return tensors[0] if len(tensors) == 1 else tuple(tensors) or None
 
     def _fresh(self, spec: Spec) -> Tensor:
@@ -257,12 +257,3 @@ class EagerProgram(CpuProgram):
     def address(self, value: Any) -> int:
         tensor = self._tensors[id(value)] if isinstance(value, Value) else value
         return int(tensor.storage.address)
-
-    def run_once(self, args: Sequence[Any], op: Op) -> None:
-        """Run it; attention is told of its lengths by the arguments themselves."""
-        arrays = {}
-        extents = {}
-        if op.name == "attention":
-            arrays = {"starts": args[2].numpy(), "lengths": args[3].numpy()}
-            extents = {"tokens": args[0].shape[0]}
-        self.run(arrays, extents)

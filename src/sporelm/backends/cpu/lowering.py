@@ -53,6 +53,7 @@ class Places(Protocol):
 
     def address(self, value: Any) -> int: ...
     def reserve(self, nbytes: int) -> int: ...
+    def attended(self, starts: Any, lengths: Any) -> int: ...  # a number for their derived cells
 
 
 def cell_of(extent: Extent) -> Cell:
@@ -140,7 +141,7 @@ def _quantize_rows(low: Lowering, call: Call) -> None:
     kind = spec_of(call.results[0]).dtype
     stride = row_bytes(fixed(width), kind)
     fields = {"x": low.at(x), "x_stride": _stride(x), "out": low.at(call.results[0]), "out_stride": stride}
-    fields |= {"blocks": -(-fixed(width) // kind.values), "padded": stride // RECORDS[kind.name]}
+    fields |= {"blocks": fixed(width) // kind.values, "padded": stride // RECORDS[kind.name]}
     kernel = quantize.quantize_rows(low.places.target, kind.name)
     low.emit(kernel, fields, cell_of(tokens), grain=low.row_grain(tokens))
 
@@ -247,6 +248,8 @@ def _attention(low: Lowering, call: Call) -> None:
     pages, kv_heads = _pages(cache)
     sequences, max_pages = spec_of(table).shape
     target, window = low.places.target, call.options.get("window")
+    number = low.places.attended(starts, lengths)
+    splitting, tiled, how = (Cell(f"{name} {number}") for name in ("splits", "tiles", "decoding"))
     heads = att.Heads(pages, fixed(spec_of(q).shape[1]) // (pages.head_dim * kv_heads))
     shared: dict[str, Any] = {"q": low.at(q), "q_stride": _stride(q)}
     shared |= {"cache": low.at(cache), "page_bytes": cache.storage.stride}
@@ -262,12 +265,12 @@ def _attention(low: Lowering, call: Call) -> None:
     record = 4 * (pages.padded + 16)
     parts = low.places.reserve(most(sequences) * kv_heads * splits * heads.group * record)
     merged = {name: shared[name] for name in ("lengths", "starts", "kv_heads")}
-    merged |= {"parts": parts, "splits": Cell("splits")}
-    decoding, merging, tiling = ((Cell("decoding"), *bounds) for bounds in ((1, 2), (2, 2), (0, 0)))
+    merged |= {"parts": parts, "splits": splitting}
+    decoding, merging, tiling = ((how, *bounds) for bounds in ((1, 2), (2, 2), (0, 0)))
     low.emit(
         att.attention_split(target, heads),
-        shared | {"splits": Cell("splits"), "parts": parts} | out,
-        Cell("sequences splits"), factor=kv_heads, guard=decoding,
+        shared | {"splits": splitting, "parts": parts} | out,
+        Cell(f"sequences splits {number}"), factor=kv_heads, guard=decoding,
     )  # fmt: skip
     low.emit(
         att.attention_merge(target, heads),
@@ -276,8 +279,8 @@ def _attention(low: Lowering, call: Call) -> None:
     )  # fmt: skip
     low.emit(
         attention_tile(target, heads),
-        shared | {"sequences": cell_of(sequences), "tiles": Cell("tiles")} | out,
-        Cell("tiles"), factor=kv_heads, guard=tiling,
+        shared | {"sequences": cell_of(sequences), "tiles": tiled} | out,
+        tiled, factor=kv_heads, guard=tiling,
     )  # fmt: skip
 
 

@@ -58,17 +58,14 @@ class Cells:
                 words[index] = -(-extents[symbol] // linear_many.TOKENS)
 
 
-def derived_cells(arrays: Mapping[str, np.ndarray], extents: Mapping[str, int]) -> dict[str, int]:
+def attention_cells(starts: np.ndarray, lengths: np.ndarray) -> dict[str, int]:
     """What attention needs of a step's lengths: how many splits, how many tiles, and how it goes.
 
     decoding: 0 tiles of rows; 1 one row a sequence, one split; 2 one row a sequence, several splits to merge.
     """
-    lengths, starts = arrays.get("lengths"), arrays.get("starts")
-    if lengths is None or starts is None:
-        return {}
     sequences = len(lengths)
-    splits = -(-max(lengths.tolist()) // SPLIT)
-    if extents["tokens"] == sequences and (sequences == 1 or bool((np.diff(starts) == 1).all())):
+    splits = -(-max(lengths.tolist(), default=0) // SPLIT)
+    if starts[-1] == sequences and (sequences == 1 or bool((np.diff(starts) == 1).all())):
         return {
             "splits": splits,
             "sequences splits": sequences * splits,
@@ -96,6 +93,7 @@ class CpuProgram(Resource):
         self._arena = Region(placement.nbytes)
         self._own: list[Region] = []
         self._cells = Cells()
+        self._attended: list[tuple[Any, Any]] = []
         lowering = Lowering(self)
         for call in graph.calls:
             lowering.lower(call)
@@ -103,6 +101,8 @@ class CpuProgram(Resource):
         self._table = assemble(self.entries, compiler, self._cells, self._own, team.threads)
         self._inputs = {name: self._array(value) for name, value in graph.inputs.items()}
         self._outputs = {name: (self._array(value), value.shape[0]) for name, value in graph.outputs.items()}
+        names = {id(value): name for name, value in graph.inputs.items()}
+        self._host = [tuple(names.get(id(v)) or v.numpy() for v in pair) for pair in self._attended]
         super().__init__(context, f"program of {len(graph.calls)} calls")  # last: one that failed is nobody's resource
 
     def address(self, value: Any) -> int:
@@ -114,6 +114,14 @@ class CpuProgram(Resource):
     def reserve(self, nbytes: int) -> int:
         self._own.append(Region(nbytes))
         return self._own[-1].address
+
+    def attended(self, starts: Any, lengths: Any) -> int:
+        """The number of these two among those that attention asks about."""
+        for number, pair in enumerate(self._attended):
+            if pair[0] is starts and pair[1] is lengths:
+                return number
+        self._attended.append((starts, lengths))
+        return len(self._attended) - 1
 
     def _array(self, value: Value) -> np.ndarray:
         assert isinstance(value.dtype, DType)
@@ -127,7 +135,11 @@ class CpuProgram(Resource):
         for name, place in self._inputs.items():
             array = arrays[name]
             place[: len(array)] = array
-        self._cells.update(extents, derived_cells(arrays, extents))
+        derived: dict[str, int] = {}
+        for number, pair in enumerate(self._host):
+            starts, lengths = (arrays[given] if isinstance(given, str) else given for given in pair)
+            derived |= {f"{name} {number}": value for name, value in attention_cells(starts, lengths).items()}
+        self._cells.update(extents, derived)
         self.team.run(self._table)
         return {name: array[: _count(extent, extents)] for name, (array, extent) in self._outputs.items()}
 
