@@ -13,7 +13,7 @@ import numpy as np
 from sporelm.ops.arguments import matrix, rows, vector
 from sporelm.ops.elementwise import silu_mul
 from sporelm.ops.op import op, require
-from sporelm.ops.spec import Extent, Spec, spec_of
+from sporelm.ops.spec import Extent, Spec, fixed, spec_of
 from sporelm.quant.activations import quantize_int8
 from sporelm.tensor.dtype import F32
 
@@ -35,19 +35,18 @@ ROW_FORMATS = {kind.name: kind for kind in (INT8_32, INT8_256)}
 class QuantizedRows(NamedTuple):
     """Rows as int8 with a float32 scale per group of values."""
 
-    q: np.ndarray  # int8 [tokens, width rounded up to whole groups]
+    q: np.ndarray  # int8 [tokens, width]
     scales: np.ndarray  # float32 [tokens, groups]
-    width: int
     dtype: RowFormat
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return (self.q.shape[0], self.width)
+        return self.q.shape
 
     def dequantize(self) -> np.ndarray:
         """float32 [tokens, width], the numbers that an integer dot product multiplies."""
         blocks = self.q.reshape(len(self.q), -1, self.dtype.values) * self.scales[:, :, None]
-        return blocks.reshape(len(self.q), -1)[:, : self.width]
+        return blocks.reshape(self.q.shape)
 
 
 def _row_count(x: Any, weight: Any) -> Extent:
@@ -92,15 +91,17 @@ def _gated(x: Any, gate: Any, up: Any) -> Spec:
 
 def _quantized(x: Any, *, activation: str = INT8_32.name) -> Spec:
     require(activation in ROW_FORMATS, f"activation {activation!r} must be one of {', '.join(ROW_FORMATS)}")
-    return Spec(rows("x", x).shape, ROW_FORMATS[activation])
+    given, kind = rows("x", x), ROW_FORMATS[activation]
+    whole = fixed(given.shape[1]) % kind.values == 0
+    require(whole, f"x {given} must have whole runs of {kind.values} columns, as every weight has that multiplies them")
+    return Spec(given.shape, kind)
 
 
 @op(_quantized)
 def quantize_rows(x, *, activation="int8/32"):  # x [tokens, width]
     """Round each run of 32 (or 256) values to int8: scale = max|x| / 127, ties to even."""
     kind = ROW_FORMATS[activation]
-    q, scales = quantize_int8(x, kind.values)
-    return QuantizedRows(q, scales, x.shape[1], kind)
+    return QuantizedRows(*quantize_int8(x, kind.values), kind)
 
 
 @op(_product)

@@ -43,6 +43,8 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "linear rank": (lambda: ops.linear(f32(2, 3), f32(3)), "must have two dimensions"),
     "linear bias": (lambda: ops.linear(f32(2, 3), weight(4, 3), f32(5)), "bias .* must have 4 elements"),
     "int8 rows": (lambda: ops.linear(ops.quantize_rows(f32(2, 32)), weight(4, 32)), "multiplies float activations"),
+    "parts of runs": (lambda: ops.quantize_rows(f32(2, 48)), "whole runs of 32 columns"),
+    "part of a run": (lambda: ops.quantize_rows(f32(2, 64), activation="int8/256"), "whole runs of 256 columns"),
     "biases": (lambda: ops.linear_group(f32(2, 3), (weight(4, 3), weight(4, 3)), (f32(4),)), "1 biases for 2 weights"),
     "gate and up": (lambda: ops.linear_silu_mul(f32(2, 3), weight(4, 3), weight(5, 3)), "gate gives .* but up gives"),
     "rope style": (lambda: ops.rope(f32(2, 8), i32(2), f32(9, 4), head_dim=4, style="other"), "must be one of"),

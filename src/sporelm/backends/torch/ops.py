@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad, scaled_dot_product_attention
+from torch.nn.functional import scaled_dot_product_attention
 
 from sporelm.ops.attention import PAGE
 from sporelm.ops.linear import ROW_FORMATS
@@ -83,12 +83,12 @@ def top_k(logits: Tensor, *, k: int) -> tuple[Tensor, Tensor]:
 def quantize_rows(x: Tensor, *, activation: str = "int8/32") -> Rounded:
     """Divisions are of tensors: by a Python number, some devices multiply by a rounded reciprocal."""
     group = ROW_FORMATS[activation].values
-    groups = pad(x, (0, -x.shape[1] % group)).unflatten(1, (-1, group))
+    groups = x.unflatten(1, (-1, group))
     largest = groups.abs().amax(dim=-1, keepdim=True)
     steps = torch.full_like(largest, 127)
     inverse = steps / largest
     integers = (groups * inverse.masked_fill(inverse.isinf(), 0)).round()
-    return Rounded((integers * (largest / steps)).flatten(1)[:, : x.shape[1]])
+    return Rounded((integers * (largest / steps)).flatten(1))
 
 
 def linear(x: Tensor | Rounded, weight: Weight, bias: Tensor | None = None) -> Tensor:

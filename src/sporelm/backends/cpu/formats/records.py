@@ -17,7 +17,7 @@ RECORDS = {INT8_32.name: RECORD, INT8_256.name: SUPER_RECORD}
 
 def records_bytes(width: int, kind: Any) -> int:
     """Bytes of a row of `width` values; of records of 32 an even number, as two may stand in a group of weights."""
-    count = -(-width // kind.values)
+    count = width // kind.values
     if kind is INT8_32:
         count += count % 2
     return count * RECORDS[kind.name]
