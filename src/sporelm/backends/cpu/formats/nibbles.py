@@ -6,7 +6,7 @@ row's dword j of the file's nibbles, so the low ones are columns 4j..4j+3 and th
 bit 8b + w of a lane belongs to byte b of word w. As many bits a weight as in the file.
 """
 
-from sporelm.backends.cpu.formats.panels import Block, BlockPanels, byte_values, gather
+from sporelm.backends.cpu.formats.panels import Block, BlockPanels, byte_values, gather, shifted
 from sporelm.backends.cpu.jit import Builder, Val, i16, i32, vec
 from sporelm.backends.cpu.targets import Target
 
@@ -42,41 +42,36 @@ class NibblePanels(BlockPanels):
     def group_bytes(self) -> int:
         return self.file_block * self.blocks * self.lanes
 
-    def _at(self, offset: int, nbytes: int, index: int) -> int:
-        """Where a group has what lies at `offset` in block `index` of the file, `nbytes` a part."""
-        part = next(start for start in (self._nibbles, self._bits, 0) if offset >= start)
-        inner = 16 if part == self._nibbles else nbytes if part == self._bits else self._bits
-        return (part * self.blocks + inner * index + offset - part) * self.lanes
+    def _at(self, offset: int, index: int) -> int:
+        """Where a group has what lies at `offset` in block `index` of the file."""
+        parts = ((self._nibbles, 16), (self._bits, 4), (0, self._bits))  # where they begin, and bytes of a block
+        start, nbytes = next(part for part in parts if offset >= part[0])
+        return (start * self.blocks + nbytes * index + offset - start) * self.lanes
 
     def pack_group(self, k: Builder, rows: list[Val], present: list[Val], group: Val, target: Val, width: Val) -> None:
         for index in range(self.blocks):
-            exists = group * self.k_step + 32 * index < width
-            there = [Val(k, k.ir.and_(p.raw, exists.raw)) for p in present]
-            start = k.select(exists, (group * self.blocks + index) * self.file_block, k.index(0))
+            there, start = self.block_of_rows(k, present, group, index, width, self.file_block)
             for half in range(0, self._bits, 2):
-                k.store(gather(k, i16, rows, there, start + half), target, self._at(half, 2, index))
+                k.store(gather(k, i16, rows, there, start + half), target, self._at(half, index))
             if self.fifth:
                 bits = gather(k, i32, rows, there, start + self._bits)
-                k.store(_by_byte(k, bits), target, self._at(self._bits, 4, index))
+                k.store(_by_byte(k, bits), target, self._at(self._bits, index))
             for word in range(self._nibbles, self.file_block, 4):
-                k.store(gather(k, i32, rows, there, start + word), target, self._at(word, 4, index))
+                k.store(gather(k, i32, rows, there, start + word), target, self._at(word, index))
 
-    def word(self, k: Builder, load_nibbles: Val, fifth: Val | None, number: int) -> Val:
+    def word(self, nibbles: Val, fifth: Val | None, number: int) -> Val:
         """Word `number` of a block from its dword of nibbles and its dword of fifth bits."""
-        low = (load_nibbles if number < 4 else load_nibbles >> 4) & NIBBLES
-        if fifth is None:
-            return low
-        moved = fifth << (4 - number) if number < 4 else fifth >> (number - 4) if number > 4 else fifth
-        return low | (moved & FIFTH)
+        low = (nibbles if number < 4 else nibbles >> 4) & NIBBLES
+        return low if fifth is None else low | (shifted(fifth, 4 - number) & FIFTH)
 
     def block(self, k: Builder, group: Val, index: int) -> Block:
         def word(number: int) -> Val:
-            nibbles = k.load(k.vi, group, self._at(self._nibbles + 4 * (number % 4), 4, index))
-            fifth = k.load(k.vi, group, self._at(self._bits, 4, index)) if self.fifth else None
-            return self.word(k, nibbles, fifth, number)
+            nibbles = k.load(k.vi, group, self._at(self._nibbles + 4 * (number % 4), index))
+            fifth = k.load(k.vi, group, self._at(self._bits, index)) if self.fifth else None
+            return self.word(nibbles, fifth, number)
 
         def factor(offset: int) -> Val:
-            return k.target.from_half(k, k.load(vec(i16, self.lanes), group, self._at(offset, 2, index)))
+            return k.target.from_half(k, k.load(vec(i16, self.lanes), group, self._at(offset, index)))
 
         return Block(word, lambda: factor(0), (lambda: factor(2)) if self.has_offset else None)
 
@@ -84,14 +79,14 @@ class NibblePanels(BlockPanels):
         start = k.at(panel, group * self.group_bytes)
         values: list[Val] = []
         for index in range(self.blocks):
-            places = [self._at(at, 4, index) for at in range(self._nibbles, self.file_block, 4)]
+            places = [self._at(at, index) for at in range(self._nibbles, self.file_block, 4)]
             nibbles = [k.load(i32, start, lane * 4 + place) for place in places]
-            fifth = k.load(i32, start, lane * 4 + self._at(self._bits, 4, index)) if self.fifth else None
-            words = [self.word(k, nibbles[number % 4], fifth, number) for number in range(8)]
-            scale = k.splat(k.target.from_half(k, k.load(i16, start, lane * 2 + self._at(0, 2, index))))
+            fifth = k.load(i32, start, lane * 4 + self._at(self._bits, index)) if self.fifth else None
+            words = [self.word(nibbles[number % 4], fifth, number) for number in range(8)]
+            scale = k.splat(k.target.from_half(k, k.load(i16, start, lane * 2 + self._at(0, index))))
             bytes_ = byte_values(k, words, signed=False)
             if self.has_offset:
-                offset = k.splat(k.target.from_half(k, k.load(i16, start, lane * 2 + self._at(2, 2, index))))
+                offset = k.splat(k.target.from_half(k, k.load(i16, start, lane * 2 + self._at(2, index))))
                 values += [value * scale + offset for value in bytes_]
             else:
                 values += [(value - float(self.middle)) * scale for value in bytes_]

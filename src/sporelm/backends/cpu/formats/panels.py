@@ -93,6 +93,17 @@ class BlockPanels(IntegerPanels):
         """The byte that stands for 0."""
         return 0
 
+    def block_of_rows(
+        self, k: Builder, present: list[Val], group: Val, index: int, width: Val, nbytes: int
+    ) -> tuple[list[Val], Val]:
+        """Which rows have block `index` of a group, and where it begins in a row of blocks of `nbytes` bytes.
+
+        Past the last block no row has one, and the place is the first block's, which can be read.
+        """
+        exists = group * self.k_step + 32 * index < width
+        there = [Val(k, k.ir.and_(row.raw, exists.raw)) for row in present]
+        return there, k.select(exists, (group * self.blocks + index) * nbytes, k.index(0))
+
     def block(self, k: Builder, group: Val, index: int) -> Block:
         """Block `index` of the group at `group`."""
         raise AttributeError(f"{type(self).__name__} must say how a block is read")
@@ -133,6 +144,11 @@ def gather(k: Builder, kind: object, rows: list[Val], present: list[Val], offset
     return k.vector(
         [k.select(there, k.load(kind, row, offset, align=1), zero) for row, there in zip(rows, present, strict=True)]
     )
+
+
+def shifted(bits: Val, left: int) -> Val:
+    """Bits moved to the left, to the right where `left` is negative."""
+    return bits << left if left > 0 else bits >> -left if left < 0 else bits
 
 
 def byte_values(k: Builder, words: list[Val], *, signed: bool) -> list[Val]:

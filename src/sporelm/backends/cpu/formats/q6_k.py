@@ -6,8 +6,9 @@ first 64 values, and 8 dwords of high bits, two a value. As many bits a weight a
 """
 
 from sporelm.backends.cpu.formats.nibbles import NIBBLES
-from sporelm.backends.cpu.formats.panels import SuperBlock, SuperPanels, byte_values, gather
+from sporelm.backends.cpu.formats.panels import SuperBlock, SuperPanels, byte_values, gather, shifted
 from sporelm.backends.cpu.jit import Builder, Val, i8, i16, i32, vec
+from sporelm.backends.cpu.targets import Target
 
 HIGH = 0x30303030
 FILE_HIGH, FILE_SCALES, FILE_FACTOR, FILE_BLOCK = 128, 192, 208, 210  # where a block of the file has what, and its end
@@ -19,8 +20,8 @@ class Q6_KPanels(SuperPanels):
     runs = 16
     middle = 32
 
-    def __init__(self, target: object) -> None:
-        super().__init__(target)  # type: ignore[arg-type]
+    def __init__(self, target: Target) -> None:
+        super().__init__(target)
         self._pairs, self._high, self._nibbles = (n * self.lanes for n in (2, 18, 82))
 
     @property
@@ -87,5 +88,4 @@ def _places(number: int) -> tuple[int, int, int]:
 
 def _word(nibbles: Val, high: Val, quarter: int) -> Val:
     low = (nibbles if quarter < 2 else nibbles >> 4) & NIBBLES
-    moved = high << (4 - 2 * quarter) if quarter < 2 else high >> (2 * quarter - 4) if quarter > 2 else high
-    return low | (moved & HIGH)
+    return low | (shifted(high, 4 - 2 * quarter) & HIGH)

@@ -6,7 +6,7 @@ target's dot product wants weights without a sign.
 
 from sporelm.backends.cpu.formats.panels import Block, BlockPanels, byte_values, gather
 from sporelm.backends.cpu.jit import Builder, Val, i16, i32, vec
-from sporelm.backends.cpu.targets.target import SIGNED
+from sporelm.backends.cpu.targets.target import SIGNED, Target
 
 ADD_128 = -0x7F7F7F80  # 0x80808080 as a signed i32: its exclusive or adds 128 to each byte
 FILE_BLOCK = 34  # f16 scale, 32 int8
@@ -17,13 +17,13 @@ class Q8_0Panels(BlockPanels):
     k_step = 64
     blocks = 2
 
+    def __init__(self, target: Target) -> None:
+        super().__init__(target)
+        self.largest = 255 if self.zero else SIGNED
+
     @property
     def zero(self) -> int:
         return self.target.signed_zero
-
-    @property
-    def largest(self) -> int:  # type: ignore[override]
-        return 255 if self.zero else SIGNED
 
     def _moved(self, words: Val) -> Val:
         """Signed bytes to those of the panel, or back."""
@@ -33,31 +33,29 @@ class Q8_0Panels(BlockPanels):
     def group_bytes(self) -> int:
         return 68 * self.lanes
 
+    def _at(self, index: int, word: int) -> int:
+        """Where a group has a word of block `index`."""
+        return (4 + 32 * index + 4 * word) * self.lanes
+
     def pack_group(self, k: Builder, rows: list[Val], present: list[Val], group: Val, target: Val, width: Val) -> None:
-        for half in range(2):
-            exists = group * 64 + 32 * half < width
-            there = [Val(k, k.ir.and_(p.raw, exists.raw)) for p in present]
-            start = group * (2 * FILE_BLOCK) + half * FILE_BLOCK
-            safe = k.select(exists, start, k.index(0))
-            k.store(gather(k, i16, rows, there, safe), target, 2 * self.lanes * half)
+        for index in range(2):
+            there, start = self.block_of_rows(k, present, group, index, width, FILE_BLOCK)
+            k.store(gather(k, i16, rows, there, start), target, 2 * self.lanes * index)
             for word in range(8):
-                place = 4 * self.lanes + 32 * self.lanes * half + 4 * self.lanes * word
-                k.store(self._moved(gather(k, i32, rows, there, safe + (2 + 4 * word))), target, place)
+                values = gather(k, i32, rows, there, start + (2 + 4 * word))
+                k.store(self._moved(values), target, self._at(index, word))
 
     def block(self, k: Builder, group: Val, index: int) -> Block:
-        start = 4 * self.lanes + 32 * self.lanes * index
-        scale = 2 * self.lanes * index
         return Block(
-            lambda word: k.load(k.vi, group, start + 4 * self.lanes * word),
-            lambda: k.target.from_half(k, k.load(vec(i16, self.lanes), group, scale)),
+            lambda word: k.load(k.vi, group, self._at(index, word)),
+            lambda: k.target.from_half(k, k.load(vec(i16, self.lanes), group, 2 * self.lanes * index)),
         )
 
     def row_values(self, k: Builder, panel: Val, lane: Val, group: Val) -> list[Val]:
         start = k.at(panel, group * self.group_bytes)
         values = []
-        for half in range(2):
-            first = 4 * self.lanes + 32 * self.lanes * half
-            words = [self._moved(k.load(i32, start, lane * 4 + (first + 4 * self.lanes * word))) for word in range(8)]
-            scale = k.splat(k.target.from_half(k, k.load(i16, start, lane * 2 + 2 * self.lanes * half)))
+        for index in range(2):
+            words = [self._moved(k.load(i32, start, lane * 4 + self._at(index, word))) for word in range(8)]
+            scale = k.splat(k.target.from_half(k, k.load(i16, start, lane * 2 + 2 * self.lanes * index)))
             values += [value * scale for value in byte_values(k, words, signed=True)]
         return values

@@ -7,8 +7,9 @@ word w of run r, as in the file. 64 bytes wider than the file's blocks for 16 ro
 """
 
 from sporelm.backends.cpu.formats.nibbles import FIFTH, NIBBLES
-from sporelm.backends.cpu.formats.panels import SuperBlock, SuperPanels, byte_values, gather
+from sporelm.backends.cpu.formats.panels import SuperBlock, SuperPanels, byte_values, gather, shifted
 from sporelm.backends.cpu.jit import Builder, Val, i8, i16, i32, vec
+from sporelm.backends.cpu.targets import Target
 
 FILE_SCALES, FILE_BITS = 4, 16  # where a block of the file has its 12 bytes of scales, and what follows them
 
@@ -18,8 +19,8 @@ class MinimaPanels(SuperPanels):
 
     fifth = False
 
-    def __init__(self, target: object) -> None:
-        super().__init__(target)  # type: ignore[arg-type]
+    def __init__(self, target: Target) -> None:
+        super().__init__(target)
         self.largest = 31 if self.fifth else 15
         self._scales, self._pairs, self._bits = (n * self.lanes for n in (4, 12, 20))
         self._nibbles = self._bits + (32 * self.lanes if self.fifth else 0)
@@ -45,10 +46,7 @@ class MinimaPanels(SuperPanels):
     def word(self, nibbles: Val, fifth: Val | None, run: int) -> Val:
         """A word of a run from its dword of nibbles and its dword of fifth bits."""
         low = (nibbles if run % 2 == 0 else nibbles >> 4) & NIBBLES
-        if fifth is None:
-            return low
-        moved = fifth << (4 - run) if run < 4 else fifth >> (run - 4) if run > 4 else fifth
-        return low | (moved & FIFTH)
+        return low if fifth is None else low | (shifted(fifth, 4 - run) & FIFTH)
 
     def super_block(self, k: Builder, group: Val) -> SuperBlock:
         bytes_, pairs, halves = vec(i8, self.lanes), vec(i8, 2 * self.lanes), vec(i16, self.lanes)

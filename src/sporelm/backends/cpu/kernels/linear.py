@@ -7,7 +7,7 @@ panel stays in the nearest cache while all tokens use it.
 from typing import Any, NamedTuple
 
 from sporelm.backends.cpu.formats import SuperPanels
-from sporelm.backends.cpu.jit import Builder, Field, Kernel, Val
+from sporelm.backends.cpu.jit import Builder, Field, Kernel, Val, Var
 from sporelm.backends.cpu.jit.kernel import fields
 from sporelm.backends.cpu.kernels.products import Sums, dot_panels, silu_mul
 
@@ -97,12 +97,17 @@ def linear_few(target: Any, shape: Shape) -> Kernel:
             places = locate_all(k, shape, f, item, last, together)
             token = k.var(k.index(0))
             for size in sizes:
-                with k.loop_while(lambda size=size: token.value + size <= f.tokens):  # type: ignore[misc]
-                    rows = [k.at(f.x, (token.value + t) * f.x_stride) for t in range(size)]
-                    _store(k, shape, places, _products(k, shape, places, rows, f.width, f.panel_bytes), token.value)
-                    token.set(token.value + size)
+                _tiles(k, shape, f, places, token, size)
 
     return Kernel(f"linear_few_{shape.name}", shape.fields(), body)
+
+
+def _tiles(k: Builder, shape: Shape, f: Any, places: list[Place], token: Var, size: int) -> None:
+    """Tiles of `size` tokens from `token` on, as long as so many are left."""
+    with k.loop_while(lambda: token.value + size <= f.tokens):
+        rows = [k.at(f.x, (token.value + t) * f.x_stride) for t in range(size)]
+        _store(k, shape, places, _products(k, shape, places, rows, f.width, f.panel_bytes), token.value)
+        token.set(token.value + size)
 
 
 def locate_all(k: Builder, shape: Shape, f: Any, item: Val, last: Val, count: int) -> list[Place]:

@@ -6,8 +6,7 @@ A format that groups two records of 32 may read one more than the width has, whi
 from typing import Any
 
 from sporelm.backends.cpu.formats.records import (
-    RECORD,
-    SUPER_RECORD,
+    RECORDS,
     SUPER_SCALE,
     SUPER_SUMS_16,
     SUPER_SUMS_32,
@@ -18,11 +17,13 @@ from sporelm.backends.cpu.formats.records import (
 )
 from sporelm.backends.cpu.jit import Builder, Kernel, Val, f32, i8, i16, vec
 from sporelm.backends.cpu.jit.kernel import fields
+from sporelm.ops.linear import INT8_32
 
 
 def quantize_rows(target: Any, activation: str) -> Kernel:
     """An item is one token. `blocks` records are written a row, and zeros up to `padded`."""
-    values, record, write = (32, RECORD, write_record) if activation == "int8/32" else (256, SUPER_RECORD, write_super)
+    write, values = (write_record, 32) if activation == INT8_32.name else (write_super, 256)
+    record = RECORDS[activation]
 
     def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
         with k.range(first, last) as token:
