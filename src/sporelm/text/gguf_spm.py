@@ -84,7 +84,8 @@ def scores_of(vocabulary: Vocabulary) -> list[float]:
         raise vocabulary.fail(f"{key} is not an array of numbers")
     if len(scores) != len(vocabulary.tokens):
         raise vocabulary.fail(f"{key} has {len(scores)} entries for {len(vocabulary.tokens)} tokens")
-    listed: list[float] = scores.astype(np.float32).astype(np.float64).tolist()
+    with np.errstate(all="ignore"):  # numbers beyond float32 are infinite; NaN is refused below
+        listed: list[float] = scores.astype(np.float32).astype(np.float64).tolist()
     if any(map(math.isnan, listed)):
         raise vocabulary.fail(f"{key} {next(i for i, score in enumerate(listed) if math.isnan(score))} is not a number")
     return listed

@@ -4,18 +4,13 @@ A panic prints a traceback of its own on stderr before Python hears of it, and o
 """
 
 import base64
-import binascii
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
-
 from sporelm.errors import ModelFileError, SporeError
+from sporelm.text.charsmap import read_charsmap
 from sporelm.text.tokenizer import one_line
-
-LEAF = 1 << 31  # marks the units of a double array that hold a value
-BYTES = np.arange(1, 256, dtype=np.int64)
 
 
 @contextmanager
@@ -88,46 +83,10 @@ def _check_merges(model: Mapping[str, Any], label: str) -> None:
 
 
 def _readable_charsmap(text: Any) -> bool:
-    """Whether no lookup in SentencePiece's compiled character map leaves it.
-
-    Its form: the size in bytes of a double array (u32, little-endian), the array's units (u32), then UTF-8 texts, each
-    ended by NUL. Units as the Darts-clone library has them: offset, mark of a value, label, or the value itself, which
-    is where a text begins.
-    """
+    """Whether no lookup in SentencePiece's compiled character map leaves it."""
     try:
         data = base64.b64decode(text, validate=True)
-        size = int.from_bytes(data[:4], "little")
-        units = np.frombuffer(data[4 : 4 + size], "<u4").astype(np.int64)
-        texts = data[4 + size :]
-        texts.decode()
-    except (TypeError, ValueError, binascii.Error):
+        read_charsmap(data, "the map")
+    except (TypeError, ValueError, ModelFileError):  # binascii.Error is a ValueError
         return False
-    if not len(units) or len(data) < 4 + size:
-        return False
-    seen = np.zeros(len(units), bool)
-    bases = _targets(np.zeros(1, np.int64), units)
-    while len(bases):
-        if int((bases | 255).max()) >= len(units):
-            return False
-        children = (bases[:, None] ^ BYTES).reshape(-1)
-        labels = np.broadcast_to(BYTES, (len(bases), 255)).reshape(-1)
-        children = np.unique(children[(units[children] & (LEAF | 255)) == labels])
-        children = children[~seen[children]]
-        seen[children] = True
-        bases = _targets(children, units)
-        valued = bases[(units[children] >> 8) & 1 == 1]
-        if len(valued) and int(valued.max()) >= len(units):
-            return False
-        if not all(_begins_text(texts, int(value)) for value in units[valued] & (LEAF - 1)):
-            return False
-    return True
-
-
-def _targets(places: np.ndarray, units: np.ndarray) -> np.ndarray:
-    """From where each unit's children are counted."""
-    found = units[places]
-    return places ^ ((found >> 10) << ((found & (1 << 9)) >> 6))
-
-
-def _begins_text(texts: bytes, place: int) -> bool:
-    return place < len(texts) and texts[place] & 0xC0 != 0x80 and texts.find(b"\0", place) >= 0
+    return bool(data)

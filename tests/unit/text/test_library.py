@@ -30,10 +30,11 @@ def charsmap(units: np.ndarray, texts: bytes, size: int | None = None) -> str:
 
 def one_letter(value: int = 0) -> np.ndarray:
     """A double array that knows the letter "a" only, whose text begins at `value`."""
-    units = np.zeros(512, np.uint32)
+    units = np.zeros(768, np.uint32)
     units[0] = 256 << 10  # the root's children are counted from 256
-    units[256 ^ ord("a")] = (ord("a") << 10) | (1 << 8) | ord("a")  # its own are counted from 256, and it has a value
-    units[256] = value | 1 << 31
+    place = 256 ^ ord("a")
+    units[place] = (512 ^ place) << 10 | 1 << 8 | ord("a")  # its own are counted from 512, and it has a value
+    units[512] = value | 1 << 31
     return units
 
 
