@@ -25,13 +25,3 @@ def quantize_int8(x: NDArray[np.float32], group: int) -> tuple[NDArray[np.int8],
     with np.errstate(invalid="ignore"):  # NaN or infinity in a group: its scale is NaN or infinite and tells so
         integers = np.rint(grouped * inverse).astype(np.int8)
     return integers.reshape(rows, groups * group), scales.reshape(rows, groups)
-
-
-def quantize_int8_32(x: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
-    """`quantize_int8` for activation numbers "int8/32"."""
-    return quantize_int8(x, 32)
-
-
-def quantize_int8_256(x: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
-    """`quantize_int8` for activation numbers "int8/256"."""
-    return quantize_int8(x, 256)
