@@ -53,13 +53,18 @@ def print_table(written: "Sequence[Written]", dry_run: bool) -> None:
 
 @contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """A request to end, or a terminal that closes, is taken as Ctrl-C: what was half written goes away first."""
+    """A request to end, or a terminal that closes, is taken as Ctrl-C: what was half written goes away first.
+
+    More of them do not stop the tidying up.
+    """
+    before: dict[int, Any] = {}
 
     def stop(number: int, frame: FrameType | None) -> None:
+        for each in before:
+            signal.signal(each, signal.SIG_IGN)
         raise KeyboardInterrupt
 
-    before = {}
-    for name in ("SIGTERM", "SIGHUP", "SIGBREAK"):  # each system has some of them
+    for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK"):  # each system has some of them
         number = getattr(signal, name, None)
         if number is not None:
             with suppress(ValueError):  # not in the main thread, where signals are not ours

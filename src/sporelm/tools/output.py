@@ -84,7 +84,7 @@ def save(
 
 def check_places(paths: Sequence[Path], force: bool) -> None:
     """Refuse a place that is taken, is no file, has no folder, or is named twice. Raises RequestError."""
-    for before, after in pairwise(sorted(paths)):
+    for before, after in pairwise(sorted(path.resolve() for path in paths)):
         if before == after:
             raise RequestError(f"{after} would be written twice; name the outputs apart with -o")
     for path in paths:

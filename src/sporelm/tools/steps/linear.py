@@ -142,6 +142,8 @@ def _lengths(model: Model, total: int, group: Group, layer: str) -> list[int]:
         if total % 2:
             raise RequestError(f"{shown(layer + group.merged)} has {total} rows, which are no two halves")
         return [total // 2, total // 2]
+    if not layer.startswith("blk.") and total % 3 == 0:  # a tower for images or sound: as many heads of each
+        return [total // 3] * 3
     heads, kv_heads = head_counts(model, layer)
     default = total // (heads + 2 * kv_heads)
     key = whole_number(model, "{arch}.attention.key_length", layer, default or None)

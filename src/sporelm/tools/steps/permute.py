@@ -59,7 +59,7 @@ def _permuted(
 ) -> LazyTensor:
     """The tensor with the rows of its heads in another order, or itself if it has none."""
     layer, rest = in_layer(tensor.name)
-    if not layer or rest not in WEIGHTS + NORMS or not tensor.shape:
+    if not layer.startswith("blk.") or rest not in WEIGHTS + NORMS or not tensor.shape:
         return tensor
     heads, kv_heads = head_counts(model, layer)
     if rest in NORMS:

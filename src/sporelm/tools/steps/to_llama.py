@@ -97,7 +97,7 @@ def _folded(tensor: LazyTensor, embedding: float, residual: float, last: float) 
         return scaled(tensor, embedding)
     if stem == "output_norm" and not layer:
         return scaled(tensor, last)
-    return scaled(tensor, residual) if layer and stem in INTO_RESIDUAL else tensor
+    return scaled(tensor, residual) if layer.startswith("blk.") and stem in INTO_RESIDUAL else tensor
 
 
 def scaled(tensor: LazyTensor, factor: float) -> LazyTensor:

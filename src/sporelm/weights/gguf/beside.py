@@ -4,10 +4,13 @@ import os
 import shutil
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from sporelm.errors import RequestError
+
+_numbers = count()  # threads may write beside the same place
 
 
 class Job(NamedTuple):
@@ -28,9 +31,9 @@ def write_beside(jobs: Sequence[Job]) -> None:
     try:
         for job in jobs:
             current = job.path
-            beside = current.with_name(f".{current.name}.{os.getpid()}.part")
+            beside = current.with_name(f".{current.name}.{os.getpid()}.{next(_numbers)}.part")
+            parts.append(beside)  # before it is there: an interrupt may come at any time
             with beside.open("xb") as file:
-                parts.append(beside)
                 job.write(file)
                 file.flush()
                 os.fsync(file.fileno())
