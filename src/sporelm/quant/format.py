@@ -150,7 +150,8 @@ def quantize_tensor(number_format: type[QuantFormat], values: NDArray[np.floatin
     a format that is only read.
     """
     if not number_format.can_quantize:
-        raise OpError(f"values cannot be rounded to {number_format.name}, it is only read; {_instead()}")
+        reason = "holds integers" if number_format.values == 1 else "is made with an importance matrix, elsewhere"
+        raise OpError(f"values cannot be rounded to {number_format.name}: it {reason}, and only read; {_instead()}")
     total = number_format.tensor_nbytes(values.shape)
     source = values.reshape(-1, number_format.values)
     result = np.empty((total // number_format.nbytes, number_format.nbytes), np.uint8)
