@@ -120,7 +120,7 @@ class Backend(Protocol):
         """
 
     def to_numpy(self, tensor: Tensor) -> np.ndarray:
-        """A tensor's values as its layout shows them. Raises BackendError unless they are plain."""
+        """A copy of a tensor's values as its layout shows them. Raises BackendError unless they are plain."""
 
     def contiguous(self, tensor: Tensor) -> Tensor:
         """The tensor itself unless it is a view, else a copy. Raises BackendError for a view of what is not plain."""

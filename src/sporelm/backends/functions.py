@@ -111,7 +111,8 @@ class FunctionBackend(ABC):
         if not self.is_plain(tensor):
             raise BackendError(f"{tensor} has a layout of its own; export it instead of reading it")
         array = self.read(tensor.storage)
-        return array if whole(tensor) else seen_through(np.ascontiguousarray(array).reshape(-1), tensor.layout)
+        shown = array if whole(tensor) else seen_through(np.ascontiguousarray(array).reshape(-1), tensor.layout)
+        return shown.copy()
 
     def contiguous(self, tensor: Tensor) -> Tensor:
         if whole(tensor):

@@ -59,6 +59,16 @@ def test_numpy_shows_the_view(backend: Any, name: str) -> None:
     assert np.array_equal(view.contiguous().numpy(), expected)
 
 
+@pytest.mark.parametrize("change", [lambda a: a, lambda a: a.slice(0, 0, 1, 4)], ids=["whole", "view"])
+def test_what_numpy_gives_is_the_callers_own(backend: Any, change: Callable[[Layout], Layout]) -> None:
+    tensor = backend.tensor(VALUES)
+    shown = tensor.view(change(tensor.layout))
+    before = shown.numpy()
+    shown.numpy()[...] = -1
+    assert np.array_equal(shown.numpy(), before)
+    assert np.array_equal(tensor.numpy(), VALUES)
+
+
 @every_view
 def test_ops_compute_on_the_view(backend: Any, name: str) -> None:
     view, expected = viewed(backend, name)
