@@ -62,10 +62,11 @@ class Fragments:
         for beginning, group in self._groups.items():
             if beginning not in text:
                 continue
-            if len(group) <= _FEW:
+            sizes = set(map(len, group)) if len(group) > _FEW else set()
+            # Whichever looks at less: the whole text for each token, or every size at each place where one may begin.
+            if len(group) <= _FEW or len(group) * len(text) < text.count(beginning) * sum(sizes):
                 found.update(token for token in group if token in text)
                 continue
-            sizes = sorted(set(map(len, group)))
             for match in re.finditer(f"(?={re.escape(beginning)})", text):
                 start = match.start()
                 found.update(text[start : start + size] for size in sizes)

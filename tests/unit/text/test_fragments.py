@@ -50,3 +50,10 @@ def test_thousands_of_tokens_with_one_beginning() -> None:
     assert fragments.split("<ul><unused12><unused5999>") == ["<ul>", 12, 5999]
     assert fragments.split("<" * 50_000) == ["<" * 50_000]
     assert fragments.split("") == []
+
+
+def test_thousands_of_sizes_do_not_multiply_with_the_text() -> None:
+    # Each of the places looked at with each of the sizes would be gigabytes to copy.
+    fragments = Fragments([SpecialText("z" * i + "y", i) for i in range(2, 3000)])
+    assert fragments.split("z" * 20_000) == ["z" * 20_000]
+    assert fragments.split("z" * 20_000 + "y") == ["z" * 17_001, 2999]
