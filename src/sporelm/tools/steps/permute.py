@@ -18,7 +18,7 @@ from sporelm.tools.steps.layers import head_counts, in_layer, whole_number
 from sporelm.weights.messages import shown
 
 WEIGHTS = tuple(f"attn_{part}.{kind}" for part in ("q", "k", "qkv") for kind in ("weight", "bias"))
-LARGEST_HEAD = 64 << 20  # bytes; one is in memory at a time
+LARGEST_HEAD = 16 << 20  # bytes; one is in memory at a time
 NORMS = ("attn_q_norm.weight", "attn_k_norm.weight", "attn_q_norm.bias", "attn_k_norm.bias")
 
 
