@@ -1,7 +1,7 @@
 """SentencePiece's unigram model: of all ways to cut a text into tokens, the one of the highest sum of scores."""
 
 from array import array
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Literal
 
 from sporelm.errors import ModelFileError
@@ -101,10 +101,15 @@ _STOP = float("inf")
 
 # Characters of all beginnings of all tokens, each of which the model keeps.
 _MAX_TOTAL = 1 << 28
+# At each place of a text all beginnings may be looked at, each cut out of it: real tokens have up to a few dozen.
+_MAX_CHARACTERS = 1 << 10
 
 
-def check_total_length(texts: Iterable[str], label: str) -> None:
-    """Raise ModelFileError for tokens so long that they would fill the memory."""
+def check_total_length(texts: Collection[str], label: str) -> None:
+    """Raise ModelFileError for tokens so long that they would fill the memory, or take a text's time squared."""
+    longest = max(map(len, texts), default=0)
+    if longest > _MAX_CHARACTERS:
+        raise ModelFileError(f"{label}: its tokens are too long: one has {longest} characters, not {_MAX_CHARACTERS}")
     total = sum(len(text) ** 2 for text in texts) // 2
     if total > _MAX_TOTAL:
         raise ModelFileError(f"{label}: its tokens are too long: their beginnings have {total} characters in all")

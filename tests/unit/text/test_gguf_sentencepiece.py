@@ -263,7 +263,12 @@ MAKERS: dict[str, tuple[Callable[..., dict[str, Any]], Callable[[dict[str, Any],
         ("t5", {"precompiled_charsmap": "x"}, "not an array of bytes"),
         ("t5", {"precompiled_charsmap": np.arange(3, dtype=np.uint8)}, "precompiled_charsmap is damaged"),
         ("t5", {"precompiled_charsmap": np.full(900, 255, np.uint8)}, "precompiled_charsmap is damaged"),
-        ("t5", {"tokens": [chr(97 + i) + "x" * 16_000 for i in range(8)]}, "tokens are too long"),
+        ("t5", {"tokens": ["x" * 1025], "token_type": None}, "tokens are too long: one has 1025 characters"),
+        (
+            "t5",
+            {"tokens": [f"{i:04}" + "x" * 1000 for i in range(600)], "token_type": None},
+            "tokens are too long: their beginnings",
+        ),
     ],
 )
 def test_damaged_vocabularies(kind: str, changes: dict[str, Any], message: str) -> None:
