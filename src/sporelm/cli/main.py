@@ -6,6 +6,7 @@ Nothing heavy is imported here, so that `spore --help` is instant.
 
 import os
 import sys
+from errno import ENOSPC
 from importlib import import_module
 from typing import Protocol, cast
 
@@ -47,6 +48,8 @@ class Command(Protocol):
 def main(argv: list[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     words = sys.argv[1:] if argv is None else argv
+    if sys.stdout is None or sys.stderr is None:  # as `>&-` leaves them
+        return fail("standard output or standard error is closed: there is nowhere to print to", words)
     try:
         code = dispatch(words)
         sys.stdout.flush()
@@ -61,7 +64,8 @@ def main(argv: list[str] | None = None) -> int:
         return fail("out of memory: try a smaller --max-context or a smaller model", words)
     except OSError as error:
         where = f" {error.filename!r:.200}:" if error.filename else ""
-        return fail(f"{where} {error.strerror or error}".strip(), words)
+        remedy = " (free some, or move the caches and the store: docs/settings.md)" if error.errno == ENOSPC else ""
+        return fail(f"{where} {error.strerror or error}{remedy}".strip(), words)
     except SystemExit:
         raise
     except BaseException as error:  # a panic of a library is no Exception
@@ -117,7 +121,8 @@ def fail(message: str, words: list[str]) -> int:
         import traceback
 
         traceback.print_exc()
-    sys.stderr.write(f"spore: {' '.join(message.split())}\n")
+    if sys.stderr is not None:
+        sys.stderr.write(f"spore: {' '.join(message.split())}\n")
     return 1
 
 
