@@ -140,3 +140,14 @@ def test_a_closed_stdout_is_one_line() -> None:
     done = subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 1
     assert done.stderr == "spore: standard output or standard error is closed: there is nowhere to print to\n"
+
+
+def test_tokenize_takes_a_folder_without_a_model(spore: Spore, tmp_path: Path) -> None:
+    from tokenizers import Tokenizer, models
+
+    folder = tmp_path / "only a tokenizer"
+    folder.mkdir()
+    Tokenizer(models.BPE({"a": 0, "b": 1, "ab": 2}, [("a", "b")])).save(str(folder / "tokenizer.json"))
+    done = spore("tokenize", str(folder), "abb", "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["ids"] == [2, 1]

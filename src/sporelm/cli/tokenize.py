@@ -2,10 +2,13 @@
 
 import argparse
 import json
+from pathlib import Path
 
 from sporelm.cli import options
 from sporelm.cli.parser import Parser
 from sporelm.cli.run import read_text
+
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model")
 
 
 def parser() -> Parser:
@@ -28,8 +31,12 @@ def run(args: argparse.Namespace) -> None:
     from sporelm.weights import store
 
     text = read_text("-") if args.text == "-" else args.text
-    with ProgressLine() as progress:
-        tokenizer = load_tokenizer(store.resolve(args.model, progress))
+    folder = Path(args.model)
+    if any((folder / name).is_file() for name in TOKENIZER_FILES):  # it may hold no model
+        tokenizer = load_tokenizer(folder)
+    else:
+        with ProgressLine() as progress:
+            tokenizer = load_tokenizer(store.resolve(args.model, progress))
     ids = tokenizer.encode(text)
     pieces = [tokenizer.id_to_piece(token) for token in ids]
     if args.json:
