@@ -53,7 +53,7 @@ def test_every_op_has_cases_on_every_target() -> None:
 def test_every_format_has_cases_on_every_target(op: str) -> None:
     """In every regime: one token, few, many."""
     names = [case.name for case in CASES if case.op == op and case.common and not case.rare]
-    for form in FORMATS:
+    for form in FORMAT_NAMES:
         mine = [name for name in names if name.split()[0] == form]
         assert mine, f"{op} has no case of {form}"
         if op != "embedding":
