@@ -26,9 +26,7 @@ def add_model(parser: argparse.ArgumentParser) -> None:
 
 def add_engine(parser: argparse.ArgumentParser) -> None:
     """Where and how the model runs."""
-    parser.add_argument(
-        "--backend", metavar="NAME", help="cpu, torch or reference; default: cpu (SPORE_BACKEND)"
-    )
+    parser.add_argument("--backend", metavar="NAME", help="cpu, torch or reference; default: cpu (SPORE_BACKEND)")
     parser.add_argument("--device", metavar="D", default="cpu", help="device of the back-end; default: cpu")
     parser.add_argument("--threads", type=int, metavar="N", help="default: the cores that affinity and cgroup leave")
     parser.add_argument("--eager", action="store_true", help="run op by op, without a plan")
