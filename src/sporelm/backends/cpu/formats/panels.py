@@ -1,9 +1,9 @@
 """What the kernels ask of a format."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from sporelm.backends.cpu.jit import Builder, Val, i8, vec
+from sporelm.backends.cpu.jit import Builder, Val, f32, i8, nbytes, vec
 from sporelm.backends.cpu.targets.target import Target
 
 Vector = Callable[[], Val]
@@ -47,18 +47,29 @@ class Panels:
 
 
 class FloatPanels(Panels):
-    """Formats that are multiplied in f32: k-major, one vector of rows a column."""
+    """Formats that are multiplied in f32: [width][lanes] of `element`, one vector of rows a column."""
 
     family = "float"
-    element = 4
+    element: Any = f32  # the type that lies in memory
 
     @property
     def group_bytes(self) -> int:
-        return self.element * self.lanes
+        return nbytes(self.element) * self.lanes
+
+    def widened(self, k: Builder, stored: Val) -> Val:
+        """What lies in memory as f32, a scalar or a vector."""
+        raise AttributeError(f"{type(self).__name__} must say how its values become f32")
+
+    def pack_group(self, k: Builder, rows: list[Val], present: list[Val], group: Val, target: Val, width: Val) -> None:
+        k.store(gather(k, self.element, rows, present, group * nbytes(self.element)), target)
+
+    def row_values(self, k: Builder, panel: Val, lane: Val, group: Val) -> list[Val]:
+        place = group * self.group_bytes + lane * nbytes(self.element)
+        return [self.widened(k, k.load(self.element, panel, place))]
 
     def column(self, k: Builder, panel: Val, offset: int | Val = 0) -> Val:
         """f32 vector: one column of the panel's rows, at a byte offset."""
-        raise AttributeError(f"{type(self).__name__} must say how a column is read")
+        return self.widened(k, k.load(vec(self.element, self.lanes), panel, offset))
 
 
 class Block(NamedTuple):

@@ -4,7 +4,7 @@ from sporelm.backends.cpu.jit.builder import Builder
 from sporelm.backends.cpu.jit.compiler import Compiler
 from sporelm.backends.cpu.jit.emission import assembly_for, object_for
 from sporelm.backends.cpu.jit.kernel import Field, Kernel
-from sporelm.backends.cpu.jit.values import Val, Var, f16, f32, i8, i16, i32, i64, vec
+from sporelm.backends.cpu.jit.values import Val, Var, f16, f32, i8, i16, i32, i64, nbytes, vec
 
 __all__ = [
     "Builder",
@@ -20,6 +20,7 @@ __all__ = [
     "i16",
     "i32",
     "i64",
+    "nbytes",
     "object_for",
     "vec",
 ]

@@ -6,6 +6,7 @@
 from functools import partial
 from typing import Any
 
+from sporelm.backends.cpu.formats.f32 import F32Panels
 from sporelm.backends.cpu.formats.panels import Block, BlockPanels, FloatPanels, SuperBlock, SuperPanels
 from sporelm.backends.cpu.formats.records import RECORD, SUPER_RECORD
 from sporelm.backends.cpu.jit import Builder, Val
@@ -64,7 +65,7 @@ class Columns(_Chunk):
         add_columns(k, _Widened(self.kind.target, self.row), held, panels, rows, count)
 
 
-class _Widened(FloatPanels):
+class _Widened(F32Panels):
     """Panels of a chunk that was widened to f32, all panels of a column side by side."""
 
     def __init__(self, target: Any, row: int) -> None:
@@ -74,9 +75,6 @@ class _Widened(FloatPanels):
     @property
     def group_bytes(self) -> int:
         return self.row
-
-    def column(self, k: Builder, panel: Val, offset: int | Val = 0) -> Val:
-        return k.load(k.vf, panel, offset)
 
 
 class Blocks(_Chunk):
