@@ -27,13 +27,7 @@ def parser() -> Parser:
     )
     made.add_argument("first", metavar="FIRST", help=gguf_inputs.FILE_HELP)
     made.add_argument("second", metavar="SECOND", help="what it is compared with")
-    note = gguf_inputs.PATTERN_NOTE
-    made.add_argument(
-        "-m", "--filter-meta", action="append", default=[], metavar="GLOB", help=f"only metadata like this: {note}"
-    )
-    made.add_argument(
-        "-t", "--filter-tensor", action="append", default=[], metavar="GLOB", help=f"only tensors like this: {note}"
-    )
+    gguf_inputs.add_filters(made)
     made.add_argument(
         "--distance", action="store_true", help="largest and rms distance and cosine of the values that differ"
     )

@@ -27,6 +27,13 @@ def add_color(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
+def add_filters(parser: argparse.ArgumentParser) -> None:
+    for short, option, what in (("-m", "--filter-meta", "metadata"), ("-t", "--filter-tensor", "tensors")):
+        parser.add_argument(
+            short, option, action="append", default=[], metavar="GLOB", help=f"only {what} like this: {PATTERN_NOTE}"
+        )
+
+
 def each_model(words: Sequence[str], work: Callable[[Path], bool]) -> int:
     """Do `work` for every model that the words stand for, and say in one line why one fails. Exit code: 0 if all
     returned True, else 1."""

@@ -26,13 +26,7 @@ def parser() -> Parser:
         ],
     )
     gguf_inputs.add_files(made)
-    note = gguf_inputs.PATTERN_NOTE
-    made.add_argument(
-        "-m", "--filter-meta", action="append", default=[], metavar="GLOB", help=f"only metadata like this: {note}"
-    )
-    made.add_argument(
-        "-t", "--filter-tensor", action="append", default=[], metavar="GLOB", help=f"only tensors like this: {note}"
-    )
+    gguf_inputs.add_filters(made)
     made.add_argument(
         "-n",
         "--array-detail",

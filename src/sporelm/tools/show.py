@@ -1,6 +1,5 @@
 """What a model file holds: header, metadata, tensors, and sums over them. Only what is asked for is decoded."""
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,12 +7,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sporelm.errors import ModelFileError
 from sporelm.tools.file_types import FILE_TYPES
 from sporelm.tools.sources import Source, TensorEntry, matching
 from sporelm.weights.gguf import GgufFile, StringArray
-
-LONGEST_CONFIG = 1 << 24  # bytes of a config.json
+from sporelm.weights.json_object import read_object
 
 
 class MetaEntry(NamedTuple):
@@ -182,14 +179,4 @@ def _note(key: str, value: Any) -> str:
 def _config(folder: Path) -> dict[str, Any]:
     """The config.json of a folder; empty without one."""
     path = folder / "config.json"
-    if not folder.is_dir() or not path.is_file():
-        return {}
-    try:
-        if path.stat().st_size > LONGEST_CONFIG:
-            raise ModelFileError(f"{path} has {path.stat().st_size} bytes; the limit is {LONGEST_CONFIG}")
-        values = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError, RecursionError) as reason:
-        raise ModelFileError(f"{path} is not readable JSON: {str(reason)[:120]}") from None
-    if not isinstance(values, dict):
-        raise ModelFileError(f"{path} must hold a JSON object, it holds a {type(values).__name__}")
-    return values
+    return read_object(path) if path.is_file() else {}

@@ -12,12 +12,12 @@ from sporelm.errors import RequestError
 from sporelm.tools.show import jsonable
 from sporelm.tools.sources import Source
 from sporelm.tools.values import TensorValues
+from sporelm.weights.progress import Progress, counted
 from sporelm.weights.resident import drop_pages
 
 PERCENTILES = (0.1, 1.0, 5.0, 25.0, 50.0, 75.0, 95.0, 99.0, 99.9)
 MOST_BINS = 1000
 HALVES = 1 << 16  # a float32 is looked at as two halves of 16 bits
-Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def statistics(
     if not 1 <= bins <= MOST_BINS:
         raise RequestError(f"bins is {bins}: it must be from 1 to {MOST_BINS}")
     values, moments = TensorValues(source, name), _Moments()
-    report = _reporter(progress, values.size)
+    report = counted(progress, "reading", 2 * values.size)
     upper = np.zeros(HALVES, np.int64)
     for chunk in values.chunks():
         upper += np.bincount(_ordered(moments.add(chunk)) >> 16, minlength=HALVES)
@@ -163,18 +163,6 @@ def _from_order(number: int) -> float:
     """The float32 that `_ordered` made this number of."""
     bits = number & 0x7FFFFFFF if number >> 31 else ~number & 0xFFFFFFFF
     return float(np.array(bits, np.uint32).view(np.float32)) + 0.0  # + 0.0: no negative zero
-
-
-def _reporter(progress: Progress | None, size: int) -> Callable[[int], None]:
-    done = 0
-
-    def report(more: int) -> None:
-        nonlocal done
-        done += more
-        if progress:
-            progress("reading", done, 2 * size)
-
-    return report
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,7 @@ from fnmatch import fnmatchcase
 from glob import glob, has_magic
 from math import prod
 from pathlib import Path
-from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +14,7 @@ from numpy.typing import NDArray
 from sporelm.errors import ModelFileError, ModelNotFound
 from sporelm.weights.gguf import GgufFile, open_gguf
 from sporelm.weights.gguf.limits import MAGIC
-from sporelm.weights.mapped import byte_array, map_file
+from sporelm.weights.mapped import Closing, byte_array, map_file
 from sporelm.weights.safetensors import SafetensorsFiles, open_safetensors
 
 _SPLIT = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf", re.DOTALL)
@@ -37,7 +36,7 @@ class TensorEntry(NamedTuple):
         return prod(self.shape)
 
 
-class Source:
+class Source(Closing):
     """An open model: a GGUF file, all its splits, a safetensors file, or a Hugging Face folder of them.
 
     kind       "gguf" or "safetensors"
@@ -92,14 +91,6 @@ class Source:
     def close(self) -> None:
         self.files.close()
         self._mapped.clear()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def open_source(path: Path) -> Source:

@@ -1,7 +1,7 @@
 """Everything that can be checked of a model file without running it; all findings, not only the first."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,10 +17,10 @@ from sporelm.tools.sources import Source, is_safetensors, open_source
 from sporelm.tools.structure import survey
 from sporelm.tools.values import TensorValues
 from sporelm.weights.mapped import map_file
+from sporelm.weights.progress import Progress, counted
 from sporelm.weights.resident import drop_pages
 
 _SPLIT = re.compile(r"(?P<stem>.+)-\d{5}-of-(?P<count>\d{5})\.gguf", re.DOTALL)
-Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def verify(
         return Report(path, 0, tuple(findings), {})
     with source:
         size = sum(entry.nbytes for entry in source.tensors.values())
-        report = _counter(progress, size * values + (size + source.nbytes) * (hashes or wanted is not None))
+        report = counted(progress, "checking", size * values + (size + source.nbytes) * (hashes or wanted is not None))
         if source.kind == "gguf":
             findings += metadata_findings(source)
         findings += architecture_findings(source)
@@ -127,15 +127,3 @@ def value_findings(source: Source, name: str) -> Iterator[Finding]:
         yield Finding(ERROR, "values", name, what + scales)
     elif is_zero and len(values.entry.shape) > 1 and values.size:
         yield Finding(WARNING, "values", name, f"all {values.size} values are zero")
-
-
-def _counter(progress: Progress | None, total: int) -> Callable[[int], None]:
-    done = 0
-
-    def report(more: int) -> None:
-        nonlocal done
-        done += more
-        if progress:
-            progress("checking", done, total)
-
-    return report

@@ -1,24 +1,24 @@
 """From a model's files to the tensors that a back-end computes with: all of them, no other, each checked."""
 
-import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from threading import Lock
 
 import numpy as np
 
 from sporelm.backends.backend import Backend, Progress
-from sporelm.errors import MemoryShortage, ModelFileError, ModelNotFound
+from sporelm.errors import MemoryShortage, ModelFileError
 from sporelm.quant import BF16, F32, QuantFormat, format_of
 from sporelm.tensor.tensor import Tensor
 from sporelm.weights.config import MOST_HEAD_DIM, ModelConfig, config_from_gguf, config_from_hf
 from sporelm.weights.gguf import GgufFile, open_gguf
+from sporelm.weights.json_object import read_object
 from sporelm.weights.names import GGUF, HF, Kind, Param, ignorable, listed, stored_name
+from sporelm.weights.progress import counted
 from sporelm.weights.resident import available_bytes, drop_pages
 from sporelm.weights.rope_fields import FACTOR_TENSORS
 from sporelm.weights.safetensors import SafetensorsFiles, open_safetensors
@@ -26,7 +26,6 @@ from sporelm.weights.stored import StoredTensor
 
 # Architectures whose GGUF files hold the rows of query and key in the order of adjacent pairs (llama.cpp's converter).
 PAIRED_ROWS = ("llama",)
-LONGEST_CONFIG = 1 << 24  # bytes of a config.json
 MOST_THREADS = 8  # packing is bound by memory; more threads only hold more of the file at once
 CHECKED_VALUES = 1 << 18  # values looked at together, which bounds the temporaries
 # Formats whose words of two bytes are floats; those of four in F32.
@@ -56,7 +55,7 @@ def open_model(path: str | Path) -> ModelSource:
     """
     place = Path(path)
     if place.is_dir():
-        values = _read_json(place / "config.json")
+        values = read_object(place / "config.json")
         files = open_safetensors(place)
         return ModelSource("hf", place, files, config_from_hf(values, str(place / "config.json"), _main_format(files)))
     gguf = open_gguf(place)
@@ -86,7 +85,7 @@ def load_parameters(
     most = max(1, min(threads or os.cpu_count() or 1, MOST_THREADS))
     workers = _affordable(source, params, names, backend, dequantize, most)
     total = sum(source.files.tensors[name].nbytes for name in names.values())
-    report = _counter(progress, total)
+    report = counted(progress, "load", total)
 
     def load(param: Param) -> Tensor:
         stored = source.files.tensor(names[param.name])
@@ -254,35 +253,6 @@ def _main_format(files: GgufFile | SafetensorsFiles) -> str:
         if len(info.shape) == 2:
             counts[info.type_name] = counts.get(info.type_name, 0) + info.shape[0] * info.shape[1]
     return max(counts, key=lambda name: counts[name], default="F32")
-
-
-def _read_json(path: Path) -> dict[str, object]:
-    """The object in a JSON file. Raises ModelNotFound without the file, ModelFileError for anything but an object."""
-    if not path.is_file():
-        raise ModelNotFound(f"{path} does not exist; a Hugging Face folder has one")
-    try:
-        if path.stat().st_size > LONGEST_CONFIG:
-            raise ModelFileError(f"{path} has {path.stat().st_size} bytes; the limit is {LONGEST_CONFIG}")
-        values = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError, RecursionError) as reason:
-        raise ModelFileError(f"{path} is not readable JSON: {reason}") from None
-    if not isinstance(values, dict):
-        raise ModelFileError(f"{path} must hold a JSON object, it holds a {type(values).__name__}")
-    return values
-
-
-def _counter(progress: Progress | None, total: int) -> Callable[[int], None]:
-    """A function that adds up bytes from several threads and reports the sum."""
-    lock, done = Lock(), 0
-
-    def add(nbytes: int) -> None:
-        nonlocal done
-        with lock:
-            done += nbytes
-            if progress:
-                progress("load", done, total)
-
-    return add
 
 
 @contextmanager

@@ -2,6 +2,8 @@
 
 import mmap
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,3 +33,18 @@ def map_file(path: Path) -> memoryview:
 def byte_array(data: memoryview, start: int, nbytes: int) -> NDArray[np.uint8]:
     """nbytes of mapped bytes from `start`, as a view."""
     return np.frombuffer(data, np.uint8)[start : start + nbytes]
+
+
+class Closing:
+    """Files that a `with` block closes at its end."""
+
+    def close(self) -> None:
+        """Let go of the files."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

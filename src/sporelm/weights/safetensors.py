@@ -11,12 +11,12 @@ from itertools import pairwise
 from math import prod
 from os import PathLike
 from pathlib import Path
-from types import MappingProxyType, TracebackType
-from typing import Any, NamedTuple, Self, TypeGuard
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeGuard
 
 from sporelm.errors import ModelFileError, ModelNotFound, UnsupportedModel
 from sporelm.quant import FORMATS, format_of
-from sporelm.weights.mapped import byte_array, map_file
+from sporelm.weights.mapped import Closing, byte_array, map_file
 from sporelm.weights.messages import no_such_tensor, shown
 from sporelm.weights.stored import StoredTensor
 
@@ -63,7 +63,7 @@ class SafetensorInfo(NamedTuple):
     part: int = 0
 
 
-class SafetensorsFiles:
+class SafetensorsFiles(Closing):
     """An open model: one safetensors file, or all shards of a folder.
 
     path       what was opened; `paths` are the files
@@ -108,14 +108,6 @@ class SafetensorsFiles:
     def close(self) -> None:
         """Let go of the files; each is unmapped when the last tensor that looks at it is gone."""
         self._data = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"SafetensorsFiles({str(self.path)!r}, {len(self.paths)} files, {len(self.tensors)} tensors)"

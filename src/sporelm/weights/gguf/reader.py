@@ -3,21 +3,21 @@
 from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
-from types import MappingProxyType, TracebackType
-from typing import Any, Self
+from types import MappingProxyType
+from typing import Any
 
 from sporelm.errors import ModelFileError
 from sporelm.quant import format_of
 from sporelm.weights.gguf.header import GgufTensorInfo, Header, read_header
 from sporelm.weights.gguf.splits import check_split, check_tensor_total, other_splits
-from sporelm.weights.mapped import byte_array, map_file
+from sporelm.weights.mapped import Closing, byte_array, map_file
 from sporelm.weights.messages import no_such_tensor, shown
 from sporelm.weights.stored import StoredTensor
 
 __all__ = ["GgufFile", "GgufTensorInfo", "open_gguf"]
 
 
-class GgufFile:
+class GgufFile(Closing):
     """An open model: one file, or all the files of a split model.
 
     path         the file that was opened; `paths` are all of them
@@ -73,14 +73,6 @@ class GgufFile:
     def close(self) -> None:
         """Let go of the files; each is unmapped when the last tensor or string array that looks at it is gone."""
         self._data = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"GgufFile({str(self.path)!r}, {len(self.metadata)} keys, {len(self.tensors)} tensors)"

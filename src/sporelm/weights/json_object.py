@@ -1,0 +1,27 @@
+"""Reading the JSON objects of Hugging Face folders: small, whole, and of nobody we trust."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from sporelm.errors import ModelFileError, ModelNotFound
+
+LONGEST_CONFIG = 1 << 24  # bytes of a config.json
+
+
+def read_object(path: Path, longest: int = LONGEST_CONFIG) -> dict[str, Any]:
+    """The object in a JSON file of at most `longest` bytes.
+
+    Raises ModelNotFound without the file, ModelFileError for anything but an object.
+    """
+    if not path.is_file():
+        raise ModelNotFound(f"{path} does not exist; a Hugging Face folder has one")
+    try:
+        if path.stat().st_size > longest:
+            raise ModelFileError(f"{path} has {path.stat().st_size} bytes; the limit is {longest}")
+        values = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError, RecursionError) as reason:
+        raise ModelFileError(f"{path} is not readable JSON: {str(reason)[:120]}") from None
+    if not isinstance(values, dict):
+        raise ModelFileError(f"{path} must hold a JSON object, it holds a {type(values).__name__}")
+    return values
