@@ -244,6 +244,17 @@ def test_dot_pairs_multiplies_halves_of_words(compiler: Compiler) -> None:
     assert np.array_equal(found, arrays[0] + (left * right).sum(axis=1).astype(np.int32))
 
 
+@pytest.mark.parametrize("scalar", [False, True])
+def test_lookup_picks_bytes_of_a_table(compiler: Compiler, scalar: bool) -> None:
+    """Vectors by the target's instruction, other sizes by arithmetic; bytes with and without a sign."""
+    table = [-128, 127, 0, 255, 1, -1, 128, 77, 0, -99, 200, 2, 3, 4, 5, 6]
+    indices = random.integers(0, 16, (100, 4)).astype(np.uint8)
+    found = apply(
+        compiler, lambda k, a: k.target.lookup(k, table, a), indices.view(np.int32)[:, 0], out="int32", scalar=scalar
+    )
+    assert np.array_equal(found.view(np.uint8).reshape(-1, 4), np.array(table).astype(np.uint8)[indices])
+
+
 def test_loops_and_variables(compiler: Compiler) -> None:
     """Sum of i * j over i in range(start, stop, step), j in range(i): nested loops that may not turn at all."""
 

@@ -4,7 +4,7 @@ A Python `for` and a Python list unroll, which makes register tiles; `with k.ran
 """
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import llvmlite
@@ -54,6 +54,10 @@ class Builder:
         if isinstance(kind, ir.VectorType):
             return Val(self, ir.Constant(kind, [ir.Constant(element, number)] * kind.count))
         return Val(self, ir.Constant(kind, number))
+
+    def constants(self, element: Any, values: Sequence[Number]) -> Val:
+        """A constant vector of these numbers."""
+        return Val(self, ir.Constant(vec(element, len(values)), [ir.Constant(element, value) for value in values]))
 
     def iota(self, kind: Any) -> Val:
         """0, 1, 2, ... in the lanes of an integer vector type."""

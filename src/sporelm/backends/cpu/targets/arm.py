@@ -3,13 +3,14 @@
 Weights keep their signs. Activations lie between -127 and 127, as kernels/quantize.py rounds them.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from llvmlite import ir
 
 from sporelm.backends.cpu.jit.builder import Builder
 from sporelm.backends.cpu.jit.values import Val, f16, f32, i8, i16, i32, i64, vec
-from sporelm.backends.cpu.targets.target import Target, Totals, Words, widened
+from sporelm.backends.cpu.targets.target import Target, Totals, Words, byte_table, bytes_of, widened
 from sporelm.backends.cpu.tiles import Tiles, tiles_of
 
 BYTES, HALVES, WORDS, PAIRS = vec(i8, 16), vec(i16, 8), vec(i32, 4), vec(i64, 2)
@@ -57,6 +58,13 @@ class Neon(Target):
             a, b = (k.shuffle(side.bits(HALVES), side.bits(HALVES), lanes).sext(WORDS) for side in (left, right))
             products.append(a * b)
         return total + k.intrinsic("llvm.aarch64.neon.addp.v4i32", WORDS, *products)
+
+    def lookup(self, k: Builder, table: Sequence[int], indices: Val) -> Val:
+        places = indices.bits(bytes_of(indices))
+        if places.type != BYTES:
+            return super().lookup(k, table, indices)
+        found = k.intrinsic("llvm.aarch64.neon.tbl1.v16i8", BYTES, byte_table(k, table, 1), places)
+        return found.bits(indices.type)
 
     def from_half(self, k: Builder, halves: Val) -> Val:
         return Val(k, k.ir.fpext(halves.bits(widened(halves.type, f16)).raw, widened(halves.type, f32)))

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sporelm.backends.cpu.jit.builder import Builder
-from sporelm.backends.cpu.jit.values import Val, f32, i16, i32, vec
+from sporelm.backends.cpu.jit.values import Val, f32, i8, i16, i32, nbytes, vec
 from sporelm.backends.cpu.tiles import Tiles, tiles_of
 
 SIGNED = 128  # as the greatest magnitude of weight bytes: they are signed
@@ -70,6 +70,15 @@ class Target:
             total = total + a * b
         return total
 
+    def lookup(self, k: Builder, table: Sequence[int], indices: Val) -> Val:
+        """The byte of `table`, of 16 from -128 to 255, at each byte of `indices`, 0 to 15; of any vector's type."""
+        places = indices.bits(bytes_of(indices))
+        found = k.const(places.type, 0)
+        for number, byte in enumerate(table):
+            if byte:
+                found = found | (places.equals(number).sext(places.type) & signed_byte(byte))
+        return found.bits(indices.type)
+
     def from_half(self, k: Builder, halves: Val) -> Val:
         """f16 bits (i16, scalar or vector) to f32, exactly, by integer arithmetic."""
         wide, real = widened(halves.type, i32), widened(halves.type, f32)
@@ -99,3 +108,18 @@ class Target:
 def widened(kind: Any, element: Any) -> Any:
     """`kind` with another element type."""
     return vec(element, kind.count) if hasattr(kind, "count") else element
+
+
+def bytes_of(value: Val) -> Any:
+    """The type of a value's bytes, as a vector."""
+    return vec(i8, nbytes(value.type))
+
+
+def signed_byte(byte: int) -> int:
+    """A byte from -128 to 255 as LLVM writes it."""
+    return byte - 256 if byte > 127 else byte
+
+
+def byte_table(k: Builder, table: Sequence[int], repeats: int) -> Val:
+    """16 bytes from -128 to 255, `repeats` times, as a constant vector."""
+    return k.constants(i8, [signed_byte(byte) for byte in table] * repeats)

@@ -1,12 +1,13 @@
 """x86 CPUs (Intel SDM vol. 2): AVX-512 VNNI, AVX-VNNI, AVX2, and the portable target with x86's pause."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from llvmlite import ir
 
 from sporelm.backends.cpu.jit.builder import Builder
 from sporelm.backends.cpu.jit.values import Val, f16, f32, i8, i16, vec
-from sporelm.backends.cpu.targets.target import SIGNED, Target, Totals, Words, widened
+from sporelm.backends.cpu.targets.target import SIGNED, Target, Totals, Words, byte_table, bytes_of, widened
 from sporelm.backends.cpu.tiles import Tiles, tiles_of
 
 
@@ -66,6 +67,14 @@ class Avx2(GenericX86):
     def dot_pairs(self, k: Builder, total: Val, left: Val, right: Val) -> Val:
         halves = vec(i16, 2 * self.lanes)
         return total + k.intrinsic("llvm.x86.avx2.pmadd.wd", k.vi, left.bits(halves), right.bits(halves))
+
+    def lookup(self, k: Builder, table: Sequence[int], indices: Val) -> Val:
+        """VPSHUFB picks within 128 bits; in each of them lies the table."""
+        places = indices.bits(bytes_of(indices))
+        name = {32: "llvm.x86.avx2.pshuf.b", 64: "llvm.x86.avx512.pshuf.b.512"}.get(places.type.count)
+        if name is None:
+            return super().lookup(k, table, indices)
+        return k.intrinsic(name, places.type, byte_table(k, table, places.type.count // 16), places).bits(indices.type)
 
     def from_half(self, k: Builder, halves: Val) -> Val:
         return Val(k, k.ir.fpext(halves.bits(widened(halves.type, f16)).raw, widened(halves.type, f32)))
