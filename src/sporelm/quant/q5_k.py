@@ -7,15 +7,17 @@ from sporelm.quant.format import QuantFormat
 from sporelm.quant.packing import (
     join_bit_planes,
     join_nibbles,
-    join_scales,
     split_bit_planes,
     split_nibbles,
     to_halves,
 )
+from sporelm.quant.search import Tries
 from sporelm.quant.superblocks import apply_scales, round_in_groups
 
 
-class Q5_K(QuantFormat, ggml_id=13, values=256, nbytes=176, activation="int8/256", words=((0, 2), (2, 2))):
+class Q5_K(
+    QuantFormat, ggml_id=13, values=256, nbytes=176, activation="int8/256", words=((0, 2), (2, 2)), weighted=True
+):
     """[float16 scale][float16 minimum][12 bytes: 6-bit scales and minimums][32 bytes: fifth bits][128 bytes].
 
     value = (fifth bit * 16 + nibble) * (scale * group scale) - minimum * group minimum, in eight groups of 32. Bit g
@@ -28,9 +30,8 @@ class Q5_K(QuantFormat, ggml_id=13, values=256, nbytes=176, activation="int8/256
         return apply_scales(blocks, split_nibbles(blocks[:, 48:], 32) | fifth)
 
     @staticmethod
-    def quantize(values: NDArray[np.float32]) -> NDArray[np.uint8]:
-        rounded = round_in_groups(values, levels=31, first=-0.5, steps=16)
-        scales = join_scales(rounded.scales, rounded.minimums)
+    def quantize(values: NDArray[np.float32], weights: NDArray[np.float32] | None = None) -> NDArray[np.uint8]:
+        rounded = round_in_groups(values, weights, levels=31, tries=Tries(-0.5, 0.1, 16))
         fifth = join_bit_planes(rounded.integers >> np.uint8(4))
         nibbles = join_nibbles(rounded.integers, 32)
-        return np.concatenate([to_halves(rounded.factors), scales, fifth, nibbles], axis=1)
+        return np.concatenate([to_halves(rounded.factors), rounded.scales, fifth, nibbles], axis=1)

@@ -8,7 +8,7 @@ from sporelm.quant.packing import join_bit_pairs, join_nibbles, read_halves, spl
 from sporelm.quant.superblocks import round_in_signed_groups
 
 
-class Q6_K(QuantFormat, ggml_id=14, values=256, nbytes=210, activation="int8/256", words=((208, 2),)):
+class Q6_K(QuantFormat, ggml_id=14, values=256, nbytes=210, activation="int8/256", words=((208, 2),), weighted=True):
     """[128 bytes: low nibbles][64 bytes: upper bit pairs][16 int8: scales of groups of 16][float16 scale].
 
     value = (pair * 16 + nibble - 32) * (scale * group scale). Of each 64 of the 128 bytes the low nibbles are 64
@@ -25,8 +25,8 @@ class Q6_K(QuantFormat, ggml_id=14, values=256, nbytes=210, activation="int8/256
             return (signed.astype(np.float32) * steps[:, :, None]).reshape(-1, 256)
 
     @staticmethod
-    def quantize(values: NDArray[np.float32]) -> NDArray[np.uint8]:
-        factors, scales, integers = round_in_signed_groups(values)
+    def quantize(values: NDArray[np.float32], weights: NDArray[np.float32] | None = None) -> NDArray[np.uint8]:
+        factors, scales, integers = round_in_signed_groups(values, weights)
         upper = join_bit_pairs(integers >> np.uint8(4))
         parts = [join_nibbles(integers, 64), upper, scales.view(np.uint8), to_halves(factors)]
         return np.concatenate(parts, axis=1)

@@ -40,18 +40,35 @@ def nearest_int(numbers: Floats) -> NDArray[np.int32]:
     return (bits & np.int32(0x007F_FFFF)) - np.int32(0x0040_0000)
 
 
-def search_above_minimum(x: Floats, levels: int, first: float, steps: int, by_magnitude: bool = False) -> AboveMinimum:
-    """The scale and minimum of each group for integers 0 to `levels`: float32 [size, groups].
+class Tries(NamedTuple):
+    """The inverse scales tried: (levels + first + delta * step) / span for each step."""
 
-    The start is the span from the minimum (0 if all are positive) to the maximum. Then `steps` inverse scales
-    (levels + first + 0.1 * step) / span are tried: integers are rounded with each, scale and minimum fitted to them by
-    least squares, and kept, also as the minimum of the next spans, if the squared error is smaller. Values weigh their
-    magnitude plus the group's root mean square; `by_magnitude` they weigh their magnitude, and an error's counts.
+    first: float
+    delta: float
+    steps: int
+
+
+FINE = Tries(-0.9, 0.05, 37)  # ggml's with an importance matrix
+
+
+def own_weights(x: Floats) -> Floats:
+    """How much values weigh without importance: their magnitude plus their group's root mean square.
+
+    float32 [size, groups] -> the same.
+    """
+    return np.abs(x) + np.sqrt(np.add.reduce(x * x, axis=0) / np.float32(len(x)))
+
+
+def search_above_minimum(
+    x: Floats, weights: Floats, levels: int, tries: Tries, by_magnitude: bool = False
+) -> AboveMinimum:
+    """The scale and minimum of each group for integers 0 to `levels`: values and weights float32 [size, groups].
+
+    The start is the span from the minimum (0 if all are positive) to the maximum. Then the inverse scales of `tries`
+    are tried: integers are rounded with each, scale and minimum fitted to them by least squares, and kept, also as the
+    minimum of the next spans, if the weighted squared error is smaller (`by_magnitude`: the weighted magnitude of it).
     """
     top, highest = np.float32(levels), x.max(axis=0)
-    weights = np.abs(x)
-    if not by_magnitude:
-        weights += np.sqrt(np.add.reduce(x * x, axis=0) / np.float32(len(x)))
     error_of = _absolute_error if by_magnitude else _squared_error
     sum_w, sum_x = np.add.reduce(weights, axis=0), np.add.reduce(weights * x, axis=0)
     integers, scratch = np.empty_like(x), np.empty_like(x)
@@ -62,8 +79,8 @@ def search_above_minimum(x: Floats, levels: int, first: float, steps: int, by_ma
     scale, best_inverse, base = np.reciprocal(inverse), inverse, minimum.copy()
     best_error = error_of(x, weights, integers, scale, minimum, scratch)
     scale[constant] = 0  # and so it stays, for the determinants are 0
-    for step in range(steps):
-        factor = np.float32(first) + TENTH * np.float32(step) + top
+    for step in range(tries.steps):
+        factor = np.float32(tries.first) + np.float32(tries.delta) * np.float32(step) + top
         inverse = np.divide(factor, np.where(constant, np.float32(1), highest - minimum))
         _round_above(x, minimum, inverse, top, integers)
         np.multiply(weights, integers, out=scratch)
@@ -118,67 +135,51 @@ def _absolute_error(
     return np.add.reduce(out, axis=0)
 
 
-def search_around_zero(x: Floats, half: int) -> AroundZero:
-    """The scale of each group for integers -half to half - 1: float32 [size, groups].
+def search_around_zero(x: Floats, half: int, weights: Floats | None = None) -> AroundZero:
+    """The scale of each group for integers -half to half - 1: values and weights float32 [size, groups].
 
     Inverse scales -(half + 0.1 * step) / (value of largest magnitude) are tried, step 0 first, then -9 to 9: integers
     are rounded with each, the scale fitted to them by least squares, and kept if it explains more. Values weigh their
-    square.
+    square if no weights are given. Numbers that are not finite count as integer 0.
     """
-    groups = x.shape[1]
-    largest = x[np.abs(x).argmax(axis=0), np.arange(groups)]
+    largest = largest_magnitude(x)
     is_zero = np.abs(largest) < ALL_ZERO
-    weights = x * x
+    weights = x * x if weights is None else weights
     weighted = weights * x
     integers, scratch = np.empty_like(x), np.empty_like(x)
-    scale = best = best_inverse = np.zeros(groups, np.float32)
+    low, high, doubtful = np.float32(-half), np.float32(half - 1), not np.isfinite(x).all()
+    scale = best = best_inverse = np.zeros(x.shape[1], np.float32)
     for step in (0, *range(-9, 0), *range(1, 10)):
         inverse = -(np.float32(half) + TENTH * np.float32(step)) / largest
         np.multiply(x, inverse, out=integers)
-        np.rint(integers, out=integers)
-        np.clip(integers, np.float32(-half), np.float32(half - 1), out=integers)
+        np.clip(np.rint(integers, out=integers), low, high, out=integers)
+        if doubtful:
+            integers[np.isnan(integers)] = 0
         sum_lx = np.add.reduce(np.multiply(weighted, integers, out=scratch), axis=0)
         np.multiply(weights, integers, out=scratch)
         scratch *= integers
         sum_l2 = np.add.reduce(scratch, axis=0)
         fitted = sum_lx / sum_l2
         if step == 0:
+            fitted[sum_l2 == 0] = 0
             scale, best, best_inverse = fitted, fitted * sum_lx, inverse
             continue
-        better = sum_lx * sum_lx > best * sum_l2
+        better = (sum_l2 > 0) & (sum_lx * sum_lx > best * sum_l2)
         for kept, found in ((scale, fitted), (best, fitted * sum_lx), (best_inverse, inverse)):
             np.copyto(kept, found, where=better)
     scale[is_zero] = 0
     return AroundZero(scale, best_inverse, is_zero)
 
 
-def search_in_turns(x: Floats, half: int) -> tuple[Floats, Floats]:
-    """The scale of each group for integers -half to half - 1, and integer + half: float32 [size, groups].
+def largest_magnitude(x: Floats) -> Floats:
+    """The value of largest magnitude of each group, of equal ones the first, 0 if all are NaN: [size, groups]."""
+    magnitudes = np.abs(x)
+    if np.isnan(magnitudes).any():
+        x, magnitudes = (np.where(np.isnan(x), np.float32(0), part) for part in (x, magnitudes))
+    return x[magnitudes.argmax(axis=0), np.arange(x.shape[1])]
 
-    Each value in turn takes the integer that suits the scale which the others want, if the fit of the group gains by
-    it; five rounds. Values weigh their square. Groups of zeros have scale 0 and integers 0, not `half`.
-    """
-    low, high = np.float32(-half), np.float32(half - 1)
-    largest = x[np.abs(x).argmax(axis=0), np.arange(x.shape[1])]
-    integers = np.clip(nearest_int(low / largest * x), low, high).astype(np.float32)
-    weights = x * x
-    weighted = weights * x
-    sum_lx = np.add.reduce(weighted * integers, axis=0)
-    sum_l2 = np.add.reduce(weights * integers * integers, axis=0)
-    for _ in range(5):
-        changed = False
-        for row, value in enumerate(x):
-            lx = sum_lx - weighted[row] * integers[row]
-            l2 = sum_l2 - weights[row] * integers[row] * integers[row]
-            new = np.clip(nearest_int(value * l2 / lx), low, high).astype(np.float32)
-            wanted = (lx > 0) & (new != integers[row])
-            lx, l2 = lx + weighted[row] * new, l2 + weights[row] * new * new
-            wanted &= (l2 > 0) & (lx * lx * sum_l2 > sum_lx * sum_lx * l2)
-            for kept, found in ((integers[row], new), (sum_lx, lx), (sum_l2, l2)):
-                np.copyto(kept, found, where=wanted)
-            changed |= bool(wanted.any())
-        if not changed:
-            break
-    is_zero = np.abs(largest) < ALL_ZERO
-    scale = np.where((sum_l2 > 0) & ~is_zero, sum_lx / sum_l2, np.float32(0))
-    return scale, np.where(is_zero, np.float32(0), integers + np.float32(half))
+
+def searched_integers(x: Floats, found: AroundZero, half: int) -> NDArray[np.uint8]:
+    """The integers + half that a search around zero had: float32 [size, groups] -> uint8 [size, groups]."""
+    integers = np.clip(nearest_int(x * found.inverse), -half, half - 1) + half
+    return np.where(found.is_zero, 0, integers).astype(np.uint8)

@@ -1,6 +1,6 @@
 """Blocks of 256 values whose groups have small integer scales of their own (ggml's K-quants).
 
-Values and scales are rounded as ggml's reference does without an importance matrix, bit for bit.
+Values and scales are rounded as ggml does, with importance and without, bit for bit.
 """
 
 from collections.abc import Callable
@@ -10,8 +10,18 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from sporelm.quant.packing import read_halves, split_scales
-from sporelm.quant.search import nearest_int, search_above_minimum, search_around_zero
+from sporelm.quant.packing import join_scales, read_halves, split_scales
+from sporelm.quant.search import (
+    FINE,
+    Floats,
+    Tries,
+    nearest_int,
+    own_weights,
+    search_above_minimum,
+    search_around_zero,
+    searched_integers,
+)
+from sporelm.quant.turns import search_above_zero
 
 VALUES = 256
 VALUES_AT_ONCE = 1 << 15  # 128 KiB an array, so that the searches stay in the cache
@@ -23,8 +33,7 @@ class Grouped(NamedTuple):
     """Rounded blocks: value = integer * (factors[0] * scale) - factors[1] * minimum."""
 
     factors: NDArray[np.float32]  # [n, 2]
-    scales: NDArray[np.uint8]  # [n, 8], below 64
-    minimums: NDArray[np.uint8]  # [n, 8], below 64
+    scales: NDArray[np.uint8]  # [n, 12], scales and minimums as `packing.join_scales` lays them out
     integers: NDArray[np.uint8]  # [n, 256]
 
 
@@ -50,38 +59,68 @@ def apply_scales(blocks: NDArray[np.uint8], integers: NDArray[np.uint8]) -> NDAr
         return (groups * steps[:, :, None] - drops[:, :, None]).reshape(-1, VALUES)
 
 
-def in_parts(round_blocks: Callable[[NDArray[np.float32]], Arrays], values: NDArray[np.float32]) -> Arrays:
-    """What `round_blocks` makes of values, float32 [n, values], called for few blocks at a time: arrays [n, ...].
+def in_parts(
+    round_blocks: Callable[..., Arrays], values: NDArray[np.float32], weights: NDArray[np.float32] | None = None
+) -> Arrays:
+    """What `round_blocks` makes of values and, where given, their weights, called for few blocks at a time.
 
-    Infinities come and go in the searches, as they do in C; none decides, and none is warned of.
+    float32 [n, size] each -> arrays [n, ...]. Infinities come and go in the searches, as they do in C; none decides,
+    and none is warned of.
     """
     step = VALUES_AT_ONCE // values.shape[1]
     starts = range(0, max(1, len(values)), step)
+    both = (values,) if weights is None else (values, np.broadcast_to(weights, values.shape))
     with np.errstate(all="ignore"):
-        parts = [round_blocks(values[at : at + step]) for at in starts]
+        parts = [round_blocks(*(numbers[at : at + step] for numbers in both)) for at in starts]
     return tuple(np.concatenate(part) for part in zip(*parts, strict=True))  # type: ignore[return-value]
 
 
-def round_in_groups(values: NDArray[np.float32], levels: int, first: float, steps: int) -> Grouped:
-    """Round blocks of eight groups that have scales and minimums: float32 [n, 256]; for the rest see the search."""
-    return Grouped(*in_parts(partial(_round_in_groups, levels=levels, first=first, steps=steps), values))
+def weigh(values: Floats, importance: Floats, size: int, parts: float = 2) -> tuple[Floats, Floats]:
+    """How much values weigh by their importance, for groups of `size` values: float32 [n, 256] each.
+
+    importance * sqrt(parts * mean square of the block + value^2), and the sums of that over each group, both with
+    groups as columns: [size, groups] and [256 / size, n].
+    """
+    squares = np.add.reduce(columns(values * values, VALUES), axis=0)
+    mean = np.repeat(np.float32(parts) * squares / np.float32(VALUES), VALUES // size)
+    x = columns(values, size)
+    weights = columns(importance, size) * np.sqrt(mean + x * x)
+    return weights, columns(np.add.reduce(weights, axis=0).reshape(len(values), -1), VALUES // size)
 
 
-def _round_in_groups(values: NDArray[np.float32], levels: int, first: float, steps: int) -> Grouped:
+def round_in_groups(values: Floats, importance: Floats | None, levels: int, tries: Tries) -> Grouped:
+    """Round blocks of eight groups that have scales and minimums: float32 [n, 256]; for the rest see the search.
+
+    `tries` are those without importance.
+    """
+    return Grouped(*in_parts(partial(_round_in_groups, levels=levels, tries=tries), values, importance))
+
+
+def _round_in_groups(values: Floats, importance: Floats | None = None, *, levels: int, tries: Tries) -> Grouped:
     """`round_in_groups` for few blocks."""
     x = columns(values, 32)
-    found = search_above_minimum(x, levels, first, steps)
-    (largest, scales), (lowest, minimums) = (_six_bits(numbers.reshape(-1, 8)) for numbers in (found.scale, found.drop))
-    factors = np.divide(np.concatenate([largest, lowest], axis=1), np.float32(63))
+    if importance is None:
+        found = search_above_minimum(x, own_weights(x), levels, tries)
+        parts = [_six_bits(numbers.reshape(-1, 8)) for numbers in (found.scale, found.drop)]
+        factors = np.divide(np.concatenate([largest for largest, _ in parts], axis=1), np.float32(63))
+        packed = join_scales(parts[0][1], parts[1][1])
+    else:
+        weights, sums = weigh(values, importance, 32)
+        found = search_above_minimum(x, weights, levels, FINE)
+        fitted = [search_above_zero(columns(part.reshape(-1, 8), 8), sums, 63) for part in (found.scale, found.drop)]
+        factors = np.stack([factor for factor, _ in fitted], axis=1)
+        most = np.uint8(63 if levels > 15 else 255)  # ggml limits those of Q5_K and not those of Q4_K
+        packed = join_scales(*(np.minimum(integers.T, most) for _, integers in fitted))
     stored = factors.astype(np.float16).astype(np.float32)
-    step = (stored[:, :1] * scales.astype(np.float32)).ravel()
-    drop = (stored[:, 1:] * minimums.astype(np.float32)).ravel()
+    step, drop = (
+        (stored[:, n : n + 1] * part.astype(np.float32)).ravel() for n, part in enumerate(split_scales(packed))
+    )
     integers = np.clip(nearest_int((x + drop) / step), 0, levels).astype(np.uint8)
     lost = step == 0  # a scale that rounds to 0: only the minimum counts, the search's integers stay
     if lost.any():
         rounded = nearest_int((x[:, lost] - found.base[lost]) * found.inverse[lost])
         integers[:, lost] = np.clip(rounded, 0, levels).astype(np.uint8)
-    return Grouped(factors, scales, minimums, rows(integers))
+    return Grouped(factors, packed, rows(integers))
 
 
 def _six_bits(numbers: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
@@ -92,15 +131,15 @@ def _six_bits(numbers: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArra
     return largest, np.minimum(nearest_int(inverse * numbers).astype(np.uint8), np.uint8(63))
 
 
-def round_in_signed_groups(values: NDArray[np.float32]) -> SignedGrouped:
-    """Round blocks of sixteen groups that have signed 8-bit scales: float32 [n, 256]."""
-    return SignedGrouped(*in_parts(_round_in_signed_groups, values))
+def round_in_signed_groups(values: Floats, importance: Floats | None = None) -> SignedGrouped:
+    """Round blocks of sixteen groups that have signed 8-bit scales: float32 [n, 256]; values weigh their importance."""
+    return SignedGrouped(*in_parts(_round_in_signed_groups, values, importance))
 
 
-def _round_in_signed_groups(values: NDArray[np.float32]) -> SignedGrouped:
+def _round_in_signed_groups(values: Floats, importance: Floats | None = None) -> SignedGrouped:
     """`round_in_signed_groups` for few blocks."""
     x = columns(values, 16)
-    found = search_around_zero(x, HALF)
+    found = search_around_zero(x, HALF, None if importance is None else columns(importance, 16))
     numbers = found.scale.reshape(-1, 16)
     magnitudes = np.where(np.isnan(numbers), np.float32(0), np.abs(numbers))
     first = magnitudes.argmax(axis=1)[:, None]
@@ -113,8 +152,7 @@ def _round_in_signed_groups(values: NDArray[np.float32]) -> SignedGrouped:
     integers = (np.clip(nearest_int(x / step), -HALF, HALF - 1) + HALF).astype(np.uint8)
     lost = step == 0  # a scale that rounds to 0: the search's integers stay
     if lost.any():
-        rounded = np.clip(np.rint(x[:, lost] * found.inverse[lost]), -HALF, HALF - 1)
-        integers[:, lost] = np.where(found.is_zero[lost], 0, rounded + HALF).astype(np.uint8)
+        integers[:, lost] = searched_integers(x, found, HALF)[:, lost]
     result = rows(integers)
     result[is_zero[:, 0]] = 0
     return SignedGrouped(factors, scales, result)
