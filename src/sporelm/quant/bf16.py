@@ -19,7 +19,7 @@ class BF16(QuantFormat, ggml_id=30, values=1, nbytes=2, activation="float"):
         return (upper << np.uint32(16)).view(np.float32)
 
     @staticmethod
-    def quantize(values: NDArray[np.float32]) -> NDArray[np.uint8]:
+    def quantize(values: NDArray[np.float32], weights: NDArray[np.float32] | None = None) -> NDArray[np.uint8]:
         bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
         # Cannot overflow for numbers: the largest finite pattern rounds up to infinity, still below 2^32.
         half_to_even = np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))

@@ -14,6 +14,6 @@ class F16(QuantFormat, ggml_id=1, values=1, nbytes=2, activation="float"):
         return np.ascontiguousarray(blocks).view("<f2").astype(np.float32)
 
     @staticmethod
-    def quantize(values: NDArray[np.float32]) -> NDArray[np.uint8]:
+    def quantize(values: NDArray[np.float32], weights: NDArray[np.float32] | None = None) -> NDArray[np.uint8]:
         with np.errstate(over="ignore"):
             return values.astype("<f2").view(np.uint8).reshape(-1, 2)

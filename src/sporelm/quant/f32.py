@@ -14,5 +14,5 @@ class F32(QuantFormat, ggml_id=0, values=1, nbytes=4, activation="float", words=
         return np.ascontiguousarray(blocks).view("<f4").astype(np.float32)
 
     @staticmethod
-    def quantize(values: NDArray[np.float32]) -> NDArray[np.uint8]:
+    def quantize(values: NDArray[np.float32], weights: NDArray[np.float32] | None = None) -> NDArray[np.uint8]:
         return np.ascontiguousarray(values, "<f4").view(np.uint8).reshape(-1, 4)

@@ -15,5 +15,5 @@ class F64(QuantFormat, ggml_id=28, values=1, nbytes=8, activation="float", words
             return np.ascontiguousarray(blocks).view("<f8").astype(np.float32)
 
     @staticmethod
-    def quantize(values: NDArray[np.float32]) -> NDArray[np.uint8]:
+    def quantize(values: NDArray[np.float32], weights: NDArray[np.float32] | None = None) -> NDArray[np.uint8]:
         return values.astype("<f8").view(np.uint8).reshape(-1, 8)

@@ -23,15 +23,15 @@ def nearest_curved(x: Floats) -> NDArray[np.uint8]:
     return _NEAREST[doubled.astype(np.int16) + np.int16(256)]
 
 
-def search_curved_scale(x: Floats) -> Floats:
-    """The scale of each run for the levels of CURVED: float32 [size, runs] -> [runs].
+def search_curved_scale(x: Floats, weights: Floats | None = None) -> Floats:
+    """The scale of each run for the levels of CURVED: values and weights float32 [size, runs] -> [runs].
 
     The value of largest magnitude is made -127, then each of the levels that TRIES says, exactly; all are rounded to
     the nearest levels, the scale fitted to these by least squares, and kept if it explains more. Values weigh their
-    square. Sums run in float32 from the first value to the last, see `search`.
+    square if no weights are given. Sums run in float32 from the first value to the last, see `search`.
     """
     extreme = x[np.abs(x).argmax(axis=0), np.arange(x.shape[1])]
-    weights = x * x
+    weights = x * x if weights is None else weights
     scale, best = _fitted(x, weights, np.float32(1) / (-extreme / CURVED[0]))[:2]
     best = scale * best
     for step in range(-TRIES, TRIES + 1):
@@ -41,6 +41,12 @@ def search_curved_scale(x: Floats) -> Floats:
             np.copyto(kept, found, where=better)
     scale[np.abs(extreme) < ALL_ZERO] = 0
     return scale
+
+
+def spread_of(x: Floats) -> Floats:
+    """What importance is multiplied by: sqrt(2 * mean square of the block + value^2), float32 [size, blocks]."""
+    squares = x * x
+    return np.sqrt(np.add.reduce(squares, axis=0) * np.float32(2 / len(x)) + squares)
 
 
 def _fitted(x: Floats, weights: Floats, inverse: Floats) -> tuple[Floats, Floats, Floats]:

@@ -9,7 +9,7 @@ from sporelm.quant.packing import join_nibbles, split_nibbles
 from sporelm.quant.superblocks import in_parts
 
 
-class MXFP4(QuantFormat, ggml_id=39, values=32, nbytes=17, activation="float", words=()):
+class MXFP4(QuantFormat, ggml_id=39, values=32, nbytes=17, words=()):
     """[byte: exponent + 127][16 bytes]: value = E2M1 number of the nibble * 2^exponent.
 
     The numbers are 0, 0.5, 1, 1.5, 2, 3, 4, 6, then the same negative. The low nibbles are values 0 to 15, the high
@@ -22,7 +22,7 @@ class MXFP4(QuantFormat, ggml_id=39, values=32, nbytes=17, activation="float", w
             return E2M1_DOUBLED[split_nibbles(blocks[:, 1:], 16)] * _half_steps(blocks[:, :1])
 
     @staticmethod
-    def quantize(values: NDArray[np.float32]) -> NDArray[np.uint8]:
+    def quantize(values: NDArray[np.float32], weights: NDArray[np.float32] | None = None) -> NDArray[np.uint8]:
         exponents, codes = in_parts(_round, values)
         return np.concatenate([exponents, join_nibbles(codes, 16)], axis=1)
 

@@ -26,7 +26,7 @@ def _half_scales() -> Floats:
 HALF_SCALES = _half_scales()
 
 
-class NVFP4(QuantFormat, ggml_id=40, values=64, nbytes=36, activation="float", words=()):
+class NVFP4(QuantFormat, ggml_id=40, values=64, nbytes=36, words=()):
     """[4 bytes: E4M3 scales of 16 values][32 bytes]: value = E2M1 number of the nibble * scale.
 
     The numbers are MXFP4's. Of each eight of the 32 bytes the low nibbles are values 0 to 7, the high ones 8 to 15.
@@ -40,7 +40,7 @@ class NVFP4(QuantFormat, ggml_id=40, values=64, nbytes=36, activation="float", w
         return stepped(ones, HALF_SCALES[blocks[:, :4]], E2M1_DOUBLED[codes])
 
     @staticmethod
-    def quantize(values: NDArray[np.float32]) -> NDArray[np.uint8]:
+    def quantize(values: Floats, weights: Floats | None = None) -> NDArray[np.uint8]:
         scales, codes = in_parts(_round, values)
         return np.concatenate([scales, join_nibbles(codes, 8)], axis=1)
 

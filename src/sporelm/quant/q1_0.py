@@ -7,7 +7,7 @@ from sporelm.quant.format import QuantFormat
 from sporelm.quant.packing import read_halves, to_halves
 
 
-class Q1_0(QuantFormat, ggml_id=41, values=128, nbytes=18, activation="float"):
+class Q1_0(QuantFormat, ggml_id=41, values=128, nbytes=18):
     """[float16 scale][16 bytes]: value = scale where the bit is set, -scale where not; lowest bits first."""
 
     @staticmethod
@@ -17,7 +17,7 @@ class Q1_0(QuantFormat, ggml_id=41, values=128, nbytes=18, activation="float"):
         return np.where(positive, scales, -scales)
 
     @staticmethod
-    def quantize(values: NDArray[np.float32]) -> NDArray[np.uint8]:
+    def quantize(values: NDArray[np.float32], weights: NDArray[np.float32] | None = None) -> NDArray[np.uint8]:
         with np.errstate(over="ignore"):  # magnitudes added from the first to the last, as in C: see `search`
             sums = np.add.reduce(np.abs(np.ascontiguousarray(values.T)), axis=0)
         scales = to_halves((sums / np.float32(128))[:, None])

@@ -8,7 +8,7 @@ from sporelm.quant.packing import read_halves, spread_bits, to_halves
 from sporelm.quant.ternary import round_to_thirds
 
 
-class Q2_0(QuantFormat, ggml_id=42, values=64, nbytes=18, activation="float"):
+class Q2_0(QuantFormat, ggml_id=42, values=64, nbytes=18):
     """[float16 scale][16 bytes of four values, lowest bits first]: value = (pair - 1) * scale, so -1, 0, 1 or 2."""
 
     @staticmethod
@@ -18,7 +18,7 @@ class Q2_0(QuantFormat, ggml_id=42, values=64, nbytes=18, activation="float"):
             return signed.astype(np.float32) * read_halves(blocks, 0)
 
     @staticmethod
-    def quantize(values: NDArray[np.float32]) -> NDArray[np.uint8]:
+    def quantize(values: NDArray[np.float32], weights: NDArray[np.float32] | None = None) -> NDArray[np.uint8]:
         scales, integers = round_to_thirds(values)
         integers[((scales != 0) & (inverse_or_zero(scales) == 0))[:, 0]] = 0  # as in ggml; the scale is stored as 0
         fours = integers.reshape(-1, 16, 4) << np.arange(0, 8, 2, dtype=np.uint8)

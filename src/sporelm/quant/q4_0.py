@@ -5,14 +5,16 @@ from numpy.typing import NDArray
 
 from sporelm.quant.format import QuantFormat
 from sporelm.quant.packing import join_nibbles, read_halves, split_nibbles, to_halves
-from sporelm.quant.rounding import round_around_zero
+from sporelm.quant.rounding import fit_around_zero, round_around_zero, weigh_by_row
 
 
-class Q4_0(QuantFormat, ggml_id=2, values=32, nbytes=18):
+class Q4_0(QuantFormat, ggml_id=2, values=32, nbytes=18, weighted=True):
     """[float16 scale][16 bytes]: value = (nibble - 8) * scale.
 
     The low nibbles of the 16 bytes are values 0 to 15, the high nibbles values 16 to 31.
     """
+
+    weigh = staticmethod(weigh_by_row)
 
     @staticmethod
     def dequantize(blocks: NDArray[np.uint8]) -> NDArray[np.float32]:
@@ -21,6 +23,9 @@ class Q4_0(QuantFormat, ggml_id=2, values=32, nbytes=18):
             return signed.astype(np.float32) * read_halves(blocks, 0)
 
     @staticmethod
-    def quantize(values: NDArray[np.float32]) -> NDArray[np.uint8]:
-        scale, integers = round_around_zero(values, 8)
+    def quantize(values: NDArray[np.float32], weights: NDArray[np.float32] | None = None) -> NDArray[np.uint8]:
+        if weights is None:
+            scale, integers = round_around_zero(values, 8)
+        else:
+            scale, integers = fit_around_zero(values, 8, weights)
         return np.concatenate([to_halves(scale), join_nibbles(integers, 16)], axis=1)

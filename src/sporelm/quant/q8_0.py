@@ -16,7 +16,7 @@ class Q8_0(QuantFormat, ggml_id=8, values=32, nbytes=34):
             return blocks[:, 2:].view(np.int8).astype(np.float32) * read_halves(blocks, 0)
 
     @staticmethod
-    def quantize(values: NDArray[np.float32]) -> NDArray[np.uint8]:
+    def quantize(values: NDArray[np.float32], weights: NDArray[np.float32] | None = None) -> NDArray[np.uint8]:
         scale = np.abs(values).max(axis=1, keepdims=True) / np.float32(127)
         scaled = values * inverse_or_zero(scale)
         # ggml rounds halves away from zero; adding 0.5 first would itself round, so the fraction is compared.

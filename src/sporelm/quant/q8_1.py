@@ -17,7 +17,7 @@ class Q8_1(QuantFormat, ggml_id=9, values=32, nbytes=36, activation="float", wor
             return np.ascontiguousarray(blocks[:, 4:]).view(np.int8).astype(np.float32) * read_halves(blocks, 0)
 
     @staticmethod
-    def quantize(values: NDArray[np.float32]) -> NDArray[np.uint8]:
+    def quantize(values: NDArray[np.float32], weights: NDArray[np.float32] | None = None) -> NDArray[np.uint8]:
         rounded = Q8_0.quantize(values)
         sums = np.add.reduce(rounded[:, 2:].view(np.int8), axis=1, dtype=np.int32, keepdims=True)
         scales = np.abs(values).max(axis=1, keepdims=True) / np.float32(127)

@@ -18,7 +18,7 @@ class Q8_K(QuantFormat, ggml_id=15, values=256, nbytes=292, activation="float", 
             return np.ascontiguousarray(blocks[:, 4:260]).view(np.int8).astype(np.float32) * scales
 
     @staticmethod
-    def quantize(values: NDArray[np.float32]) -> NDArray[np.uint8]:
+    def quantize(values: NDArray[np.float32], weights: NDArray[np.float32] | None = None) -> NDArray[np.uint8]:
         first = np.abs(values).argmax(axis=1)[:, None]
         largest = np.take_along_axis(values, first, axis=1)
         with np.errstate(all="ignore"):  # infinite for what is too small: it becomes 0 by its bits, as in C

@@ -29,7 +29,7 @@ class TQ1_0(QuantFormat, ggml_id=34, values=256, nbytes=54, activation="float", 
             return (np.concatenate(digits, axis=1).astype(np.float32) - np.float32(1)) * read_halves(blocks, 52)
 
     @staticmethod
-    def quantize(values: NDArray[np.float32]) -> NDArray[np.uint8]:
+    def quantize(values: NDArray[np.float32], weights: NDArray[np.float32] | None = None) -> NDArray[np.uint8]:
         scales, integers = round_to_thirds(values)
         parts, at = [], 0
         for _, nbytes, count in PARTS:

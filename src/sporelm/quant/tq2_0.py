@@ -18,6 +18,6 @@ class TQ2_0(QuantFormat, ggml_id=35, values=256, nbytes=66, activation="float", 
             return signed.astype(np.float32) * read_halves(blocks, 64)
 
     @staticmethod
-    def quantize(values: NDArray[np.float32]) -> NDArray[np.uint8]:
+    def quantize(values: NDArray[np.float32], weights: NDArray[np.float32] | None = None) -> NDArray[np.uint8]:
         scales, integers = round_to_thirds(values)
         return np.concatenate([join_bit_pairs(integers), to_halves(scales)], axis=1)
