@@ -395,3 +395,15 @@ def test_threads_share_a_model(llm):
         answers = list(pool.map(lambda _: llm.generate("Once upon a time", params)[0].token_ids, range(12)))
     assert answers == [expected] * 12
     llm.engine.check_integrity()
+
+
+def test_a_prefix_that_others_computed_leaves_every_bit_as_it_is(llm: LLM) -> None:
+    ids = [1 + (7 * place) % 500 for place in range(200)]
+    prompts = [[*ids, 5, 6, 7], [*ids[:150], 9, 8]]
+    fresh = [llm.generate([prompt], replace(GREEDY, salt=f"alone {n}"))[0] for n, prompt in enumerate(prompts)]
+    llm.generate([ids], replace(GREEDY, salt="shared"))
+    cached = llm.generate(prompts, replace(GREEDY, salt="shared"))
+    assert [answer.cached_tokens for answer in fresh] == [0, 0]
+    assert [answer.cached_tokens for answer in cached] == [192, 128]
+    assert [answer.cache_miss for answer in cached] == [None, None]
+    assert [answer.token_ids for answer in cached] == [answer.token_ids for answer in fresh]

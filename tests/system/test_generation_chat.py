@@ -4,6 +4,7 @@ import json
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +32,7 @@ TURNS = [
     "The end",
 ]
 GREEDY = SamplingParams(max_tokens=12, temperature=0.0)
+UNUSED = count()
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +104,7 @@ def say(conversation: Conversation, text: str, params: SamplingParams = GREEDY) 
 def fresh(llm: LLM, conversation: Conversation) -> Completion:
     """The last answer of a conversation, computed without anything kept."""
     ids = llm.chat_ids(llm.render(conversation.messages[:-1]))
-    return llm.generate([ids], GREEDY)[0]
+    return llm.generate([ids], replace(GREEDY, salt=f"fresh {next(UNUSED)}"))[0]
 
 
 def test_ten_turns_compute_only_what_is_new_and_equal_a_fresh_rendering(llm: LLM, conversation: Conversation) -> None:

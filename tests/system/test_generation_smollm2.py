@@ -1,6 +1,7 @@
 """A real chat model, SmolLM2-135M-Instruct: ten turns, counted and compared with a fresh rendering."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -40,7 +41,7 @@ def test_ten_turns_compute_only_what_is_new_and_equal_a_fresh_rendering(llm: LLM
         assert completion is not None
         assert completion.cached_tokens == held
         ids = llm.chat_ids(llm.render(conversation.messages[:-1]))
-        (fresh,) = llm.generate([ids], GREEDY)
+        (fresh,) = llm.generate([ids], replace(GREEDY, salt=f"turn {turn}"))
         assert (fresh.prompt_token_ids, fresh.cached_tokens) == (completion.prompt_token_ids, 0)
         assert (fresh.text, fresh.token_ids) == (completion.text, completion.token_ids)
         held = len(completion.prompt_token_ids) + len(completion.token_ids) - 1

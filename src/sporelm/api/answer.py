@@ -30,6 +30,7 @@ class Answer:
             max_tokens=params.max_tokens,
             stop_ids=ends | set(params.stop_token_ids),
             sequence=sequence,
+            salt=params.salt,
         )
         self.detokenizer = Detokenizer(tokenizer, skip_special_tokens=True, continues=continues)
         self.matcher = StopMatcher(params.stop)
@@ -89,5 +90,6 @@ class Answer:
             seed=self.seed,
             timings=timings.of(request),
             cached_tokens=request.cached_tokens,
+            cache_miss=request.cache_miss,
             error=request.error,
         )

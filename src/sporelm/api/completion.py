@@ -48,6 +48,8 @@ class Completion:
     prompt_token_ids  the prompt as the model saw it
     seed              with which the same prompt gives the same text
     cached_tokens     ids of the prompt whose keys and values were held already
+    cache_miss        why not more: "first seen", "evicted", "differs at token N", "first request with this salt"; None
+                      where all but the last page of 64 was held
     error             what went wrong, if finish_reason is error
     """
 
@@ -58,6 +60,7 @@ class Completion:
     seed: int
     timings: Timings
     cached_tokens: int
+    cache_miss: str | None
     error: str | None = None
 
 

@@ -9,6 +9,7 @@ from sporelm.engine.request import token_ids, whole_number
 from sporelm.errors import RequestError
 
 MOST_STOPS = 64
+LONGEST_SALT = 256
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,8 @@ class SamplingParams:
     stop                 texts before which the answer ends
     stop_token_ids       ids after which it ends, besides the model's own
     ignore_eos           go on after the model's end-of-text token
+    salt                 what is computed of a prompt is found again by requests of the same salt alone; give each user
+                         one where answers must not tell, by their time, what others have asked
     """
 
     max_tokens: int = 256
@@ -35,6 +38,7 @@ class SamplingParams:
     stop: Sequence[str] = ()
     stop_token_ids: Sequence[int] = ()
     ignore_eos: bool = False
+    salt: str = ""
 
     def __post_init__(self) -> None:
         if whole_number("max_tokens", self.max_tokens) < 1:
@@ -48,6 +52,8 @@ class SamplingParams:
             raise RequestError("a stop string is empty or no text: it would end every answer at once")
         object.__setattr__(self, "stop", stops)
         object.__setattr__(self, "stop_token_ids", tuple(token_ids("stop_token_ids", self.stop_token_ids)))
+        if not isinstance(self.salt, str) or len(self.salt) > LONGEST_SALT:
+            raise RequestError(f"salt is {self.salt!r:.60}: it must be a text of at most {LONGEST_SALT} characters")
         self.sampling(0 if self.seed is None else self.seed)
 
     def sampling(self, seed: int) -> Sampling:

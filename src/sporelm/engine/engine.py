@@ -73,10 +73,13 @@ class Engine:
                 self.scheduler.end(request, "cancelled")
                 self.sampler.drop(request.id)
 
-    def sequence(self) -> KvSequence:
-        """An empty sequence, to be given to requests one after the other; `drop` it at last."""
+    def sequence(self, salt: str = "") -> KvSequence:
+        """An empty sequence, to be given to requests one after the other; `drop` it at last.
+
+        What it holds is found by others of the same salt alone.
+        """
         with self._turn:
-            return self.store.new()
+            return self.store.new(salt)
 
     def fork(self, sequence: KvSequence) -> KvSequence:
         """A sequence that begins with what this one holds, in shared pages."""
@@ -112,7 +115,7 @@ class Engine:
                         )
                     step = Step([Part(0, ids, begin, sequence.table, len(ids))], copies)
                     yield self.runner.run(step).logits
-                    sequence.tokens.extend(ids)
+                    self.store.extend(sequence, ids)
             finally:
                 sequence.busy = False
                 self.store.drop(sequence)

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from operator import index
 from typing import Any, Literal
 
+from sporelm.engine.kv.prefix import Chain
 from sporelm.engine.kv.sequence import KvSequence
 from sporelm.engine.sampler import Sampling
 from sporelm.errors import RequestError
@@ -37,7 +38,9 @@ class Request:
 
     __slots__ = (
         "arrived",
+        "cache_miss",
         "cached_tokens",
+        "chain",
         "error",
         "finish_reason",
         "first_token_at",
@@ -46,6 +49,7 @@ class Request:
         "last_token_at",
         "max_tokens",
         "num_prompt",
+        "salt",
         "sampling",
         "sequence",
         "started",
@@ -61,11 +65,13 @@ class Request:
         max_tokens: int = 256,
         stop_ids: Iterable[int] = (),
         sequence: KvSequence | None = None,
+        salt: str = "",
     ) -> None:
         """Continue `prompt` by at most `max_tokens` ids, or up to one of `stop_ids`, which is then the last one.
 
-        With a `sequence`, what it holds of the prompt is not computed again, and it keeps the KV afterwards. Raises
-        RequestError for an empty prompt or max_tokens < 1.
+        What others of the same `salt` have computed of the prompt is not computed again. With a `sequence`, what it
+        holds is not either, it keeps the KV afterwards, and its salt counts. Raises RequestError for an empty prompt
+        or max_tokens < 1.
         """
         self.known = token_ids("the prompt", prompt)  # then what was generated
         if not self.known:
@@ -77,9 +83,12 @@ class Request:
         self.max_tokens = max_tokens
         self.stop_ids = frozenset(stop_ids)
         self.sequence = sequence
+        self.salt = salt
+        self.chain = Chain(salt)  # the keys under which the pages of `known` are found
         self.temporary = sequence is None  # its sequence goes when it ends
         self.id = 0  # given by the engine
-        self.cached_tokens = 0  # of the prompt, found in the sequence
+        self.cached_tokens = 0  # of the prompt, found in the sequence or computed by others
+        self.cache_miss: str | None = None  # why not more of it; None where it is all but the last page
         self.finish_reason: FinishReason | None = None
         self.error: str | None = None
         self.arrived = self.started = self.first_token_at = self.last_token_at = 0.0  # seconds of perf_counter

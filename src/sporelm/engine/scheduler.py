@@ -17,6 +17,7 @@ from sporelm.engine.request import FinishReason, Request
 from sporelm.engine.sampler import NOT_A_TOKEN
 from sporelm.engine.step import Part, Step
 from sporelm.errors import BackendError, ContextOverflow, RequestError
+from sporelm.ops.attention import PAGE
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,7 @@ class Scheduler:
         for part in step.parts:
             request = self.running[part.request]
             assert request.sequence is not None
-            request.sequence.tokens.extend(part.tokens)
+            self.store.extend(request.sequence, part.tokens)
             if not part.rows:
                 continue
             token = tokens[row]
@@ -132,7 +133,7 @@ class Scheduler:
                     f"logits are not numbers at position {part.position + len(part.tokens) - 1}: "
                     "the weights or the cache hold NaN or infinite values; check the model file"
                 )
-                self.store.truncate(request.sequence, 0)
+                self.store.discard(request.sequence)
                 self.end(request, "error")
                 advances.append(Advance(request, None, "error"))
                 continue
@@ -178,22 +179,42 @@ class Scheduler:
 
     def _admit(self, request: Request) -> bool:
         """Let a waiting request run if all that it knows now finds pages. Changes the store and the queue."""
-        sequence = request.sequence or self.store.new()
+        sequence = request.sequence or self.store.new(request.salt)
         self.store.use(sequence)
-        # The last known token is computed in any case: its logits are wanted.
-        kept = min(sequence.match(request.known), len(request.known) - 1)
-        missing = pages_for(len(request.known)) - pages_for(kept)
-        if self.running and self.store.obtainable() < missing:
+        kept = self._reuse(request, sequence)
+        if self.running and self.store.obtainable() < pages_for(len(request.known)) - pages_for(kept):
             self._rest(request, sequence)
             return False
         self.store.truncate(sequence, kept)
         if not request.started:
             request.started = perf_counter()
-            request.cached_tokens = kept
+            self._account(request, kept)
         request.sequence = sequence
         self.waiting.popleft()
         self.running[request.id] = request
         return True
+
+    def _reuse(self, request: Request, sequence: KvSequence) -> int:
+        """Positions of the request's known tokens that its sequence holds; pages of others' that hold more become its
+        own. The last known token is computed in any case: its logits are wanted."""
+        known, chain, index = request.known, request.chain, self.store.pool.index
+        kept = min(sequence.match(known), len(known) - 1)
+        chain.root = sequence.chain.root
+        chain.extend(known)
+        pages = index.find(chain.keys[: (len(known) - 1) // PAGE])
+        if len(pages) * PAGE <= kept:
+            return kept
+        self.store.adopt(sequence, pages, known, chain.keys)
+        return len(pages) * PAGE
+
+    def _account(self, request: Request, kept: int) -> None:
+        """Note how much of a prompt needs no computing, and why not more. Changes the request and the counters."""
+        index = self.store.pool.index
+        request.cached_tokens = kept
+        index.queries += request.num_prompt
+        index.hits += kept
+        if kept // PAGE < (request.num_prompt - 1) // PAGE:
+            request.cache_miss = index.why_missed(request.chain, kept // PAGE, request.known)
 
     def _preempt(self, request: Request) -> None:
         """Send a running request back to the head of the queue without its pages. Changes the store."""

@@ -39,7 +39,7 @@ def test_mistakes_are_found():
         pool.take()
     with pytest.raises(BackendError, match="page 0 counts 1 holders, 0 hold it"):
         pool.check_integrity([])
-    pool.free.append(page)
+    pool.blank.append(page)
     with pytest.raises(BackendError, match="listed as free"):
         pool.check_integrity([[page]])
 
@@ -71,10 +71,15 @@ class Use(RuleBasedStateMachine):
         held = {request.sequence.number for request in self.requests if request.sequence and not request.finish_reason}
         return [sequence for sequence in self.sequences if sequence.number not in held]
 
-    @rule(length=st.integers(1, 200), token=st.integers(0, VOCAB - 1), wanted=st.integers(1, 70))
-    def add(self, length, token, wanted):
+    @rule(
+        length=st.integers(1, 200),
+        token=st.integers(0, VOCAB - 1) | st.integers(0, 1),  # the latter begin alike
+        wanted=st.integers(1, 70),
+        salt=st.sampled_from(["", "", "a"]),
+    )
+    def add(self, length, token, wanted, salt):
         ids = [(token + 7 * place) % VOCAB for place in range(length)]
-        self.requests.append(self.engine.add(Request(ids, max_tokens=wanted)))
+        self.requests.append(self.engine.add(Request(ids, max_tokens=wanted, salt=salt)))
 
     @rule()
     @precondition(lambda self: len(self.sequences) < 4)

@@ -3,16 +3,19 @@
 from collections.abc import Sequence
 from itertools import count
 
+from sporelm.engine.kv.prefix import Chain
+
 _numbers = count(1)
 
 
 class KvSequence:
     """Made by a SequenceStore, which alone changes it. It outlives a request, so that a conversation keeps its KV."""
 
-    __slots__ = ("_table", "busy", "number", "pages", "tokens")
+    __slots__ = ("_table", "busy", "chain", "number", "pages", "tokens")
 
-    def __init__(self) -> None:
+    def __init__(self, salt: str = "") -> None:
         self.number = next(_numbers)
+        self.chain = Chain(salt)  # the keys of its full pages
         self.tokens: list[int] = []  # what the cache holds, one id a position
         self.pages: list[int] = []  # may reach further than the tokens: pages made ready for the next step
         self.busy = False  # a running request uses it: it must not be evicted

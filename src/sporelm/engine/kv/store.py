@@ -4,9 +4,10 @@ Sequences that no running request uses are idle: their pages go to those that ne
 What an idle sequence loses is computed anew when it is used again.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from sporelm.engine.kv.pages import PagePool, pages_for
+from sporelm.engine.kv.prefix import Key
 from sporelm.engine.kv.sequence import KvSequence
 from sporelm.errors import RequestError
 from sporelm.ops.attention import PAGE
@@ -21,9 +22,9 @@ class SequenceStore:
         self.pool = pool
         self.sequences: dict[int, KvSequence] = {}  # by number, the longest unused first
 
-    def new(self) -> KvSequence:
-        """An empty sequence. Changes the store."""
-        sequence = KvSequence()
+    def new(self, salt: str = "") -> KvSequence:
+        """An empty sequence, which shares pages with others of the same salt only. Changes the store."""
+        sequence = KvSequence(salt)
         self.sequences[sequence.number] = sequence
         return sequence
 
@@ -34,7 +35,7 @@ class SequenceStore:
         its own copy of it then (`reserve`).
         """
         twin = self.new()
-        twin.tokens = list(source.tokens)
+        twin.tokens, twin.chain = list(source.tokens), source.chain.copy()
         twin.set_pages(source.pages[: pages_for(source.length)])
         self.pool.share(twin.pages)
         return twin
@@ -51,6 +52,29 @@ class SequenceStore:
             self.pool.release(sequence.pages[kept:])
             sequence.set_pages(sequence.pages[:kept])
         del sequence.tokens[length:]
+        del sequence.chain.keys[len(sequence.tokens) // PAGE :]
+
+    def extend(self, sequence: KvSequence, tokens: Sequence[int]) -> None:
+        """The pages hold these tokens too now. Full pages can be found by others from here on. Changes both."""
+        sequence.tokens.extend(tokens)
+        chain = sequence.chain
+        for number in chain.extend(sequence.tokens):
+            content = sequence.tokens[number * PAGE : (number + 1) * PAGE]
+            self.pool.index.add(sequence.pages[number], chain.keys[number], chain.before(number), content)
+
+    def adopt(self, sequence: KvSequence, pages: Sequence[int], ids: Sequence[int], keys: Sequence[Key]) -> None:
+        """Hold these pages of `ids` from position 0 on, found under `keys`, in place of what it held. Changes both."""
+        self.pool.share(pages)
+        self.truncate(sequence, 0)
+        sequence.tokens = list(ids[: len(pages) * PAGE])
+        sequence.chain.keys = list(keys[: len(pages)])
+        sequence.set_pages(list(pages))
+
+    def discard(self, sequence: KvSequence) -> None:
+        """Keep nothing, and let nobody find it: what the pages hold is wrong. Changes the sequence and the pool."""
+        for page in sequence.pages:
+            self.pool.index.forget(page)
+        self.truncate(sequence, 0)
 
     def use(self, sequence: KvSequence) -> None:
         """Mark a sequence as used by a running request. Changes the store."""
@@ -68,6 +92,7 @@ class SequenceStore:
         pages, first = sequence.pages, len(sequence.tokens) // PAGE
         shared = first < len(pages) and self.pool.holders[pages[first]] > 1
         if not shared and end <= len(pages) * PAGE:
+            self._rewritten(sequence, first)
             return True
         missing = max(0, pages_for(end) - len(pages))
         if not self.make_free(missing + shared):
@@ -86,7 +111,13 @@ class SequenceStore:
             grown[first] = target
         grown.extend(self.pool.take() for _ in range(missing))
         sequence.set_pages(grown)
+        self._rewritten(sequence, first)
         return True
+
+    def _rewritten(self, sequence: KvSequence, number: int) -> None:
+        """A page is about to be written to: it does not hold any longer what it is known by."""
+        if number < len(sequence.pages):
+            self.pool.index.forget(sequence.pages[number])
 
     def make_free(self, needed: int) -> bool:
         """Evict idle sequences until `needed` pages are free; False, and none evicted, if that cannot be reached."""
