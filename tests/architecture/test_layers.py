@@ -31,7 +31,7 @@ HOMES = {
     "pyopencl": ("backends/opencl/",),
     "torch": ("backends/torch/", "backends/vendor/", "distributed/torch.py", "adaptors/"),
     "transformers": ("adaptors/",),
-    "huggingface_hub": ("weights/hub.py",),
+    "huggingface_hub": ("weights/store/hub.py",),
 }
 
 

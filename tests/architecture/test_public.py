@@ -32,7 +32,10 @@ OPTIONS = {
     "bench tune": {"--target", "--format", "--quick", "--json"} | EVERY,
     "eval": {"--json", "--max-tokens"} | ENGINE | EVERY,
     "tokenize": {"--json"} | EVERY,
-    "pull": EVERY,
+    "pull": {"--revision"} | EVERY,
+    "list": {"--json"} | EVERY,
+    "rm": {"-y", "--yes"} | EVERY,
+    "info": {"--context", "--batch", "--kv", "--backend", "--device", "--threads", "--no-speed", "--json"} | EVERY,
     "doctor": {"--json", "--conformance", "--backend"} | EVERY,
     "gguf": EVERY,
     "gguf show": {

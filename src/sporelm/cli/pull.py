@@ -9,11 +9,26 @@ from sporelm.cli.parser import Parser
 def parser() -> Parser:
     made = Parser(
         "pull",
-        "Fetch a model into the store and print its path. Known by name: smollm2 (SmolLM2-135M-Instruct, Q4_1, 98 MB).",
+        "Fetch a model into the store and print its path. Known by name: smollm2 (SmolLM2-135M-Instruct, Q4_1, 98 MB). "
+        "Models of the Hugging Face hub are hf:owner/name (its safetensors, or its only GGUF model), with a file, "
+        "a pattern or the tag of a number format behind a colon; all files of a split come together. What was "
+        "interrupted goes on where it stopped; sizes and hashes are checked; a model appears whole or not at all. For "
+        "private and gated models set HF_TOKEN.",
         "NAME [options]",
-        ["spore pull smollm2", "spore pull hf:owner/name:file.gguf"],
+        [
+            "spore pull smollm2",
+            "spore pull hf:owner/name",
+            "spore pull hf:owner/name:Q4_K_M",
+            "spore pull 'hf:owner/name:*Q8_0*'",
+            "spore pull hf:owner/name:folder/file.gguf --revision v1.0",
+        ],
     )
-    made.add_argument("name", metavar="NAME", help="a known name, or hf:owner/name[:file] (needs sporelm[hub])")
+    made.add_argument(
+        "name", metavar="NAME", help="a known name, or hf:owner/name[:file, pattern or tag] (needs sporelm[hub])"
+    )
+    made.add_argument(
+        "--revision", metavar="R", help="branch, tag or commit of the hub's repository; the same as hf:owner/name@R"
+    )
     options.add_help(made)
     return made
 
@@ -23,5 +38,5 @@ def run(args: argparse.Namespace) -> None:
     from sporelm.weights import store
 
     with ProgressLine() as progress:
-        path = store.pull(args.name, progress)
+        path = store.pull(args.name, progress, args.revision)
     print(path)

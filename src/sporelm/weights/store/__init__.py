@@ -1,0 +1,34 @@
+"""The model store: what MODEL means, how a model gets into the user's folder of models, and out of it.
+
+A stored model is a folder `<store>/<name>/` with one GGUF file (or the splits of one) or a Hugging Face folder's files;
+models of the hub lie in `<store>/hf/<owner>/<name>/`. A model appears there whole or not at all.
+"""
+
+from sporelm.weights.store.entries import Entry, Unfinished, entries, listing, names, unfinished
+from sporelm.weights.store.folders import checked_name, folder_content, holds_model
+from sporelm.weights.store.lookup import find, known, local_path, pull, resolve
+from sporelm.weights.store.removal import planned_removal, remove
+from sporelm.weights.store.wheel import DEFAULT, KNOWN, Progress, WheelModel
+
+__all__ = [
+    "DEFAULT",
+    "KNOWN",
+    "Entry",
+    "Progress",
+    "Unfinished",
+    "WheelModel",
+    "checked_name",
+    "entries",
+    "find",
+    "folder_content",
+    "holds_model",
+    "known",
+    "listing",
+    "local_path",
+    "names",
+    "planned_removal",
+    "pull",
+    "remove",
+    "resolve",
+    "unfinished",
+]

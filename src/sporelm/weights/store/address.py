@@ -1,0 +1,193 @@
+"""Addresses of models on the Hugging Face hub, and which files of a repository one stands for.
+
+`hf:owner/name` is a repository, `@revision` a branch, tag or commit of it. Behind a colon comes a file, a pattern
+(`*Q4_K_M*`), or the tag of a number format as people know it from the names of GGUF files (`Q4_K_M`).
+"""
+
+import re
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import PurePosixPath
+
+from sporelm.errors import ModelNotFound
+
+HUB_MARK = "hf:"
+MOST_CHARACTERS = 500
+REVISION = r"[\w-][\w.-]*(?:/[\w-][\w.-]*)*"
+PART = r"[\w.*?\[\]!+=,()-]+"  # of a file's path or a pattern
+ADDRESS = re.compile(
+    rf"hf:(?P<owner>[\w-][\w.-]{{0,95}})/(?P<name>[\w-][\w.-]{{0,95}})(?:@(?P<revision>{REVISION}))?"
+    rf"(?::(?P<file>{PART}(?:/{PART})*))?",
+    re.ASCII,
+)
+SPLIT = re.compile(r"(?P<stem>.+)-(?!00000)\d{5}-of-(?P<count>(?!00000)\d{5})\.gguf", re.ASCII | re.DOTALL)
+MAGIC_SIGNS = re.compile(r"[*?\[]")
+# GGUF files that are no language models by themselves: vision towers and importance matrices.
+COMPANION = re.compile(r"(^|[-._])mmproj|^imatrix|[-._]imatrix\.gguf$|imatrix[-._]unsloth", re.IGNORECASE)
+FOLDER_FILES = (
+    "config.json",
+    "generation_config.json",
+    "quantize_config.json",
+    "quant_config.json",
+    "*.safetensors.index.json",
+    "tokenizer*",
+    "*.model",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "vocab.txt",
+    "merges.txt",
+    "chat_template.json",
+    "*.jinja",
+    "additional_chat_templates/*.jinja",
+)
+
+
+@dataclass(frozen=True)
+class Address:
+    """One repository of the hub, possibly a revision of it, and possibly a file in it, a pattern or a tag."""
+
+    owner: str
+    name: str
+    file: str | None
+    revision: str | None = None
+
+    @property
+    def repository(self) -> str:
+        return f"{self.owner}/{self.name}"
+
+    @property
+    def folder_name(self) -> str:
+        """The folder below the owner's: revisions have folders of their own."""
+        return self.name if self.revision is None else f"{self.name}@{self.revision.replace('/', '%2F')}"
+
+    @property
+    def whole(self) -> str:
+        """The address of the repository, without a file."""
+        return f"{HUB_MARK}{self.repository}" + ("" if self.revision is None else f"@{self.revision}")
+
+    @property
+    def text(self) -> str:
+        return self.whole + ("" if self.file is None else f":{self.file}")
+
+
+def parse(text: str, revision: str | None = None) -> Address:
+    """Take `hf:owner/name[@revision][:file]` apart. Raises ModelNotFound for anything else, '..' included.
+
+    A `revision` given apart takes the place of one in the address; two that differ are refused.
+    """
+    match = ADDRESS.fullmatch(text) if len(text) <= MOST_CHARACTERS else None
+    if match is None or ".." in text:
+        raise ModelNotFound(f"{text[:200]!r} is not an address of the form hf:owner/name[:file]")
+    found = match["revision"]
+    if revision is not None:
+        if not re.fullmatch(REVISION, revision, re.ASCII) or ".." in revision or len(revision) > 200:
+            raise ModelNotFound(f"{revision[:100]!r} cannot be a revision: give a branch, a tag or a commit")
+        if found not in (None, revision):
+            raise ModelNotFound(f"{text[:200]!r} names a revision, and --revision says {revision!r}: give one of them")
+        found = revision
+    return Address(match["owner"], match["name"], match["file"], found)
+
+
+def of_folder(owner: str, folder_name: str) -> Address:
+    """The repository whose files lie in a folder of the store. Raises ModelNotFound if it is none of ours."""
+    name, mark, revision = folder_name.partition("@")
+    return parse(f"{HUB_MARK}{owner}/{name}", revision.replace("%2F", "/") if mark else None)
+
+
+def splits_of(file: str) -> list[str]:
+    """The files of the model that a GGUF file belongs to, in order: itself alone unless it is named as splits are."""
+    match = SPLIT.fullmatch(file)
+    if match is None:
+        return [file]
+    return [f"{match['stem']}-{number:05}-of-{match['count']}.gguf" for number in range(1, int(match["count"]) + 1)]
+
+
+def gguf_models(files: Iterable[str]) -> list[str]:
+    """The first files of the GGUF models whose files are all among these, sorted."""
+    held = {file for file in files if file.lower().endswith(".gguf")}
+    return sorted({file for file in held if splits_of(file)[0] == file and held.issuperset(splits_of(file))})
+
+
+def models_alone(files: Iterable[str]) -> list[str]:
+    """The same without vision towers and importance matrices, if there is anything else."""
+    models = gguf_models(files)
+    return [model for model in models if not COMPANION.search(PurePosixPath(model).name)] or models
+
+
+def chosen_gguf(files: Collection[str], address: Address) -> str | None:
+    """The first file of the GGUF model that an address with a file, pattern or tag stands for; None if none fits.
+
+    Raises ModelNotFound if several fit.
+    """
+    assert address.file is not None
+    models, wanted = gguf_models(files), address.file
+    exact = splits_of(wanted)[0]
+    if exact in models:
+        return exact
+    if not COMPANION.search(wanted):
+        models = [model for model in models if not COMPANION.search(PurePosixPath(model).name)]
+    fitting = [model for model in models if _fits(model, wanted)]
+    if len(fitting) > 1:
+        fitting = [model for model in fitting if _fits(PurePosixPath(model).name, wanted)] or fitting
+    if len(fitting) > 1:
+        raise ModelNotFound(f"{address.text!r} fits {len(fitting)} GGUF models: give one of {_listed(fitting)}")
+    return fitting[0] if fitting else None
+
+
+def _fits(file: str, wanted: str) -> bool:
+    """Whether a file is what a pattern or a tag means; upper and lower case are alike."""
+    path, pattern = file.lower(), wanted.lower()
+    if MAGIC_SIGNS.search(pattern):
+        return fnmatchcase(path, pattern) or fnmatchcase(PurePosixPath(path).name, pattern)
+    # A tag stands between the marks that names are made with; `Q4_K` is no part of `Q4_K_M`.
+    return re.search(rf"(^|[-./]){re.escape(pattern)}([-./]|$)", path.removesuffix(".gguf")) is not None
+
+
+def wanted_files(files: Collection[str], address: Address) -> list[str]:
+    """The files of a repository to fetch: a GGUF model's splits, first one first, or those of a Hugging Face folder.
+
+    Raises ModelNotFound where a choice is needed or nothing fits.
+    """
+    if address.file is not None:
+        first = chosen_gguf(files, address)
+        if first is None:
+            models = gguf_models(files)
+            there = f"there are {_listed(models)}" if models else "the repository has no GGUF file"
+            raise ModelNotFound(f"{address.text!r} fits no file of {address.repository}: {there}")
+        return splits_of(first)
+    file = only_gguf(files, address.text)
+    return folder_files(files) if file is None else splits_of(file)
+
+
+def only_gguf(files: Collection[str], text: str) -> str | None:
+    """The GGUF file to fetch, or None for a repository of safetensors. Raises ModelNotFound when a choice is needed."""
+    if any(name.endswith(".safetensors") for name in files) and "config.json" in files:
+        return None
+    candidates = models_alone(files)
+    if len(candidates) == 1:
+        return candidates[0]
+    if candidates:
+        raise ModelNotFound(
+            f"{text!r} has {len(candidates)} GGUF models: add one, as in {text}:{candidates[0]}, or a tag as in "
+            f"{text}:Q4_K_M; there are {_listed(candidates)}"
+        )
+    raise ModelNotFound(f"{text!r} has neither safetensors with config.json nor a GGUF file")
+
+
+def folder_files(files: Collection[str]) -> list[str]:
+    """What of a repository makes a Hugging Face folder: configuration, tokenizer and weights, each weight once."""
+    weights = [name for name in files if name.endswith(".safetensors") and "/" not in name]
+    main = [name for name in weights if name.startswith("model")]  # beside them often the same once more
+    tables = [name for name in files if any(_is_beside(name, pattern) for pattern in FOLDER_FILES)]
+    return sorted({*tables, *(main or weights)})
+
+
+def _is_beside(name: str, pattern: str) -> bool:
+    return name.count("/") == pattern.count("/") and fnmatchcase(name, pattern)
+
+
+def _listed(files: list[str]) -> str:
+    more = f" and {len(files) - 12} more" if len(files) > 12 else ""
+    return ", ".join(files[:12]) + more

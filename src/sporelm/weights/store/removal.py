@@ -1,0 +1,106 @@
+"""Taking models out of the store: whole or not at all, and nothing that is not theirs."""
+
+import shutil
+import tempfile
+from collections.abc import Sequence
+from difflib import get_close_matches
+from pathlib import Path
+
+from sporelm import settings
+from sporelm.errors import ModelError, ModelNotFound
+from sporelm.weights.store.address import HUB_MARK, chosen_gguf, parse
+from sporelm.weights.store.entries import COMPLETE, Entry, Unfinished, entries, listing, unfinished
+from sporelm.weights.store.folders import HUB, NAME
+
+Removable = Entry | Unfinished
+
+
+def planned_removal(names: Sequence[str]) -> list[Removable]:
+    """What goes away with these names, each once. Raises ModelNotFound unless each is a stored model's name.
+
+    `hf:owner/name` stands for all models of that repository, and for what was not fetched to its end.
+    """
+    found: dict[str, Removable] = {}
+    for name in names:
+        for each in _named(name):
+            found[f"{type(each).__name__} {each.name}"] = each
+    return list(found.values())
+
+
+def _named(name: str) -> list[Removable]:
+    stored = entries()
+    exact: list[Removable] = [entry for entry in stored if entry.name == name]
+    if name.startswith(HUB_MARK):
+        address = parse(name)
+        inside = [
+            entry for entry in stored if entry.name == address.whole or entry.name.startswith(f"{address.whole}:")
+        ]
+        if address.file is None:
+            exact = [*inside, *(left for left in unfinished() if left.name == address.whole)]
+        elif not exact:
+            held = {path.relative_to(entry.folder).as_posix(): entry for entry in inside for path in entry.files}
+            first = chosen_gguf(held, address)
+            exact = [] if first is None else [held[first]]
+    elif not NAME.fullmatch(name) or name == HUB:
+        raise ModelNotFound(
+            f"{name[:100]!r} is not the name of a stored model: only what 'spore list' shows can be removed"
+        )
+    if not exact:
+        near = get_close_matches(name[:200], [entry.name for entry in stored], n=1, cutoff=0.7)
+        hint = f"; did you mean {near[0]}" if near else f"; stored: {listing()}"
+        raise ModelNotFound(f"no stored model {name[:200]!r}{hint}")
+    return exact
+
+
+def _is_of(entry: Entry, repository: str) -> bool:
+    """Whether a model is one of a repository's, given by its address."""
+    return entry.name == repository or entry.name.startswith(f"{repository}:")
+
+
+def remove(models: Sequence[Removable]) -> int:
+    """Remove stored models; the bytes that are free now.
+
+    Each is moved out of its place first, so that nobody finds half of one, and deleted then. What links point to
+    stays. Raises ModelError if one cannot be moved; it is whole then, and those before it are gone.
+    """
+    store, freed = settings.MODEL_STORE.path, 0
+    for model in models:
+        nbytes = model.nbytes
+        with tempfile.TemporaryDirectory(prefix=".remove-", dir=store, ignore_cleanup_errors=True) as scratch:
+            try:
+                _move_out(model, Path(scratch))
+            except OSError as error:
+                raise ModelError(f"{model.name} cannot be removed: {error.strerror or error}") from None
+        freed += nbytes
+    return freed
+
+
+def _move_out(model: Removable, scratch: Path) -> None:
+    """Move a model's files into a folder; if one does not go, those already moved come back."""
+    if isinstance(model, Unfinished) or (model.folder.parent == settings.MODEL_STORE.path):
+        model.folder.rename(scratch / "model")  # of a link, the link itself
+        _tidy(model.folder.parent)
+        return
+    moved: list[tuple[Path, Path]] = []
+    # The mark and the first file go first: without them nobody takes the rest for a model.
+    for number, file in enumerate(sorted(model.files, key=lambda path: path.name != COMPLETE)):
+        target = scratch / str(number)
+        try:
+            file.rename(target)
+        except OSError:
+            for there, here in reversed(moved):
+                there.rename(here)
+            raise
+        moved.append((target, file))
+    for file in model.files:
+        _tidy(file.parent)
+
+
+def _tidy(folder: Path) -> None:
+    """Remove folders that are empty now, up to the store; what the hub's own package notes down counts as nothing."""
+    hub = settings.MODEL_STORE.path / HUB
+    while folder.is_relative_to(hub) and folder != hub:
+        if any(path.name != ".cache" for path in folder.iterdir()) if folder.is_dir() else False:
+            return
+        shutil.rmtree(folder, ignore_errors=True)
+        folder = folder.parent

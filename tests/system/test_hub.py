@@ -1,0 +1,322 @@
+"""Models of the hub: what an address means, and fetching from a hub on this machine, faults included."""
+
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from fake_hub import FakeHub, serving
+from sporelm import settings
+from sporelm.errors import ModelFileError, ModelNotFound
+from sporelm.weights import store
+from sporelm.weights.store import address, hub, transfer
+from system.processes import Spore, command, environment, one_line
+
+CONTENT = np.random.default_rng(1).bytes(1_500_000)
+WEIGHTS = np.random.default_rng(3).bytes(500_000)
+OTHER = np.random.default_rng(2).bytes(300_000)
+SPLITS = [f"q4/m-{number:05}-of-00003.gguf" for number in (1, 2, 3)]
+QUANTS = ["m-Q4_K_M.gguf", "m-Q4_K_S.gguf", "m-q8_0.gguf", "mmproj-m-f16.gguf", "imatrix.gguf"]
+FOLDER = {
+    "config.json": b"{}",
+    "tokenizer.json": b'{"a": 1}',
+    "model.safetensors": WEIGHTS,
+    "consolidated.safetensors": WEIGHTS[:-1],
+    "original/model.safetensors": OTHER,
+    "README.md": b"# hi",
+    "pytorch_model.bin": OTHER,
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty store."""
+    place = tmp_path / "store"
+    monkeypatch.setenv("SPORE_MODEL_STORE", str(place))  # a fresh Setting: the real one may have been read already
+    monkeypatch.setattr(settings, "MODEL_STORE", settings.Setting("SPORE_MODEL_STORE", lambda: "", ""))
+    return place
+
+
+@pytest.fixture
+def fake(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    """A hub, which the package is pointed at."""
+    constants = pytest.importorskip("huggingface_hub.constants")
+    files = {
+        "owner/split": {"main": {**dict.fromkeys(SPLITS, OTHER), "picture.png": b"x"}},
+        "owner/quants": {"main": {name: CONTENT[: 100_000 + i] for i, name in enumerate(QUANTS)}},
+        "owner/folder": {"main": FOLDER, "v1": FOLDER | {"model.safetensors": OTHER}},
+        "owner/one": {"main": {"only.gguf": CONTENT, "README.md": b"# hi"}},
+    }
+    for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(constants, "HF_TOKEN_PATH", "/nowhere/token")
+    monkeypatch.setattr(transfer, "PAUSE_S", 0.0)
+    with serving(FakeHub(files)) as served:
+        monkeypatch.setattr(constants, "ENDPOINT", served.address)
+        template = served.address + "/{repo_id}/resolve/{revision}/{filename}"
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        yield served
+
+
+def left(folder: Path) -> list[str]:
+    """Every file in the store."""
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+
+
+# ---- addresses
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["hf:a", "hf:a/b/c", "hf:../b", "hf:a/b:../c", "hf:a/b:", "hf:/b", "hf:a/b:/etc/x", "hf:a/b@", "hf:a/b@../x:y",
+     "hf:a/b:x\n", "hf:a/b:" + "x" * 600],
+)  # fmt: skip
+def test_addresses_are_strict(text: str) -> None:
+    with pytest.raises(ModelNotFound, match="is not an address"):
+        address.parse(text)
+
+
+def test_address() -> None:
+    found = address.parse("hf:some-one/model.v1:dir/file.Q4_1.gguf")
+    assert found == address.Address("some-one", "model.v1", "dir/file.Q4_1.gguf")
+    assert address.parse("hf:a/b").file is None
+    revised = address.parse("hf:a/b@refs/pr/1:Q4_K_M")
+    assert (revised.revision, revised.file, revised.folder_name) == ("refs/pr/1", "Q4_K_M", "b@refs%2Fpr%2F1")
+    assert address.of_folder("a", revised.folder_name).whole == "hf:a/b@refs/pr/1"
+    assert address.parse("hf:a/b:x", "v1").text == "hf:a/b@v1:x"
+    with pytest.raises(ModelNotFound, match="give one of them"):
+        address.parse("hf:a/b@v2", "v1")
+    with pytest.raises(ModelNotFound, match="cannot be a revision"):
+        address.parse("hf:a/b", "../v1")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "file"),
+    [
+        ("Q4_K_M", "m-Q4_K_M.gguf"), ("q4_k_m", "m-Q4_K_M.gguf"), ("Q8_0", "m-q8_0.gguf"),
+        ("*Q4_K_M*", "m-Q4_K_M.gguf"),
+        ("m-Q4_K_S.gguf", "m-Q4_K_S.gguf"), ("*8_0.gguf", "m-q8_0.gguf"), ("mmproj-m-f16.gguf", "mmproj-m-f16.gguf"),
+        ("m-[qQ]4_K_S*", "m-Q4_K_S.gguf"), ("F16", None), ("Q4_K", None), ("Q4", None), ("*Q5*", None),
+    ],
+)  # fmt: skip
+def test_patterns_and_tags(wanted: str, file: str | None) -> None:
+    assert address.chosen_gguf(QUANTS, address.parse(f"hf:a/b:{wanted}")) == file
+
+
+def test_choices() -> None:
+    only = address.only_gguf
+    assert only(["config.json", "model.safetensors", "x.gguf"], "hf:a/b") is None
+    assert only(["README.md", "x.gguf", "mmproj-x.gguf"], "hf:a/b") == "x.gguf"
+    assert only([*SPLITS, "picture.png"], "hf:a/b") == SPLITS[0]
+    with pytest.raises(ModelNotFound, match=r"hf:a/b:x\.gguf"):
+        only(["x.gguf", "y.gguf"], "hf:a/b")
+    with pytest.raises(ModelNotFound, match=r"has 2 GGUF models"):
+        only([*SPLITS, "y.gguf"], "hf:a/b")
+    for halves in (SPLITS[1:], SPLITS[:2]):
+        with pytest.raises(ModelNotFound, match="neither safetensors"):
+            only(halves, "hf:a/b")
+    with pytest.raises(ModelNotFound, match=r"fits 2 GGUF models: give one of m-Q4_K_M\.gguf, m-Q4_K_S\.gguf"):
+        address.wanted_files(QUANTS, address.parse("hf:a/b:*Q4*"))
+    with pytest.raises(ModelNotFound, match=r"fits no file of a/b: there are .*m-q8_0"):
+        address.wanted_files(QUANTS, address.parse("hf:a/b:Q5_K_M"))
+
+
+# ---- fetching
+
+
+def test_without_its_package(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(ModelNotFound, match=r"sporelm\[hub\]"):
+        store.resolve("hf:owner/name")
+
+
+def test_finds_what_was_fetched(folder: Path) -> None:
+    place = folder / "hf" / "owner" / "name"
+    place.mkdir(parents=True)
+    (place / "a-Q4_0.gguf").write_bytes(CONTENT)
+    for name in ("hf:owner/name", "hf:owner/name:a-Q4_0.gguf", "hf:owner/name:Q4_0", "hf:owner/name:*q4*"):
+        assert store.resolve(name) == place / "a-Q4_0.gguf"
+    assert store.names() == [], "hub models are named by their address"
+    (place / "config.json").write_text("{}")
+    (place / ".complete").touch()
+    assert store.resolve("hf:owner/name") == place
+
+
+@pytest.mark.parametrize("name", ["hf:owner/split", f"hf:owner/split:{SPLITS[0]}", f"hf:owner/split:{SPLITS[2]}"])
+def test_fetches_all_splits_of_a_model(folder: Path, fake: FakeHub, name: str) -> None:
+    seen: list[tuple[str, int, int]] = []
+    path = store.resolve(name, lambda *step: seen.append(step))
+    assert path == folder / "hf" / "owner" / "split" / SPLITS[0]
+    assert sorted(fake.fetched()) == SPLITS
+    assert left(folder) == [f"hf/owner/split/{file}" for file in SPLITS], "no scratch is left"
+    assert path.read_bytes() == OTHER
+    assert seen[-1] == ("fetching", 3 * len(OTHER), 3 * len(OTHER))
+    assert store.resolve(name) == path
+    assert len(fake.fetched()) == 3, "the second time it is there"
+    (path.parent / "m-00002-of-00003.gguf").unlink()
+    assert store.find(name) is None, "half a model is none"
+    assert store.resolve(name) == path
+
+
+def test_fetches_a_folder(folder: Path, fake: FakeHub) -> None:
+    path = store.pull("hf:owner/folder")
+    assert left(path) == [".complete", "config.json", "model.safetensors", "tokenizer.json"]
+    old = store.pull("hf:owner/folder", revision="v1")
+    assert old == store.find("hf:owner/folder@v1") == path.with_name("folder@v1")
+    assert (old / "model.safetensors").read_bytes() == OTHER
+    assert (path / "model.safetensors").read_bytes() == WEIGHTS
+    with pytest.raises(ModelNotFound, match="has no revision 'v2'"):
+        store.pull("hf:owner/folder", revision="v2")
+
+
+def test_tag_fetches_one_file(folder: Path, fake: FakeHub) -> None:
+    path = store.pull("hf:owner/quants:q4_k_m")
+    assert path.name == "m-Q4_K_M.gguf"
+    assert fake.fetched() == ["m-Q4_K_M.gguf"]
+    store.pull("hf:owner/quants:Q4_K_S")
+    assert [entry.name for entry in store.entries()] == [f"hf:owner/quants:{name}" for name in QUANTS[:2]]
+
+
+def test_what_was_interrupted_goes_on(folder: Path, fake: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transfer, "TRIES", 1)
+    fake.cut["only.gguf"] = [600_000, 0, 0]
+    with pytest.raises(ModelNotFound, match=r"lost after 0\.6 of 1\.5 MB.*what has arrived is kept"):
+        store.pull("hf:owner/one")
+    assert store.find("hf:owner/one") is None
+    assert [each.name for each in store.unfinished()] == ["hf:owner/one"]
+    assert store.unfinished()[0].nbytes == 600_000
+    fake.cut.clear()
+    assert store.pull("hf:owner/one").read_bytes() == CONTENT
+    assert fake.ranges_asked()[-1] == "bytes=600000-"
+    assert left(folder) == ["hf/owner/one/only.gguf"]
+
+
+def test_a_lost_connection_is_taken_up_again(folder: Path, fake: FakeHub) -> None:
+    fake.cut["only.gguf"] = [1000, 300_000, 0, 5, 1]
+    fake.statuses["only.gguf"] = [503, 429]
+    assert store.pull("hf:owner/one").read_bytes() == CONTENT
+    assert fake.ranges_asked()
+
+
+def test_a_server_without_ranges_begins_anew(folder: Path, fake: FakeHub) -> None:
+    fake.ranges, fake.cut["only.gguf"] = False, [200_000]
+    assert store.pull("hf:owner/one").read_bytes() == CONTENT
+
+
+@pytest.mark.parametrize(
+    ("lie", "message"),
+    [(CONTENT[:-1] + b"?", "sha256 .* the hub says .* not used"), (CONTENT + b"?", "more than the 1500000 bytes")],
+    ids=["changed", "long"],
+)
+def test_other_content_is_not_used(folder: Path, fake: FakeHub, lie: bytes, message: str) -> None:
+    fake.lies["only.gguf"] = lie
+    with pytest.raises(ModelFileError, match=message):
+        store.pull("hf:owner/one")
+    assert store.find("hf:owner/one") is None
+    assert [name for name in left(folder) if not name.endswith("/lock")] == []
+    fake.lies.clear()
+    assert store.pull("hf:owner/one").read_bytes() == CONTENT
+
+
+def test_small_files_are_checked_too(folder: Path, fake: FakeHub) -> None:
+    fake.lies["config.json"] = b"[]"
+    with pytest.raises(ModelFileError, match=r"config\.json has git sha1"):
+        store.pull("hf:owner/folder")
+    assert store.find("hf:owner/folder") is None
+
+
+def test_a_file_that_is_shorter_than_said(folder: Path, fake: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transfer, "TRIES", 2)
+    fake.lies["only.gguf"] = CONTENT[:-10]
+    with pytest.raises((ModelNotFound, ModelFileError)):
+        store.pull("hf:owner/one")
+
+
+def test_the_token_goes_to_the_hub_alone(folder: Path, fake: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake.gated.add("owner/one")
+    with pytest.raises(ModelNotFound, match=r"owner/one is gated \(HTTP 401\): ask for access at .*set HF_TOKEN"):
+        store.pull("hf:owner/one")
+    monkeypatch.setenv("HF_TOKEN", "hf_wrong")
+    with pytest.raises(ModelNotFound, match="does not take your token"):
+        store.pull("hf:owner/one")
+    monkeypatch.setenv("HF_TOKEN", fake.token)
+    fake.requests.clear()
+    assert store.pull("hf:owner/one").read_bytes() == CONTENT
+    seen = {server: "Authorization" in headers or "authorization" in headers for server, _, headers in fake.requests}
+    assert seen == {"hub": True, "cdn": False}
+
+
+def test_refusals_say_what_to_do(folder: Path, fake: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ModelNotFound, match=r"owner/none is not there, or is private \(HTTP 401\)"):
+        store.pull("hf:owner/none")
+    with pytest.raises(ModelNotFound, match=r"fits no file of owner/one: there are only\.gguf"):
+        store.pull("hf:owner/one:Q4_0")
+    fake.statuses["api"], fake.retry_after = [429], "300"
+    with pytest.raises(ModelNotFound, match=r"no more requests now \(HTTP 429\): wait 300 s; with a token"):
+        store.pull("hf:owner/one")
+    fake.statuses["api"] = [500]
+    with pytest.raises(ModelNotFound, match="has trouble"):
+        store.pull("hf:owner/one")
+    fake.statuses["only.gguf"] = [429]
+    with pytest.raises(ModelNotFound, match=r"HTTP 429\): wait 300 s"):
+        store.pull("hf:owner/one")
+
+
+def test_names_of_a_hostile_hub_stay_in_the_folder(folder: Path, fake: FakeHub) -> None:
+    fake.extra_names = ["../x.gguf", "/etc/x.gguf", "a\\b.gguf", "C:x.gguf", "a//b.gguf", "a/../b.gguf", "\n.gguf", ""]
+    assert store.pull("hf:owner/one").name == "only.gguf", "none of them counts"
+
+
+def test_no_room(folder: Path, fake: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub.shutil, "disk_usage", lambda path: SimpleNamespace(free=hub.SPARE_BYTES + 1_499_999))
+    with pytest.raises(ModelNotFound, match=r"needs 0\.00 GB more.*SPORE_MODEL_STORE"):
+        store.pull("hf:owner/one")
+    monkeypatch.setattr(hub.shutil, "disk_usage", lambda path: SimpleNamespace(free=hub.SPARE_BYTES + 1_500_000))
+    assert store.pull("hf:owner/one").is_file()
+
+
+def test_one_process_at_a_time(folder: Path, fake: FakeHub) -> None:
+    scratch = folder / "hf" / "owner" / ".pull-one"
+    scratch.mkdir(parents=True)
+    with (
+        hub.held_alone(scratch, address.parse("hf:owner/one")),
+        pytest.raises(ModelNotFound, match="being fetched by another process"),
+    ):
+        store.pull("hf:owner/one")
+
+
+# ---- the command
+
+
+def test_pull_prints_the_path(folder: Path, fake: FakeHub, spore: Spore) -> None:
+    done = spore("pull", "hf:owner/quants:q8_0", HF_ENDPOINT=fake.address, SPORE_MODEL_STORE=str(folder))
+    assert (done.returncode, done.stdout.strip()) == (0, str(folder / "hf/owner/quants/m-q8_0.gguf"))
+    assert one_line(done.stderr) == "spore: fetching the model (0 MB)"
+
+
+def test_offline_is_one_line(folder: Path, spore: Spore) -> None:
+    pytest.importorskip("huggingface_hub")
+    done = spore("pull", "hf:owner/one", HF_ENDPOINT="http://127.0.0.1:9", SPORE_MODEL_STORE=str(folder))
+    assert done.returncode == 1
+    assert "http://127.0.0.1:9 cannot be reached" in one_line(done.stderr)
+    done = spore("pull", "hf:owner/one", HF_HUB_OFFLINE="1", SPORE_MODEL_STORE=str(folder))
+    assert "HF_HUB_OFFLINE is set" in one_line(done.stderr)
+
+
+def test_a_killed_pull_goes_on(folder: Path, fake: FakeHub, spore: Spore) -> None:
+    fake.cut["only.gguf"] = [700_000]
+    variables = {"HF_ENDPOINT": fake.address, "SPORE_MODEL_STORE": str(folder)}
+    slow = "import sporelm.weights.store.transfer as t; t.PAUSE_S = 10; "
+    words = command("pull", "hf:owner/one")
+    words[2] = slow + words[2]
+    with subprocess.Popen(words, env=environment(**variables), stderr=subprocess.DEVNULL) as process:
+        while not any(store.unfinished()) or store.unfinished()[0].nbytes < 700_000:
+            assert process.poll() is None
+        process.kill()
+    done = spore("pull", "hf:owner/one", **variables)
+    assert done.returncode == 0, done.stderr
+    assert Path(done.stdout.strip()).read_bytes() == CONTENT
+    assert set(fake.ranges_asked()) == {"bytes=700000-"}
