@@ -1,6 +1,7 @@
 """What can be computed: each op's signature, shape rule and numpy meaning, and the graph that records calls of them."""
 
 from sporelm.ops.attention import attention, store_kv
+from sporelm.ops.blocks import count_nonfinite, dequantize_blocks, quantize_blocks
 from sporelm.ops.elementwise import add, silu_mul
 from sporelm.ops.graph import Call, Graph, Value, trace
 from sporelm.ops.linear import linear, linear_group, linear_silu_mul, quantize_rows
@@ -22,10 +23,13 @@ __all__ = [
     "add_rms_norm",
     "argmax",
     "attention",
+    "count_nonfinite",
+    "dequantize_blocks",
     "embedding",
     "linear",
     "linear_group",
     "linear_silu_mul",
+    "quantize_blocks",
     "quantize_rows",
     "rms_norm",
     "rope",

@@ -18,7 +18,7 @@ from sporelm.backends.cpu.jit import Compiler, Kernel
 from sporelm.backends.cpu.kernels.pack import pack
 from sporelm.backends.cpu.kernels.pages import Pages
 from sporelm.backends.cpu.limits import measure
-from sporelm.backends.cpu.lowering import ROW_BY_ROW, RULES
+from sporelm.backends.cpu.lowering import ROW_BY_ROW, RULES, rule_of
 from sporelm.backends.cpu.memory import Heap
 from sporelm.backends.cpu.program import CpuProgram
 from sporelm.backends.cpu.run_native import run_kernel
@@ -218,7 +218,7 @@ class CpuBackend:
         return (quantize_rows(args[0], activation=kinds.pop()), *args[1:]) if kinds else args
 
     def kernel(self, call: Call, regime: str) -> Any | None:
-        return RULES.get(call.op.name)
+        return rule_of(call)
 
     def compile(self, graph: Graph) -> Program | None:
         return None

@@ -1,6 +1,6 @@
 """From calls of ops to entries of kernels: which kernel, over which items, with which addresses."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -8,19 +8,25 @@ from sporelm.backends.cpu.formats import IntegerPanels
 from sporelm.backends.cpu.formats.records import RECORDS
 from sporelm.backends.cpu.jit import Kernel
 from sporelm.backends.cpu.kernels import attention as att
-from sporelm.backends.cpu.kernels import elementwise, linear, linear_many, norm, quantize, rope, rows
+from sporelm.backends.cpu.kernels import blocks, elementwise, linear, linear_many, norm, quantize, rope, rows
 from sporelm.backends.cpu.kernels.attention_tile import attention_tile
 from sporelm.backends.cpu.kernels.pages import Pages
+from sporelm.backends.cpu.quantizers import QUANTIZERS
 from sporelm.backends.cpu.storage import Packed, page_store, row_bytes
 from sporelm.backends.cpu.targets import Target
 from sporelm.errors import BackendError
 from sporelm.ops import Call
 from sporelm.ops.spec import Extent, Symbol, fixed, spec_of
+from sporelm.quant import format_of
 from sporelm.tensor.dtype import F32
 
 NO_WINDOW = 1 << 40
 # Ops whose item i reads only item i of what came just before: a series of them over the same rows needs no barrier.
-ROW_BY_ROW = frozenset({"add", "add_rms_norm", "embedding", "quantize_rows", "rms_norm", "silu_mul"})
+ROW_BY_ROW = frozenset(
+    {"add", "add_rms_norm", "embedding", "quantize_rows", "rms_norm", "silu_mul"}
+    | {"count_nonfinite", "dequantize_blocks", "quantize_blocks"}
+)
+BLOCK_VALUES = 1 << 15  # values that a thread converts at a time: enough to fill the lanes with blocks, few for a cache
 
 
 @dataclass
@@ -73,7 +79,7 @@ class Lowering:
     rowwise: bool = False  # whether the call at hand is row by row
 
     def lower(self, call: Call) -> None:
-        rule = RULES.get(call.op.name)
+        rule = rule_of(call)
         if rule is None:
             raise BackendError(f"the CPU has no kernel for {call.op.name}; run it with --backend reference")
         self.rowwise = call.op.name in ROW_BY_ROW
@@ -325,6 +331,43 @@ def _top_k(low: Lowering, call: Call) -> None:
     low.emit(rows.top_k(low.places.target), fields, cell_of(count))
 
 
+def _quantize_blocks(low: Lowering, call: Call) -> None:
+    values, *rest = call.args
+    kind, importance = format_of(call.options["format"]), rest[0] if rest else None
+    _, width = spec_of(values).shape
+    fields = {"blocks": fixed(width) // kind.values, "out": low.at(call.results[0])}
+    weighted = importance is not None and kind.weighted
+    if weighted:
+        fields |= {"importance": low.at(importance), "width": fixed(width)}
+    _convert(low, values, blocks.quantize_blocks(low.places.target, kind.name, weighted), fields, fixed(width))
+
+
+def _count_nonfinite(low: Lowering, call: Call) -> None:
+    (values,) = call.args
+    width = fixed(spec_of(values).shape[1])
+    fields = {"width": width, "out": low.at(call.results[0])}
+    _convert(low, values, blocks.count_nonfinite(low.places.target), fields, width)
+
+
+def _convert(low: Lowering, values: Any, kernel: Kernel, fields: dict[str, Any], width: int) -> None:
+    """Conversions of `width` numbers a row all take as many rows at a time, so that they follow one another."""
+    rows = spec_of(values).shape[0]
+    grain = max(1, min(BLOCK_VALUES // max(1, width), most(rows) // (2 * low.places.threads)))
+    fields |= {"values": low.at(values), "stride": _stride(values)}
+    low.emit(kernel, fields, cell_of(rows), grain=grain)
+
+
+def rule_of(call: Call) -> Callable[[Lowering, Call], None] | None:
+    """What lowers a call; None where there is no kernel for it."""
+    if call.op.name in BY_FORMAT and format_of(call.options["format"]).name not in BY_FORMAT[call.op.name]:
+        return None
+    return RULES.get(call.op.name)
+
+
+# Ops that have kernels for some number formats only.
+BY_FORMAT: dict[str, Collection[str]] = {
+    "quantize_blocks": QUANTIZERS.keys() | blocks.NUMBERS.keys(),
+}
 RULES: dict[str, Callable[[Lowering, Call], None]] = {
     "add": _elementwise(elementwise.add),
     "silu_mul": _elementwise(elementwise.silu_mul),
@@ -338,6 +381,8 @@ RULES: dict[str, Callable[[Lowering, Call], None]] = {
     "store_kv": _store_kv,
     "rope_store": _rope_store,
     "attention": _attention,
+    "count_nonfinite": _count_nonfinite,
+    "quantize_blocks": _quantize_blocks,
     "embedding": _embedding,
     "select_rows": _select_rows,
     "argmax": _argmax,

@@ -140,6 +140,11 @@ class Val:
         kind = vec(f32, self.type.count) if isinstance(self.type, ir.VectorType) else f32
         return Val(self.k, self.k.ir.sitofp(self.raw, kind))
 
+    def to_int(self) -> Val:
+        """A float as i32, cut toward zero; any number where it does not fit."""
+        kind = vec(i32, self.type.count) if isinstance(self.type, ir.VectorType) else i32
+        return Val(self.k, self.k.ir.fptosi(self.raw, kind))
+
     def lane(self, index: int | Val) -> Val:
         """One element of a vector."""
         where = index.raw if isinstance(index, Val) else ir.Constant(i32, index)
