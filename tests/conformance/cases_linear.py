@@ -1,6 +1,6 @@
 """Cases of products: every format, every regime, remainders in every dimension."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -93,14 +93,28 @@ def halves_of(form: str) -> list[int]:
     return [offset for offset, nbytes in FORMATS[form].words if nbytes == 2]
 
 
+def set_scales(form: str, blocks: np.ndarray, choose: Callable[[], np.ndarray]) -> None:
+    """Give blocks plain scales: `choose` gives one a block, [n, 1]. MXFP4's are powers of two of that size."""
+    for offset in halves_of(form):
+        blocks[:, offset : offset + 2] = choose().astype(np.float16).view(np.uint8)
+    if form == "MXFP4":
+        blocks[:, :1] = np.frexp(choose())[1] + 126
+
+
+def least_scales(on: On, form: str, tokens: int) -> Any:
+    """MXFP4's least exponents: scales that float32 has as subnormal numbers, and those next to them."""
+    width = width_of(form, 3)
+    blocks = on.random.integers(0, 256, (33 * 3, FORMATS[form].nbytes), dtype=np.uint8)
+    blocks[:, 0] = on.random.integers(0, 4, len(blocks))
+    return ops.linear(on.rows(tokens, width, scale=1e30), on.pack(FORMATS[form], (33, width), blocks))
+
+
 def raw_blocks(on: On, form: str, tokens: int) -> Any:
     """Every pattern of a block's small integers, with scales from subnormal halves to large ones."""
     kind = FORMATS[form]
     blocks = on.random.integers(0, 256, (33 * 3, kind.nbytes), dtype=np.uint8)
-    halves = np.array([2.0**-24, 6e-5, 1.0, -0.5, 1000.0, 0.0], np.float16)
-    for offset in halves_of(form):
-        chosen = halves[on.random.integers(0, len(halves), (len(blocks), 1))]
-        blocks[:, offset : offset + 2] = chosen.view(np.uint8)
+    scales = np.array([2.0**-24, 6e-5, 1.0, -0.5, 1000.0, 0.0])
+    set_scales(form, blocks, lambda: scales[on.random.integers(0, len(scales), (len(blocks), 1))])
     width = width_of(form, 3)
     return ops.linear(on.rows(tokens, width), on.pack(kind, (33, width), blocks))
 
@@ -109,8 +123,7 @@ def extreme_blocks(on: On, form: str, tokens: int, byte: int, scale: float) -> A
     """Blocks of one byte alone, against activations that are all +-127: the largest sums there can be."""
     kind, width = FORMATS[form], width_of(form, 3)
     blocks = np.full((33 * 3, kind.nbytes), byte, np.uint8)
-    for offset in halves_of(form):
-        blocks[:, offset : offset + 2] = np.full((len(blocks), 1), scale, np.float16).view(np.uint8)
+    set_scales(form, blocks, lambda: np.full((len(blocks), 1), scale))
     x = np.full((tokens, width), 127.0, np.float32)
     x[1::3] = -127
     x[2::3, ::2] = -127
@@ -161,6 +174,8 @@ def of_values(form: str, tokens: int) -> Iterator[Case]:
         yield case("linear", f"{form} peak {peak:g} x{tokens}", small_activations, form, tokens, peak, common=few)
     yield case("linear", f"{form} zero blocks x{tokens}", with_zeros, form, tokens, common=few)
     yield case("linear", f"{form} NaN x{tokens}", with_nan, form, tokens, np.nan)
+    if form == "MXFP4":
+        yield case("linear", f"{form} least scales x{tokens}", least_scales, form, tokens)
     if FORMATS[form].values > 1:
         yield case("linear", f"{form} any block x{tokens}", raw_blocks, form, tokens)
         for byte in (0x00, 0x7F, 0x80, 0xFF):

@@ -94,8 +94,11 @@ def largest_parts(form: str, blocks: np.ndarray) -> np.ndarray:
 def test_products_with_any_blocks_are_the_reference_s(cpu: Any, form: str, kind: str) -> None:
     on = On(cpu, f"{form} {kind}")
     blocks = KINDS[kind](on, form)
+    if form == "MXFP4":  # with greater exponents sums, and from 253 on values, leave float32; loaders refuse those
+        blocks[:, 0] = np.minimum(blocks[:, 0], 200)
     weight = on.pack(FORMATS[form], (OUT, width_of(form, 3)), blocks)
-    values = values_of(form, blocks).astype(np.float64)
+    with np.errstate(invalid="ignore"):  # a NaN that signals is one all the same
+        values = values_of(form, blocks).astype(np.float64)
     for tokens in TOKENS:
         x = on.values(tokens, width_of(form, 3))
         found = ops.linear(on.tensor(x), weight).numpy()

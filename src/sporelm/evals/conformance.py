@@ -88,9 +88,9 @@ def values(*shape: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng([seed, *shape]).standard_normal(shape, np.float32)
 
 
-# Those that some back-end multiplies as they are, and one of those that all widen: IQ4_NL stands for the rest.
+# Those that some back-end multiplies as they are, and one of those that all widen: Q8_1 stands for the rest.
 FORMS = [
-    form for form in FORMATS.values() if form.activation in ROW_FORMATS or form.name in ("F32", "F16", "BF16", "IQ4_NL")
+    form for form in FORMATS.values() if form.activation in ROW_FORMATS or form.name in ("F32", "F16", "BF16", "Q8_1")
 ]
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sporelm.backends.cpu import targets
-from sporelm.backends.cpu.formats import FORMATS
+from sporelm.backends.cpu.formats import FORMATS, IntegerPanels, Panels, SuperPanels
 from sporelm.backends.cpu.jit import Compiler, Kernel
 from sporelm.backends.cpu.jit.cache import ObjectCache
 from sporelm.backends.cpu.kernels.attention import Heads, attention_split
@@ -85,6 +85,13 @@ def test_hot_kernels_do_not_spill_vectors(assembly: Callable[[str, str], str], t
     assert len(spills) <= allowed, f"{len(spills)} spills in {name}, {allowed} are known: {spills[:4]}"
 
 
+def format_of(kernel: str) -> type[Panels]:
+    """The format of a product's kernel."""
+    found = re.fullmatch(r"linear_[a-z]+_(\w+?)_\d(?:_[a-z]+)?", kernel)
+    assert found
+    return FORMATS[found[1].upper()]
+
+
 DOTS = {"avx512-vnni": "vpdpbusd", "avx-vnni": "vpdpbusd", "avx2": "vpmaddubsw"}
 PAIRS = {"avx512-vnni": "vpdpwssd", "avx-vnni": "vpdpwssd", "avx2": "vpmaddwd"}
 
@@ -92,8 +99,9 @@ PAIRS = {"avx512-vnni": "vpdpwssd", "avx-vnni": "vpdpwssd", "avx2": "vpmaddwd"}
 @pytest.mark.parametrize(("target", "name"), [p for p in on_targets() if p.values[1].startswith("linear")])
 def test_integer_products_use_the_dot_instruction(assembly: Callable[[str, str], str], target: str, name: str) -> None:
     text = assembly(target, name)
-    assert (DOTS[target] in text) == ("_q" in name)
-    if re.search(r"_q\d_k_", name):
+    kind = format_of(name)
+    assert (DOTS[target] in text) == issubclass(kind, IntegerPanels)
+    if issubclass(kind, SuperPanels):
         assert PAIRS[target] in text
     assert "vfmadd" in text
     assert ("zmm" in text) == (target == "avx512-vnni")

@@ -273,7 +273,7 @@ def test_a_cache_is_exported_not_read(cpu: CpuBackend) -> None:
 
 
 def test_packed_bytes_are_what_pack_takes(cpu: CpuBackend) -> None:
-    for form in (*PANELS, "IQ4_NL"):  # without panels of its own
+    for form in (*PANELS, "Q8_1"):  # without panels of its own
         weight = packed(cpu, form, 33)
         assert cpu.packed_bytes(FORMATS[form], (33, width_of(form))) == weight.storage.array.size
     assert cpu.packed_bytes(FORMATS["F32"], (7,)) == 28

@@ -73,7 +73,7 @@ class NibblePanels(BlockPanels):
         def factor(offset: int) -> Val:
             return k.target.from_half(k, k.load(vec(i16, self.lanes), group, self._at(offset, index)))
 
-        return Block(word, lambda: factor(0), (lambda: factor(2)) if self.has_offset else None)
+        return Block(word, lambda part: factor(0), (lambda: factor(2)) if self.has_offset else None)
 
     def row_values(self, k: Builder, panel: Val, lane: Val, group: Val) -> list[Val]:
         start = k.at(panel, group * self.group_bytes)

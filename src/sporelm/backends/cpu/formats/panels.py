@@ -1,6 +1,6 @@
 """What the kernels ask of a format."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from sporelm.backends.cpu.jit import Builder, Val, f32, i8, nbytes, vec
@@ -15,6 +15,7 @@ class Panels:
     name = ""
     family = ""  # of formats whose kernels have the same tiles
     k_step = 1
+    row_block = 0  # bytes of a group in a row of the file, of formats that are packed by `pack_row`
 
     def __init__(self, target: Target) -> None:
         self.target, self.lanes = target, target.lanes
@@ -40,6 +41,13 @@ class Panels:
     def pack_group(self, k: Builder, rows: list[Val], present: list[Val], group: Val, target: Val, width: Val) -> None:
         """Move one group of every row (addresses `rows`, of which those `present` exist) to `target`."""
         raise AttributeError(f"{type(self).__name__} must say how it is packed")
+
+    def pack_row(self, k: Builder, block: Val, present: Val, lane: Val, group: Val, scratch: Val) -> None:
+        """Move one row's part of a group, at `block`, to its lane; zeros for a row that is not `present`.
+
+        `scratch` is memory of `k_step` bytes.
+        """
+        raise AttributeError(f"{type(self).__name__} must say how a row is packed")
 
     def row_values(self, k: Builder, panel: Val, lane: Val, group: Val) -> list[Val]:
         """The `k_step` values of one row's group as f32 vectors of `lanes`; for `k_step` 1 one scalar."""
@@ -73,13 +81,13 @@ class FloatPanels(Panels):
 
 
 class Block(NamedTuple):
-    """32 columns of a panel: eight vectors whose lanes hold four bytes, in order of k, and their factors.
+    """32 columns of a panel: eight vectors whose lanes hold four bytes, in order of k, and the factors of its parts.
 
     Each part is emitted when it is asked for, so that registers hold it only where it is used.
     """
 
     word: Callable[[int], Val]  # i32 vector, four bytes a lane
-    scale: Vector  # f32 vector
+    scale: Callable[[int], Val]  # f32 vector: that of a part
     offset: Vector | None = None  # f32 vector: value = scale * (byte - zero) + offset
     stored: Val | None = None  # where the eight vectors lie one after the other, if they do
 
@@ -92,11 +100,17 @@ class IntegerPanels(Panels):
 
 
 class BlockPanels(IntegerPanels):
-    """Formats of 32-value blocks, each with a scale of its own; rows in records of `records.RECORD` bytes."""
+    """Formats of 32-value blocks; rows in records of `records.RECORD` bytes.
+
+    `parts` halves of a block, or the whole of it, have a scale of their own. `file_blocks` of them are a block of the
+    file, and whole ones of those are a group.
+    """
 
     family = "block"
     activation = "int8/32"
-    blocks = 1  # blocks a group
+    blocks = 1  # blocks a group: 1, 2, or what any row has a multiple of
+    parts = 1
+    file_blocks = 1
     has_offset = False
 
     @property
@@ -107,13 +121,14 @@ class BlockPanels(IntegerPanels):
     def block_of_rows(
         self, k: Builder, present: list[Val], group: Val, index: int, width: Val, nbytes: int
     ) -> tuple[list[Val], Val]:
-        """Which rows have block `index` of a group, and where it begins in a row of blocks of `nbytes` bytes.
+        """Which rows have block `index` of a group, and where the file's block of it, of `nbytes` bytes, begins.
 
         Past the last block no row has one, and the place is the first block's, which can be read.
         """
         exists = group * self.k_step + 32 * index < width
         there = [Val(k, k.ir.and_(row.raw, exists.raw)) for row in present]
-        return there, k.select(exists, (group * self.blocks + index) * nbytes, k.index(0))
+        before = group * (self.blocks // self.file_blocks) + index // self.file_blocks
+        return there, k.select(exists, before * nbytes, k.index(0))
 
     def block(self, k: Builder, group: Val, index: int) -> Block:
         """Block `index` of the group at `group`."""
@@ -125,24 +140,35 @@ class SuperBlock(NamedTuple):
 
     With minima, value = factor * scale[run] * byte + pair_factor * pair[run]; without, value = factor * scale[run] *
     (byte - middle) and pair[run] is scale[run]. Either way what does not depend on the byte is summed from the
-    activations' sums, two runs at once as i16.
+    activations' sums, two runs at once as i16. Where runs have no scales, all scales are 1.
     """
 
     word: Callable[[int], Val]  # i32 vector: word 0..63, four bytes a lane
-    scale: Callable[[int], Val]  # i32 vector: scale of a run
+    scale: Callable[[int], Val] | None  # i32 vector: scale of a run
     pair: Callable[[int], Val]  # i32 vector of two i16: the pair values of runs 2i and 2i + 1
     factor: Vector  # f32 vector
     pair_factor: Vector | None = None  # f32 vector
 
 
 class SuperPanels(IntegerPanels):
-    """The K-quants: super-blocks of 256 values; rows in records of `records.SUPER_RECORD` bytes."""
+    """Super-blocks of 256 values; rows in records of `records.SUPER_RECORD` bytes."""
 
     family = "super"
     activation = "int8/256"
     k_step = 256
     runs = 8
+    scaled = True  # runs have scales
+    has_minima = False
     middle = 0  # the byte that stands for 0, of formats without minima
+
+    @property
+    def words(self) -> int:
+        """Words of a run; without scales, of what is multiplied together."""
+        return 64 // self.runs if self.scaled else 8
+
+    def for_many(self) -> "SuperPanels":
+        """The same panels as many tokens are best multiplied with them, once they are unpacked."""
+        return self
 
     def super_block(self, k: Builder, group: Val) -> SuperBlock:
         """The super-block at `group`."""
@@ -162,8 +188,10 @@ def shifted(bits: Val, left: int) -> Val:
     return bits << left if left > 0 else bits >> -left if left < 0 else bits
 
 
-def byte_values(k: Builder, words: list[Val], *, signed: bool) -> list[Val]:
-    """Eight i32 of four bytes each, as f32 vectors of `lanes` values in order."""
+def byte_values(k: Builder, words: list[Val], *, signed: bool, table: Sequence[int] = ()) -> list[Val]:
+    """Eight i32 of four bytes each, or of places in a table of bytes, as f32 vectors of `lanes` values in order."""
     flat = k.vector(words).bits(vec(i8, 32))
+    if table:
+        flat = k.target.lookup(k, table, flat)
     parts = [k.shuffle(flat, flat, list(range(start, start + k.lanes))) for start in range(0, 32, k.lanes)]
     return [(part.sext(k.vi) if signed else part.zext(k.vi)).to_float() for part in parts]

@@ -48,7 +48,7 @@ class Q8_0Panels(BlockPanels):
     def block(self, k: Builder, group: Val, index: int) -> Block:
         return Block(
             lambda word: k.load(k.vi, group, self._at(index, word)),
-            lambda: k.target.from_half(k, k.load(vec(i16, self.lanes), group, 2 * self.lanes * index)),
+            lambda part: k.target.from_half(k, k.load(vec(i16, self.lanes), group, 2 * self.lanes * index)),
         )
 
     def row_values(self, k: Builder, panel: Val, lane: Val, group: Val) -> list[Val]:

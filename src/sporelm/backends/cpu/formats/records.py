@@ -4,9 +4,9 @@ from typing import Any
 
 from sporelm.ops.linear import INT8_32, INT8_256
 
-# 32 values: int8 q[32], then f32 scale, f32 scale * sum(q), i32 -128 * sum(q), i32 -8 * sum(q)
+# 32 values: int8 q[32], then f32 scale, f32 scale * sum(q), i32 -8 * sum(q[:16]), i32 -8 * sum(q)
 RECORD = 48
-X_SCALE, X_SCALED_SUM, X_BIAS_128, X_BIAS_8 = 32, 36, 40, 44
+X_SCALE, X_SCALED_SUM, X_BIAS_FIRST, X_BIAS = 32, 36, 40, 44
 
 # 256 values: int8 q[256], then f32 scale, 28 bytes unused, i16 sums of 16 values [16], i16 sums of 32 values [8]
 SUPER_RECORD = 320

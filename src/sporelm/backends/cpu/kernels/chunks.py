@@ -78,7 +78,7 @@ class _Widened(F32Panels):
 
 
 class Blocks(_Chunk):
-    """Blocks of 32: [block][panel][8 words], then all scales, then all offsets."""
+    """Blocks of 32: [block][panel][8 words], then [block][part][panel] scales, then all offsets."""
 
     kind: BlockPanels
 
@@ -86,7 +86,7 @@ class Blocks(_Chunk):
         super().__init__(kind, panels, tokens)
         self.step, self.row_bytes = BLOCKS // kind.blocks, RECORD * kind.blocks
         self.scales = BLOCKS * 8 * self.row
-        self.offsets = self.scales + BLOCKS * self.row
+        self.offsets = self.scales + BLOCKS * kind.parts * self.row
 
     @property
     def nbytes(self) -> int:
@@ -106,20 +106,21 @@ class Blocks(_Chunk):
     def _unpack(self, k: Builder, block: Block, column: Val, at: Val, p: int) -> None:
         for w in range(8):
             self.put(k, block.word(w), column, at * (8 * self.row) + (7 * p + w) * self.vector)
-        self.put(k, block.scale(), column, at * self.row + self.scales)
+        for part in range(self.kind.parts):
+            self.put(k, block.scale(part), column, (at * self.kind.parts + part) * self.row + self.scales)
         if block.offset is not None:
             self.put(k, block.offset(), column, at * self.row + self.offsets)
 
     def _unpacked(self, k: Builder, chunk: Val, index: Val) -> list[Block]:
         """Block `index` of each panel."""
         words = k.opaque(k.at(chunk, index * (8 * self.row)))
-        factors = k.opaque(k.at(chunk, index * self.row + self.scales))
+        factors = k.opaque(k.at(chunk, index * (self.kind.parts * self.row) + self.scales))
 
         def block(p: int) -> Block:
             at = p * self.vector
             return Block(
                 lambda w: self.get(k, k.vi, words, (8 * p + w) * self.vector),
-                lambda: self.get(k, k.vf, factors, at),
+                lambda part: self.get(k, k.vf, factors, at + part * self.row),
                 (lambda: self.get(k, k.vf, factors, at + self.offsets - self.scales)) if self.kind.has_offset else None,
                 k.at(words, 8 * p * self.vector),
             )
@@ -139,10 +140,10 @@ class SuperBlocks(_Chunk):
     step, row_bytes = 1, SUPER_RECORD
 
     def __init__(self, kind: SuperPanels, panels: int, tokens: int) -> None:
-        super().__init__(kind, panels, tokens)
-        self.words = 64 // kind.runs
+        super().__init__(kind.for_many(), panels, tokens)
+        self.words = self.kind.words
         self.scales = 64 * self.row
-        self.pairs = self.scales + kind.runs * self.row
+        self.pairs = self.scales + (kind.runs * self.row if self.kind.scaled else 0)
         self.factors = self.pairs + kind.runs // 2 * self.row
 
     @property
@@ -157,12 +158,13 @@ class SuperBlocks(_Chunk):
             here, column = k.at(panel, unit * self.kind.group_bytes), k.at(chunk, p * self.vector)
             for line in range(0, self.kind.group_bytes, 64):
                 k.prefetch(here, self.kind.group_bytes + line, 2)
-            for run in range(self.kind.runs):
+            for run in range(64 // self.words):
                 block = self.kind.super_block(k, k.opaque(here))  # what runs share is not kept in registers
                 for w in range(self.words):
                     place = run * self.words * self.row + (p * (self.words - 1) + w) * self.vector
                     self.put(k, block.word(run * self.words + w), column, place)
-                self.put(k, block.scale(run), column, self.scales + run * self.row)
+                if block.scale is not None:
+                    self.put(k, block.scale(run), column, self.scales + run * self.row)
             for number in range(self.kind.runs // 2):
                 self.put(k, block.pair(number), column, self.pairs + number * self.row)
             self.put(k, block.factor(), column, self.factors)
@@ -172,7 +174,7 @@ class SuperBlocks(_Chunk):
     def add(self, k: Builder, held: Sums, chunk: Val, rows: list[Val], count: Val) -> None:
         """Runs are a loop: unrolled, a tile of panels by tokens would not fit the cache of decoded instructions."""
         totals = [[k.zero(k.vi) for _ in range(self.panels)] for _ in rows]
-        with k.range(self.kind.runs) as run:
+        with k.range(64 // self.words) as run:
             words = k.opaque(k.at(chunk, run * (self.words * self.row)))
             scales = k.at(chunk, run * self.row + self.scales)
             x = [k.opaque(k.at(row, run * (4 * self.words))) for row in rows]
@@ -183,7 +185,7 @@ class SuperBlocks(_Chunk):
             def scale(p: int) -> Val:
                 return self.get(k, k.vi, scales, p * self.vector)
 
-            make_scales = [partial(scale, p) for p in range(self.panels)]
+            make_scales = [partial(scale, p) if self.kind.scaled else None for p in range(self.panels)]
             stored = [k.at(words, p * self.words * self.vector) for p in range(self.panels)]
             add_run(k, self.kind, totals, word, make_scales, x, stored)
         finish_super_block(k, self.kind, held, totals, [self._rest(k, chunk, p) for p in range(self.panels)], rows)
@@ -195,7 +197,7 @@ class SuperBlocks(_Chunk):
         def vector(kind: Any, offset: int) -> Val:
             return self.get(k, kind, chunk, at + offset)
 
-        minima = (lambda: vector(k.vf, self.factors + self.row)) if not self.kind.middle else None
+        minima = (lambda: vector(k.vf, self.factors + self.row)) if self.kind.has_minima else None
         return SuperBlock(
             lambda number: vector(k.vi, number),
             lambda run: vector(k.vi, self.scales + run * self.row),

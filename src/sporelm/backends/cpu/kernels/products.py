@@ -15,8 +15,8 @@ from sporelm.backends.cpu.formats.records import (
     SUPER_SCALE,
     SUPER_SUMS_16,
     SUPER_SUMS_32,
-    X_BIAS_8,
-    X_BIAS_128,
+    X_BIAS,
+    X_BIAS_FIRST,
     X_SCALE,
     X_SCALED_SUM,
 )
@@ -40,14 +40,23 @@ def add_block(k: Builder, kind: BlockPanels, sums: Sums, blocks: list[Block], re
             offset = make_offset()
             for t in tokens:
                 sums[t][p].set(k.fma(offset, k.broadcast(k.vf, records[t], X_SCALED_SUM), sums[t][p].value))
-    starts = [[_bias(k, kind.zero, record)] * len(blocks) for record in records]
-    stored = [block.stored for block in blocks if block.stored is not None]
-    dots = _multiply(k, lambda n: [b.word(n) for b in blocks], 8, records, starts, kind.largest, stored)
-    for p in panels:
-        scale = blocks[p].scale()
-        for t in tokens:
-            scaled = dots[t][p].to_float() * k.broadcast(k.vf, records[t], X_SCALE)
-            sums[t][p].set(k.fma(scaled, scale, sums[t][p].value))
+    for part in range(kind.parts):
+        dots = _part(k, kind, blocks, records, part)
+        for p in panels:
+            scale = blocks[p].scale(part)
+            for t in tokens:
+                scaled = dots[t][p].to_float() * k.broadcast(k.vf, records[t], X_SCALE)
+                sums[t][p].set(k.fma(scaled, scale, sums[t][p].value))
+
+
+def _part(k: Builder, kind: BlockPanels, blocks: list[Block], records: list[Val], part: int) -> Totals:
+    """[token][panel]: products of the integers of one part of a block."""
+    count = 8 // kind.parts
+    first = count * part
+    starts = [[_bias(k, kind, record, part)] * len(blocks) for record in records]
+    x = [k.at(record, 4 * first) for record in records]
+    stored = [k.at(block.stored, 4 * k.lanes * first) for block in blocks if block.stored is not None]
+    return _multiply(k, lambda n: [b.word(first + n) for b in blocks], count, x, starts, kind.largest, stored)
 
 
 def _multiply(
@@ -59,13 +68,14 @@ def _multiply(
     return k.target.multiply(k, words, count, x, totals, largest)
 
 
-def _bias(k: Builder, zero: int, record: Val) -> Val:
-    """-zero * the sum of a record's integers: what the bytes that stand for 0 would add."""
-    if zero == 0:
+def _bias(k: Builder, kind: BlockPanels, record: Val, part: int) -> Val:
+    """-zero * the sum of the integers of a record's part: what the bytes that stand for 0 would add."""
+    if kind.zero == 0:
         return k.const(k.vi, 0)
-    if zero == 128:
-        return k.broadcast(k.vi, record, X_BIAS_128)
-    return k.broadcast(k.vi, record, X_BIAS_8) << {8: 0, 16: 1}[zero]
+    bias = k.broadcast(k.vi, record, X_BIAS if part == kind.parts - 1 else X_BIAS_FIRST)
+    if part == 1:
+        bias = bias - k.broadcast(k.vi, record, X_BIAS_FIRST)
+    return bias.arithmetic_shift(3) if kind.zero == 1 else bias << {8: 0, 16: 1, 128: 4}[kind.zero]
 
 
 def add_super_block(
@@ -73,13 +83,13 @@ def add_super_block(
 ) -> None:
     """sums += the super-block at each of `starts` times each token's record; `fetch` a part before a run."""
     totals = [[k.zero(k.vi) for _ in starts] for _ in records]
-    count = 64 // kind.runs
+    count = kind.words
     blocks = [kind.super_block(k, start) for start in starts]
-    for run in range(kind.runs):
-        fetch(run, kind.runs)
+    for run in range(64 // count):
+        fetch(run, 64 // count)
         k.keep_order()  # or LLVM would load early what later runs need, into registers that the tokens need
         words = partial(_words, blocks, count * run)
-        scales = [partial(block.scale, run) for block in blocks]
+        scales = [partial(block.scale, run) if block.scale is not None else None for block in blocks]
         add_run(k, kind, totals, words, scales, [k.at(record, 4 * count * run) for record in records])
     finish_super_block(k, kind, sums, totals, blocks, records)
 
@@ -93,17 +103,19 @@ def add_run(
     kind: SuperPanels,
     totals: Sums,
     words: Words,
-    scales: Sequence[Vector],
+    scales: Sequence[Vector | None],
     x: list[Val],
     stored: Sequence[Val] = (),
 ) -> None:
     """totals += one run's words of each panel times each token's bytes at `x`, times the run's scale; all i32."""
-    none = [[k.const(k.vi, 0)] * len(scales) for _ in x]
-    dots = _multiply(k, words, 64 // kind.runs, x, none, kind.largest, stored)
+    zero = k.const(k.vi, 0)
+    starts = [[zero if scale else total.value for total, scale in zip(row, scales, strict=True)] for row in totals]
+    dots = _multiply(k, words, kind.words, x, starts, kind.largest, stored)
     for p, make_scale in enumerate(scales):
-        scale = make_scale()
+        scale = make_scale() if make_scale is not None else None
         for t in range(len(x)):
-            totals[t][p].set(totals[t][p].value + dots[t][p] * scale)
+            dot = dots[t][p]
+            totals[t][p].set(dot if scale is None else totals[t][p].value + dot * scale)
 
 
 def finish_super_block(
@@ -113,7 +125,7 @@ def finish_super_block(
     tokens, panels = range(len(sums)), range(len(blocks))
     pairs = [[k.const(k.vi, 0)] * len(blocks) for _ in tokens]
     first = SUPER_SUMS_16 if kind.runs == 16 else SUPER_SUMS_32
-    for number in range(kind.runs // 2):
+    for number in range(kind.runs // 2 if kind.has_minima or kind.middle else 0):
         values = [block.pair(number) for block in blocks]
         for t in tokens:
             both = k.broadcast(k.vi, records[t], first + 4 * number)
@@ -126,7 +138,7 @@ def finish_super_block(
             scale = k.broadcast(k.vf, records[t], SUPER_SCALE)
             total, held = totals[t][p].value, sums[t][p].value
             if pair_factor is None:
-                total = total - pairs[t][p] * kind.middle
+                total = total - pairs[t][p] * kind.middle if kind.middle else total
             else:
                 held = k.fma(pairs[t][p].to_float() * scale, pair_factor, held)
             sums[t][p].set(k.fma(total.to_float() * scale, factor, held))

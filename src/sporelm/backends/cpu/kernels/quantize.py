@@ -10,8 +10,8 @@ from sporelm.backends.cpu.formats.records import (
     SUPER_SCALE,
     SUPER_SUMS_16,
     SUPER_SUMS_32,
-    X_BIAS_8,
-    X_BIAS_128,
+    X_BIAS,
+    X_BIAS_FIRST,
     X_SCALE,
     X_SCALED_SUM,
 )
@@ -42,11 +42,14 @@ def quantize_rows(target: Any, activation: str) -> Kernel:
 def write_record(k: Builder, parts: list[Val], out: Val) -> None:
     """One block of 32, given as f32 vectors, to its record at `out`."""
     scale, inverse = _scale(k, parts)
-    whole = k.fold(_write_bytes(k, parts, inverse, out), lambda a, b: a + b)
+    middle = len(parts) // 2
+    sums = [_write_bytes(k, parts[:middle], inverse, out), _write_bytes(k, parts[middle:], inverse, k.at(out, 16))]
+    first, second = (k.fold(each, lambda a, b: a + b) for each in sums)
+    whole = first + second
     k.store(scale, out, X_SCALE)
     k.store(whole.to_float() * scale, out, X_SCALED_SUM)
-    k.store(whole * -128, out, X_BIAS_128)
-    k.store(whole * -8, out, X_BIAS_8)
+    k.store(first * -8, out, X_BIAS_FIRST)
+    k.store(whole * -8, out, X_BIAS)
 
 
 def write_super(k: Builder, parts: list[Val], out: Val) -> None:
