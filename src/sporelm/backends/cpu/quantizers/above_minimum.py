@@ -1,0 +1,148 @@
+"""The search of quant/search.py for the scale and minimum of groups, one block a lane."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from sporelm.backends.cpu.jit import Builder, Val, Var, i32
+from sporelm.backends.cpu.quantizers.columns import Column
+from sporelm.backends.cpu.quantizers.rounding import nearest_step, where
+from sporelm.quant.search import Tries
+
+UNROLL = 4
+
+
+class Group(NamedTuple):
+    """A group of every block."""
+
+    x: Column
+    weights: Column
+    integers: Column  # scratch
+
+
+class Found(NamedTuple):
+    """Vectors; see quant.search.AboveMinimum."""
+
+    scale: Val
+    drop: Val
+    inverse: Val
+    base: Val
+
+
+class Fit(NamedTuple):
+    """What is known of one group while it is searched."""
+
+    group: Group
+    highest: Val
+    sum_w: Val
+    sum_x: Val
+    minimum: Var
+    scale: Var
+    error: Var
+    inverse: Var
+    base: Var
+
+
+class Ways(NamedTuple):
+    """What is the same for all groups of a format: the largest integer, the tries, and the error."""
+
+    levels: int
+    tries: Tries
+    by_magnitude: bool = False
+
+
+def search_above_minimum(k: Builder, groups: Sequence[Group], ways: Ways) -> list[Found]:
+    """Scale and minimum of each group. Several at once, for sums that wait for themselves leave the CPU idle."""
+    fits = _start(k, groups, ways)
+    with k.range(ways.tries.steps) as step:
+        factor = step.trunc(i32).to_float() * ways.tries.delta + ways.tries.first + float(ways.levels)
+        factors = k.splat(factor)
+        inverses = [factors / _span(k, fit) for fit in fits]
+        sums = _round(k, fits, inverses, ways)
+        candidates = [_candidate(k, fit, *three) for fit, three in zip(fits, sums, strict=True)]
+        errors = _errors(k, fits, [(scale, minimum) for _, scale, minimum in candidates], ways)
+        for fit, inverse, (possible, scale, minimum), error in zip(fits, inverses, candidates, errors, strict=True):
+            better = possible & (error < fit.error.value)
+            new = ((fit.error, error), (fit.scale, scale), (fit.inverse, inverse), (fit.base, fit.minimum.value))
+            for kept, value in (*new, (fit.minimum, minimum)):
+                kept.set(k.select(better, value, kept.value))
+    return [_found(k, fit) for fit in fits]
+
+
+def _found(k: Builder, fit: Fit) -> Found:
+    return Found(fit.scale.value, -fit.minimum.value, fit.inverse.value, fit.base.value)
+
+
+def _span(k: Builder, fit: Fit) -> Val:
+    """Maximum - minimum, 1 where that is 0: then all integers are 0, and no fit of theirs is possible."""
+    span = fit.highest - fit.minimum.value
+    return where(k, span.equals(0.0), 1.0, span)
+
+
+def _start(k: Builder, groups: Sequence[Group], ways: Ways) -> list[Fit]:
+    """Each group from its minimum, 0 if all values are positive, to its maximum."""
+    lows, highs = ([k.var(group.x[0]) for group in groups] for _ in range(2))
+    sums_w, sums_x = ([k.zero(k.vf) for _ in groups] for _ in range(2))
+    with k.range(0, groups[0].x.count, UNROLL) as start:
+        for at in range(UNROLL):
+            for group, low, high, sum_w, sum_x in zip(groups, lows, highs, sums_w, sums_x, strict=True):
+                x, weight = group.x[start + at], group.weights[start + at]
+                low.set(k.min(x, low.value))
+                high.set(k.max(x, high.value))
+                sum_w.set(sum_w.value + weight)
+                sum_x.set(sum_x.value + weight * x)
+    fits = []
+    for group, low, high, sum_w, sum_x in zip(groups, lows, highs, sums_w, sums_x, strict=True):
+        low.set(where(k, low.value > 0.0, 0.0, low.value))
+        state = [k.zero(k.vf) for _ in range(4)]
+        fits.append(Fit(group, high.value, sum_w.value, sum_x.value, low, *state))
+    inverses = [k.const(k.vf, ways.levels) / _span(k, fit) for fit in fits]
+    _round(k, fits, inverses, ways)
+    scales = [k.const(k.vf, 1.0) / inverse for inverse in inverses]
+    errors = _errors(k, fits, [(scale, fit.minimum.value) for fit, scale in zip(fits, scales, strict=True)], ways)
+    for fit, inverse, scale, error in zip(fits, inverses, scales, errors, strict=True):
+        constant = fit.highest.equals(fit.minimum.value)
+        fit.scale.set(where(k, constant, 0.0, scale))
+        fit.error.set(error)
+        fit.inverse.set(inverse)
+        fit.base.set(fit.minimum.value)
+    return fits
+
+
+def _round(k: Builder, fits: list[Fit], inverses: list[Val], ways: Ways) -> list[list[Val]]:
+    """Round every group; of each the sums over weight * integer, weight * integer^2 and weight * integer * value."""
+    sums = [[k.zero(k.vf) for _ in range(3)] for _ in fits]
+    minimums = [fit.minimum.value for fit in fits]
+    with k.range(0, fits[0].group.x.count, UNROLL) as start:
+        for at in range(UNROLL):
+            for fit, minimum, inverse, (sum_l, sum_l2, sum_xl) in zip(fits, minimums, inverses, sums, strict=True):
+                x = fit.group.x[start + at]
+                integer = nearest_step(k, (x - minimum) * inverse, 0, ways.levels)
+                fit.group.integers[start + at] = integer
+                weighted = fit.group.weights[start + at] * integer
+                sum_l.set(sum_l.value + weighted)
+                sum_l2.set(sum_l2.value + weighted * integer)
+                sum_xl.set(sum_xl.value + weighted * x)
+    return [[part.value for part in three] for three in sums]
+
+
+def _candidate(k: Builder, fit: Fit, sum_l: Val, sum_l2: Val, sum_xl: Val) -> tuple[Val, Val, Val]:
+    """Whether there is a fit by least squares, its scale and its minimum, which is not above 0."""
+    determinant = fit.sum_w * sum_l2 - sum_l * sum_l
+    scale = (fit.sum_w * sum_xl - fit.sum_x * sum_l) / determinant
+    minimum = (sum_l2 * fit.sum_x - sum_l * sum_xl) / determinant
+    above = minimum > 0.0
+    scale, minimum = where(k, above, sum_xl / sum_l2, scale), where(k, above, 0.0, minimum)
+    return determinant > 0.0, scale, minimum
+
+
+def _errors(k: Builder, fits: list[Fit], lines: list[tuple[Val, Val]], ways: Ways) -> list[Val]:
+    """The weighted error of each group's integers with a scale and a minimum."""
+    sums = [k.zero(k.vf) for _ in fits]
+    with k.range(0, fits[0].group.x.count, UNROLL) as start:
+        for at in range(UNROLL):
+            for fit, (scale, minimum), total in zip(fits, lines, sums, strict=True):
+                group = fit.group
+                off = scale * group.integers[start + at] + minimum - group.x[start + at]
+                size = k.fabs(off) if ways.by_magnitude else off * off
+                total.set(total.value + size * group.weights[start + at])
+    return [total.value for total in sums]

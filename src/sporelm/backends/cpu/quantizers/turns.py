@@ -1,0 +1,118 @@
+"""The searches of quant/turns.py, one block a lane: integers change one after the other."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from sporelm.backends.cpu.jit import Builder, Val, Var, i32
+from sporelm.backends.cpu.quantizers.columns import Column, nearest_between, nearest_int
+from sporelm.backends.cpu.quantizers.rounding import any_lane, where
+from sporelm.backends.cpu.quantizers.signed_groups import STEP, TINY, largest_value
+from sporelm.quant.turns import ROUNDS
+
+
+@contextmanager
+def rounds(k: Builder) -> Iterator[Var]:
+    """At most ROUNDS turns of a loop, the last one when its variable, i1 lanes of what changed, is not set."""
+    left = k.var(k.index(ROUNDS))
+    changed = k.var(k.const(k.vi, 1))
+
+    def goes_on() -> Val:
+        return k.both(left.value > 0, lambda: any_lane(k, changed.value.differs(0)))
+
+    with k.loop_while(goes_on):
+        left.set(left.value - 1)
+        changed.set(k.const(k.vi, 0))
+        yield changed
+
+
+def search_in_turns(k: Builder, x: Column, integers: Column, half: int) -> Val:
+    """The scale of a group for integers -half to half - 1, which are left in `integers` as f32; weights are squares.
+
+    Groups of zeros have scale 0 and integers -half.
+    """
+    largest = largest_value(k, x)
+    first = k.const(k.vf, -half) / largest
+    sum_lx, sum_l2 = k.zero(k.vf), k.zero(k.vf)
+    with k.range(x.count) as at:
+        value = x[at]
+        integer = nearest_between(k, first * value, -half, half - 1).to_float()
+        integers[at] = integer
+        weight = value * value
+        sum_lx.set(sum_lx.value + weight * value * integer)
+        sum_l2.set(sum_l2.value + weight * integer * integer)
+    with rounds(k) as changed, k.range(x.count) as at:
+        value, integer = x[at], integers[at]
+        weight = value * value
+        product = weight * value
+        lx, l2 = sum_lx.value - product * integer, sum_l2.value - weight * integer * integer
+        new = nearest_between(k, value * l2 / lx, -half, half - 1).to_float()
+        wanted = (lx > 0.0) & new.differs(integer)
+        lx, l2 = lx + product * new, l2 + weight * new * new
+        wanted = wanted & (l2 > 0.0) & (lx * lx * sum_l2.value > sum_lx.value * sum_lx.value * l2)
+        integers[at] = k.select(wanted, new, integer)
+        sum_lx.set(k.select(wanted, lx, sum_lx.value))
+        sum_l2.set(k.select(wanted, l2, sum_l2.value))
+        changed.set(changed.value | k.select(wanted, k.const(k.vi, 1), k.const(k.vi, 0)))
+    is_zero = k.fabs(largest) < TINY
+    with k.range(x.count) as at:
+        integers[at] = where(k, is_zero, float(-half), integers[at])
+    fitted = where(k, sum_l2.value > 0.0, sum_lx.value / sum_l2.value, 0.0)
+    return where(k, is_zero, 0.0, fitted)
+
+
+def search_above_zero(k: Builder, x: Column, weights: Column, integers: Column, levels: int) -> Val:
+    """The scale of a group for integers 0 to `levels`, which are left in `integers` as f32."""
+    highest = k.zero(k.vf)
+    with k.range(x.count) as at:
+        highest.set(k.max(x[at], highest.value))
+    inverse = k.var(k.const(k.vf, levels) / highest.value)
+    least = k.var(_error(k, x, weights, inverse.value, lambda t: (nearest_int(k, t) & 0xFF).to_float()))
+    with k.range(8) as number:
+        step = number - 4
+        step = k.select(step >= 0, step + 1, step).trunc(i32).to_float()
+        tried = k.splat(step * STEP + float(levels)) / highest.value
+        error = _error(k, x, weights, tried, lambda t: k.min(nearest_int(k, t), levels).to_float())
+        better = error < least.value
+        least.set(k.select(better, error, least.value))
+        inverse.set(k.select(better, tried, inverse.value))
+    sum_lx, sum_l2 = k.zero(k.vf), k.zero(k.vf)
+    with k.range(x.count) as at:
+        value, weight = x[at], weights[at]
+        limited = k.min(nearest_int(k, inverse.value * value), levels)
+        integer = limited.to_float()
+        integers[at] = (limited & 0xFF).to_float()
+        sum_lx.set(sum_lx.value + weight * value * integer)
+        sum_l2.set(sum_l2.value + weight * integer * integer)
+    _improve(k, x, weights, integers, levels, sum_lx, sum_l2)
+    some = highest.value >= TINY
+    with k.range(x.count) as at:
+        integers[at] = where(k, some, integers[at], 0.0)
+    return where(k, (sum_l2.value > 0.0) & some, sum_lx.value / sum_l2.value, 0.0)
+
+
+def _improve(k: Builder, x: Column, weights: Column, integers: Column, levels: int, sum_lx: Var, sum_l2: Var) -> None:
+    """Give values in turn the integer that suits the scale which the others want."""
+    with rounds(k) as changed, k.range(x.count) as at:
+        value, weight, integer = x[at], weights[at], integers[at]
+        product = weight * value
+        lx, l2 = sum_lx.value - product * integer, sum_l2.value - weight * integer * integer
+        limited = k.min(nearest_int(k, value * l2 / lx), levels)
+        new = limited.to_float()
+        wanted = (lx > 0.0) & (l2 > 0.0) & new.differs(integer)
+        lx, l2 = lx + product * new, l2 + weight * new * new
+        wanted = wanted & (lx * lx * sum_l2.value > sum_lx.value * sum_lx.value * l2)
+        integers[at] = k.select(wanted, (limited & 0xFF).to_float(), integer)
+        sum_lx.set(k.select(wanted, lx, sum_lx.value))
+        sum_l2.set(k.select(wanted, l2, sum_l2.value))
+        changed.set(changed.value | k.select(wanted, k.const(k.vi, 1), k.const(k.vi, 0)))
+
+
+def _error(k: Builder, x: Column, weights: Column, inverse: Val, round_: Callable[[Val], Val]) -> Val:
+    """sum(weights * (x - integers / inverse)^2)."""
+    scale = k.const(k.vf, 1.0) / inverse
+    total = k.zero(k.vf)
+    with k.range(x.count) as at:
+        value = x[at]
+        off = value - scale * round_(inverse * value)
+        total.set(total.value + weights[at] * off * off)
+    return total.value
