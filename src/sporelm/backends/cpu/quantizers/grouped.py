@@ -3,14 +3,13 @@
 from typing import NamedTuple
 
 from sporelm.backends.cpu.jit import Builder, Val
-from sporelm.backends.cpu.quantizers.above_minimum import Group, Ways, search_above_minimum
+from sporelm.backends.cpu.quantizers.above_minimum import FINE, Group, Ways, search_above_minimum
 from sporelm.backends.cpu.quantizers.columns import Column, Work, nearest_between, nearest_int, packed
 from sporelm.backends.cpu.quantizers.rounding import any_lane, to_integers, where
 from sporelm.backends.cpu.quantizers.turns import search_above_zero
 from sporelm.backends.cpu.quantizers.words import sum_of, sum_of_squares, weigh
-from sporelm.quant.search import FINE
 
-GROUPS, AT_ONCE = 8, 2
+GROUPS, AT_ONCE = 8, 4
 SIX_BITS = 63
 
 

@@ -10,10 +10,11 @@ from sporelm.backends.cpu.quantizers.signed_groups import (
     search_signed,
     searched_integer,
 )
-from sporelm.backends.cpu.quantizers.turns import search_in_turns
+from sporelm.backends.cpu.quantizers.turns import Turn, search_in_turns
 from sporelm.backends.cpu.quantizers.words import pack_pairs, pack_planes, sum_of, weigh
 
-SIZE, GROUPS, HALF, MIDDLE = 16, 16, 4, 32
+SIZE, GROUPS, AT_ONCE = 16, 16, 4
+HALF, MIDDLE = 4, 32
 
 
 def quantize(work: Work, x: Column, weights: Column | None) -> None:
@@ -41,11 +42,14 @@ def quantize(work: Work, x: Column, weights: Column | None) -> None:
 def _by_turns(work: Work, x: Column, integers: Column, multiples: Column) -> Val:
     """Integers and multiples without importance; the factor of a multiple, of which the largest one is -32."""
     k = work.k
-    scales, found = work.floats(GROUPS), work.floats(SIZE)
-    with k.range(GROUPS) as group:
-        scales[group] = search_in_turns(k, x.part(group * SIZE, SIZE), found, HALF)
-        with k.range(SIZE) as at:
-            integers[group * SIZE + at] = to_integers(k, found[at]) + HALF
+    scales, found = work.floats(GROUPS), work.floats(x.count)
+    with k.range(0, GROUPS, AT_ONCE) as first:
+        starts = [(first + number) * SIZE for number in range(AT_ONCE)]
+        run = [Turn(x.part(start, SIZE), found.part(start, SIZE)) for start in starts]
+        for number, scale in enumerate(search_in_turns(k, run, HALF)):
+            scales[first + number] = scale
+    with k.range(x.count) as at:
+        integers[at] = to_integers(k, found[at]) + HALF
     largest = largest_value(k, scales)
     some = largest.differs(0.0)
     inverse = k.const(k.vf, -MIDDLE) / largest

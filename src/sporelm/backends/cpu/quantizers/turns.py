@@ -1,7 +1,8 @@
 """The searches of quant/turns.py, one block a lane: integers change one after the other."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import NamedTuple
 
 from sporelm.backends.cpu.jit import Builder, Val, Var, i32
 from sporelm.backends.cpu.quantizers.columns import Column, nearest_between, nearest_int
@@ -25,39 +26,64 @@ def rounds(k: Builder) -> Iterator[Var]:
         yield changed
 
 
-def search_in_turns(k: Builder, x: Column, integers: Column, half: int) -> Val:
-    """The scale of a group for integers -half to half - 1, which are left in `integers` as f32; weights are squares.
+class Turn(NamedTuple):
+    """A group of every block."""
 
-    Groups of zeros have scale 0 and integers -half.
+    x: Column
+    integers: Column  # f32, to be found
+
+
+class Sums(NamedTuple):
+    """Over weight * value * integer, and over weight * integer^2."""
+
+    lx: Var
+    l2: Var
+
+
+def search_in_turns(k: Builder, groups: Sequence[Turn], half: int) -> list[Val]:
+    """The scale of each group for integers -half to half - 1, which are left in place; values weigh their square.
+
+    Groups of zeros have scale 0 and integers -half. Several at once, for each integer waits for the one before it.
     """
-    largest = largest_value(k, x)
-    first = k.const(k.vf, -half) / largest
-    sum_lx, sum_l2 = k.zero(k.vf), k.zero(k.vf)
-    with k.range(x.count) as at:
-        value = x[at]
-        integer = nearest_between(k, first * value, -half, half - 1).to_float()
-        integers[at] = integer
-        weight = value * value
-        sum_lx.set(sum_lx.value + weight * value * integer)
-        sum_l2.set(sum_l2.value + weight * integer * integer)
-    with rounds(k) as changed, k.range(x.count) as at:
-        value, integer = x[at], integers[at]
-        weight = value * value
-        product = weight * value
-        lx, l2 = sum_lx.value - product * integer, sum_l2.value - weight * integer * integer
-        new = nearest_between(k, value * l2 / lx, -half, half - 1).to_float()
-        wanted = (lx > 0.0) & new.differs(integer)
-        lx, l2 = lx + product * new, l2 + weight * new * new
-        wanted = wanted & (l2 > 0.0) & (lx * lx * sum_l2.value > sum_lx.value * sum_lx.value * l2)
-        integers[at] = k.select(wanted, new, integer)
-        sum_lx.set(k.select(wanted, lx, sum_lx.value))
-        sum_l2.set(k.select(wanted, l2, sum_l2.value))
-        changed.set(changed.value | k.select(wanted, k.const(k.vi, 1), k.const(k.vi, 0)))
-    is_zero = k.fabs(largest) < TINY
-    with k.range(x.count) as at:
-        integers[at] = where(k, is_zero, float(-half), integers[at])
-    fitted = where(k, sum_l2.value > 0.0, sum_lx.value / sum_l2.value, 0.0)
-    return where(k, is_zero, 0.0, fitted)
+    largest = [largest_value(k, group.x) for group in groups]
+    first = [k.const(k.vf, -half) / value for value in largest]
+    sums = [Sums(k.zero(k.vf), k.zero(k.vf)) for _ in groups]
+    size = groups[0].x.count
+    with k.range(size) as at:
+        for group, inverse, total in zip(groups, first, sums, strict=True):
+            value = group.x[at]
+            integer = nearest_between(k, inverse * value, -half, half - 1).to_float()
+            group.integers[at] = integer
+            weight = value * value
+            total.lx.set(total.lx.value + weight * value * integer)
+            total.l2.set(total.l2.value + weight * integer * integer)
+    with rounds(k) as changed, k.range(size) as at:
+        for group, total in zip(groups, sums, strict=True):
+            changed.set(changed.value | _turn(k, group, total, at, half))
+    scales = []
+    for group, value, total in zip(groups, largest, sums, strict=True):
+        is_zero = k.fabs(value) < TINY
+        with k.range(size) as at:
+            group.integers[at] = where(k, is_zero, float(-half), group.integers[at])
+        fitted = where(k, total.l2.value > 0.0, total.lx.value / total.l2.value, 0.0)
+        scales.append(where(k, is_zero, 0.0, fitted))
+    return scales
+
+
+def _turn(k: Builder, group: Turn, sums: Sums, at: Val, half: int) -> Val:
+    """Give one value the integer that suits the scale which the others want; lanes where it changed are not 0."""
+    value, integer = group.x[at], group.integers[at]
+    weight = value * value
+    product = weight * value
+    lx, l2 = sums.lx.value - product * integer, sums.l2.value - weight * integer * integer
+    new = nearest_between(k, value * l2 / lx, -half, half - 1).to_float()
+    wanted = (lx > 0.0) & new.differs(integer)
+    lx, l2 = lx + product * new, l2 + weight * new * new
+    wanted = wanted & (l2 > 0.0) & (lx * lx * sums.l2.value > sums.lx.value * sums.lx.value * l2)
+    group.integers[at] = k.select(wanted, new, integer)
+    sums.lx.set(k.select(wanted, lx, sums.lx.value))
+    sums.l2.set(k.select(wanted, l2, sums.l2.value))
+    return k.select(wanted, k.const(k.vi, 1), k.const(k.vi, 0))
 
 
 def search_above_zero(k: Builder, x: Column, weights: Column, integers: Column, levels: int) -> Val:
