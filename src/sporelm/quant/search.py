@@ -72,7 +72,8 @@ def search_above_minimum(
     error_of = _absolute_error if by_magnitude else _squared_error
     sum_w, sum_x = np.add.reduce(weights, axis=0), np.add.reduce(weights * x, axis=0)
     integers, scratch = np.empty_like(x), np.empty_like(x)
-    minimum: Floats = np.minimum(x.min(axis=0), np.float32(0))
+    lowest = x[x.argmin(axis=0), np.arange(x.shape[1])]  # of zeros of both signs the first counts
+    minimum: Floats = np.where(lowest > 0, np.float32(0), lowest)
     constant = highest == minimum
     inverse: Floats = np.divide(top, np.where(constant, np.float32(1), highest - minimum))
     _round_above(x, minimum, inverse, top, integers)

@@ -223,7 +223,7 @@ def test_kernels_take_nothing_from_elsewhere_that_the_key_lacks(root: Path) -> N
     folder = root / "src" / "sporelm" / "backends" / "cpu"
     traced = [
         folder / "tiles.py",
-        *(path for part in ("kernels", "formats", "targets") for path in (folder / part).rglob("*.py")),
+        *(path for part in ("kernels", "formats", "quantizers", "targets") for path in (folder / part).rglob("*.py")),
     ]
     foreign = {
         line.strip()

@@ -7,7 +7,23 @@ from `weights`, for formats that heed it and where importance is given) and sets
 from collections.abc import Callable
 from typing import NamedTuple
 
-from sporelm.backends.cpu.quantizers import q4_0, q8_0
+from sporelm.backends.cpu.quantizers import (
+    iq4_nl,
+    iq4_xs,
+    mxfp4,
+    q2_k,
+    q3_k,
+    q4_0,
+    q4_1,
+    q4_k,
+    q5_0,
+    q5_1,
+    q5_k,
+    q6_k,
+    q8_0,
+    tq1_0,
+    tq2_0,
+)
 from sporelm.backends.cpu.quantizers.columns import Column, Work
 
 
@@ -25,5 +41,18 @@ class Quantizer(NamedTuple):
 
 QUANTIZERS: dict[str, Quantizer] = {
     "Q4_0": Quantizer(32, 18, q4_0.quantize, by_row=True),
+    "Q4_1": Quantizer(32, 20, q4_1.quantize, by_row=True),
+    "Q5_0": Quantizer(32, 22, q5_0.quantize, by_row=True),
+    "Q5_1": Quantizer(32, 24, q5_1.quantize, by_row=True),
     "Q8_0": Quantizer(32, 34, q8_0.quantize),
+    "Q2_K": Quantizer(256, 84, q2_k.quantize),
+    "Q3_K": Quantizer(256, 110, q3_k.quantize),
+    "Q4_K": Quantizer(256, 144, q4_k.quantize),
+    "Q5_K": Quantizer(256, 176, q5_k.quantize),
+    "Q6_K": Quantizer(256, 210, q6_k.quantize),
+    "IQ4_NL": Quantizer(32, 18, iq4_nl.quantize),
+    "IQ4_XS": Quantizer(256, 136, iq4_xs.quantize),
+    "TQ1_0": Quantizer(256, 54, tq1_0.quantize),
+    "TQ2_0": Quantizer(256, 66, tq2_0.quantize),
+    "MXFP4": Quantizer(32, 17, mxfp4.quantize),
 }

@@ -6,9 +6,19 @@ from typing import NamedTuple
 from sporelm.backends.cpu.jit import Builder, Val, Var, i32
 from sporelm.backends.cpu.quantizers.columns import Column
 from sporelm.backends.cpu.quantizers.rounding import nearest_step, where
-from sporelm.quant.search import Tries
 
 UNROLL = 4
+
+
+class Tries(NamedTuple):
+    """The inverse scales tried, see quant.search.Tries."""
+
+    first: float
+    delta: float
+    steps: int
+
+
+FINE = Tries(-0.9, 0.05, 37)  # with importance
 
 
 class Group(NamedTuple):

@@ -181,11 +181,11 @@ def packed(numbers: list[Val], bits: int = 8) -> Val:
     return whole
 
 
-def put_nibbles(field: Field, integers: Column) -> None:
-    """32 numbers of four bits into four words: the first 16 as low nibbles, the others as high ones."""
+def put_nibbles(field: Field, integers: Column, first: Offset = 0) -> None:
+    """The low four bits of 32 numbers into four words, `first` and on: 16 as low nibbles, the others as high ones."""
     for word in range(4):
-        pairs = [integers[at] | integers[at + 16] << 4 for at in range(4 * word, 4 * word + 4)]
-        field[word] = packed(pairs)
+        pairs = [integers[at] & 15 | (integers[at + 16] & 15) << 4 for at in range(4 * word, 4 * word + 4)]
+        field[first + word] = packed(pairs)
 
 
 def put_fifth_bits(field: Field, integers: Column) -> None:

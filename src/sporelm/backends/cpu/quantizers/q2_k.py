@@ -1,13 +1,12 @@
 """Q2_K: two bits in sixteen groups with 4-bit scales and minimums, as quant/q2_k.py rounds them."""
 
 from sporelm.backends.cpu.jit import Builder, Val
-from sporelm.backends.cpu.quantizers.above_minimum import Ways
+from sporelm.backends.cpu.quantizers.above_minimum import FINE, Tries, Ways
 from sporelm.backends.cpu.quantizers.columns import Column, Work, nearest_int, packed
 from sporelm.backends.cpu.quantizers.grouped import Parts, round_again, search_groups
 from sporelm.backends.cpu.quantizers.rounding import to_integers
 from sporelm.backends.cpu.quantizers.turns import search_above_zero
 from sporelm.backends.cpu.quantizers.words import pack_pairs, weigh
-from sporelm.quant.search import FINE, Tries
 
 GROUPS, FOUR_BITS = 16, 15
 

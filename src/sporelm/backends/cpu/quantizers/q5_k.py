@@ -1,10 +1,9 @@
 """Q5_K: five bits in eight groups."""
 
-from sporelm.backends.cpu.quantizers.above_minimum import Ways
+from sporelm.backends.cpu.quantizers.above_minimum import Tries, Ways
 from sporelm.backends.cpu.quantizers.columns import Column, Work
 from sporelm.backends.cpu.quantizers.grouped import round_in_groups
 from sporelm.backends.cpu.quantizers.words import pack_nibbles, pack_planes
-from sporelm.quant.search import Tries
 
 
 def quantize(work: Work, x: Column, weights: Column | None) -> None:

@@ -8,7 +8,8 @@ from sporelm.backends.cpu.jit import Builder, Val, Var, i32
 from sporelm.backends.cpu.quantizers.columns import Column, nearest_between, nearest_int
 from sporelm.backends.cpu.quantizers.rounding import any_lane, where
 from sporelm.backends.cpu.quantizers.signed_groups import STEP, TINY, largest_value
-from sporelm.quant.turns import ROUNDS
+
+ROUNDS = 5
 
 
 @contextmanager

@@ -1,0 +1,31 @@
+"""IQ4_XS: codes of uneven levels, a 6-bit scale for each 32 of them."""
+
+from sporelm.backends.cpu.quantizers.around_zero import largest_magnitude
+from sporelm.backends.cpu.quantizers.columns import Column, Work, nearest_between, packed, put_nibbles
+from sporelm.backends.cpu.quantizers.levels import code_curved, search_curved_scale, spread
+
+
+def quantize(work: Work, x: Column, weights: Column | None) -> None:
+    k = work.k
+    zero, one = k.const(k.vf, 0.0), k.const(k.vf, 1.0)
+    if weights:
+        spread(k, x, weights)
+    found, multiples, codes = work.floats(8), work.integers(8), work.integers(32)
+    with k.range(8) as group:
+        part = x.part(group * 32, 32)
+        found[group] = search_curved_scale(k, part, weights.part(group * 32, 32) if weights else None)
+    factor = -largest_magnitude(k, found)[0] / 32.0
+    inverse = k.select(factor.equals(0.0), zero, one / factor)
+    words = work.words(8, 32)
+    with k.range(8) as group:
+        multiple = nearest_between(k, inverse * found[group], -32, 31)
+        step = factor * multiple.to_float()  # of the factor as it was before it became float16
+        back = k.select(step.equals(0.0), zero, one / step)
+        multiples[group] = multiple + 32
+        with k.range(32) as at:
+            codes[at] = code_curved(k, x[group * 32 + at] * back)
+        put_nibbles(words, codes, group * 4)
+    scales = [multiples[group] for group in range(8)]
+    work.halves(0)[0] = work.half(factor)
+    work.halves(2)[0] = packed([scale >> 4 for scale in scales], 2)
+    work.words(4)[0] = packed([scale & 15 for scale in scales], 4)

@@ -1,0 +1,32 @@
+"""Integers of a block above its minimum with one scale: `quant.rounding` has the meaning."""
+
+from sporelm.backends.cpu.jit import Val
+from sporelm.backends.cpu.quantizers.above_minimum import FINE, Group, Ways, search_above_minimum
+from sporelm.backends.cpu.quantizers.columns import Column, Work, inverse_or_zero, nearest_between
+
+
+def above_minimum(work: Work, x: Column, weights: Column | None, levels: int, integers: Column) -> tuple[Val, Val]:
+    """The scale and the minimum of a block; sets the integers, 0 to `levels`."""
+    if weights:
+        return _fit(work, x, weights, levels, integers)
+    k = work.k
+    least = most = x[0]
+    for at in range(1, x.count):
+        value = x[at]
+        least, most = k.select(value < least, value, least), k.select(value > most, value, most)
+    scale = (most - least + 0.0) / float(levels)
+    inverse = inverse_or_zero(k, scale)
+    lost = k.fabs(scale).equals(float("inf"))  # a span beyond f32
+    for at in range(x.count):
+        scaled = k.select(lost, k.const(k.vf, 0.0), (x[at] - least) * inverse + 0.5)
+        integers[at] = k.min(scaled.to_int(), levels)
+    return scale, least
+
+
+def _fit(work: Work, x: Column, weights: Column, levels: int, integers: Column) -> tuple[Val, Val]:
+    """What a search finds best for weighted values."""
+    k = work.k
+    (found,) = search_above_minimum(k, [Group(x, weights, work.floats(x.count))], Ways(levels, FINE))
+    for at in range(x.count):
+        integers[at] = nearest_between(k, (x[at] - found.base) * found.inverse, 0, levels)
+    return found.scale, -found.drop

@@ -1,0 +1,19 @@
+"""Integers -1, 0 and 1 of a block times its largest magnitude: `quant.ternary` has the meaning."""
+
+from sporelm.backends.cpu.jit import Val
+from sporelm.backends.cpu.quantizers.columns import Column, Work, inverse_or_zero
+
+
+def round_to_thirds(work: Work, x: Column, integers: Column) -> Val:
+    """The largest magnitude; sets the integers + 1."""
+    k = work.k
+    found = k.zero(k.vf)
+    with k.range(x.count) as at:
+        found.set(k.fmax(k.fabs(x[at]), found.value))
+    largest = found.value
+    inverse = inverse_or_zero(k, largest)
+    zero, one, two = (k.const(k.vi, number) for number in range(3))
+    with k.range(x.count) as at:
+        scaled = x[at] * inverse
+        integers[at] = k.select(scaled >= 0.5, two, k.select(scaled <= -0.5, zero, one))
+    return largest
