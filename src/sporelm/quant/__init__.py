@@ -1,14 +1,17 @@
 """Number formats: how values lie in blocks of bytes, and how to read and write them; one file each."""
 
 from sporelm.quant.bf16 import BF16
+from sporelm.quant.f8_e4m3 import F8_E4M3, F8_E4M3_32, F8_E4M3_64, F8_E4M3_128
+from sporelm.quant.f8_e5m2 import F8_E5M2, F8_E5M2_32, F8_E5M2_64, F8_E5M2_128
 from sporelm.quant.f16 import F16
 from sporelm.quant.f32 import F32
 from sporelm.quant.f64 import F64
-from sporelm.quant.format import FORMATS, QuantFormat, dequantize_tensor, format_of, quantize_tensor
+from sporelm.quant.format import FOLDER_FORMATS, FORMATS, QuantFormat, dequantize_tensor, format_of, quantize_tensor
 from sporelm.quant.i8 import I8
 from sporelm.quant.i16 import I16
 from sporelm.quant.i32 import I32
 from sporelm.quant.i64 import I64
+from sporelm.quant.int8 import INT8_32, INT8_64, INT8_128
 from sporelm.quant.iq1_m import IQ1_M
 from sporelm.quant.iq1_s import IQ1_S
 from sporelm.quant.iq2_s import IQ2_S
@@ -19,6 +22,7 @@ from sporelm.quant.iq3_xxs import IQ3_XXS
 from sporelm.quant.iq4_nl import IQ4_NL
 from sporelm.quant.iq4_xs import IQ4_XS
 from sporelm.quant.mxfp4 import MXFP4
+from sporelm.quant.nf4 import NF4
 from sporelm.quant.nvfp4 import NVFP4
 from sporelm.quant.q1_0 import Q1_0
 from sporelm.quant.q2_0 import Q2_0
@@ -36,17 +40,31 @@ from sporelm.quant.q8_1 import Q8_1
 from sporelm.quant.q8_k import Q8_K
 from sporelm.quant.tq1_0 import TQ1_0
 from sporelm.quant.tq2_0 import TQ2_0
+from sporelm.quant.uint4 import UINT4_32, UINT4_64, UINT4_128
+from sporelm.quant.uint8 import UINT8_32, UINT8_64, UINT8_128
 
 __all__ = [
     "BF16",
+    "F8_E4M3",
+    "F8_E4M3_32",
+    "F8_E4M3_64",
+    "F8_E4M3_128",
+    "F8_E5M2",
+    "F8_E5M2_32",
+    "F8_E5M2_64",
+    "F8_E5M2_128",
     "F16",
     "F32",
     "F64",
+    "FOLDER_FORMATS",
     "FORMATS",
     "I8",
     "I16",
     "I32",
     "I64",
+    "INT8_32",
+    "INT8_64",
+    "INT8_128",
     "IQ1_M",
     "IQ1_S",
     "IQ2_S",
@@ -57,6 +75,7 @@ __all__ = [
     "IQ4_NL",
     "IQ4_XS",
     "MXFP4",
+    "NF4",
     "NVFP4",
     "Q1_0",
     "Q2_0",
@@ -74,6 +93,12 @@ __all__ = [
     "Q8_K",
     "TQ1_0",
     "TQ2_0",
+    "UINT4_32",
+    "UINT4_64",
+    "UINT4_128",
+    "UINT8_32",
+    "UINT8_64",
+    "UINT8_128",
     "QuantFormat",
     "dequantize_tensor",
     "format_of",

@@ -112,8 +112,6 @@ def config_from_hf(values: Mapping[str, Any], where: str, dtype: str = "F32") ->
     mistral = named[0] == "MistralForCausalLM"
     if (act := fields.text("hidden_act", "silu")) != "silu":
         raise UnsupportedModel(f"{where}: hidden_act {act!r} is not supported; silu is")
-    if isinstance(values.get("quantization_config"), Mapping):
-        raise UnsupportedModel(f"{where}: quantized Hugging Face folders are not supported; take a GGUF file")
     width, heads = fields.integer("hidden_size", 1, MOST_WIDTH), fields.integer("num_attention_heads", 1, MOST_HEADS)
     layers = fields.integer("num_hidden_layers", 1, MOST_LAYERS)
     attention_bias = fields.flag("attention_bias", False)

@@ -14,11 +14,12 @@ from sporelm.backends.backend import Backend, Progress
 from sporelm.errors import MemoryShortage, ModelFileError
 from sporelm.quant import BF16, F32, QuantFormat, format_of
 from sporelm.tensor.tensor import Tensor
-from sporelm.weights.config import MOST_HEAD_DIM, ModelConfig, config_from_gguf, config_from_hf
+from sporelm.weights.config import MOST_HEAD_DIM, MOST_WIDTH, ModelConfig, config_from_gguf, config_from_hf
 from sporelm.weights.gguf import GgufFile, open_gguf
 from sporelm.weights.json_object import read_object
 from sporelm.weights.names import GGUF, HF, Kind, Param, ignorable, listed, stored_name
 from sporelm.weights.progress import counted
+from sporelm.weights.quantized import QuantizedFolder, with_quantized
 from sporelm.weights.resident import available_bytes, drop_pages
 from sporelm.weights.rope_fields import FACTOR_TENSORS
 from sporelm.weights.safetensors import SafetensorsFiles, open_safetensors
@@ -28,10 +29,12 @@ from sporelm.weights.stored import StoredTensor
 PAIRED_ROWS = ("llama",)
 MOST_THREADS = 8  # packing is bound by memory; more threads only hold more of the file at once
 CHECKED_VALUES = 1 << 18  # values looked at together, which bounds the temporaries
-# Formats whose words of two bytes are floats; those of four in F32.
+# Formats whose words are floats, but for the fifth bits of Q5_0 and Q5_1; of others in folders, the word that is one.
 FLOAT_WORDS = frozenset(
-    ("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K")
+    ("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "NF4")
 )
+FIFTH_BITS = (("Q5_0", (2, 4)), ("Q5_1", (4, 4)))
+FOLDER_WORDS = {"UINT4": ((0, 2),), "UINT8": ((0, 2),), "INT8": ((0, 4),)}
 
 
 @dataclass(frozen=True)
@@ -40,8 +43,13 @@ class ModelSource:
 
     kind: Kind
     path: Path
-    files: GgufFile | SafetensorsFiles
+    files: GgufFile | SafetensorsFiles | QuantizedFolder
     config: ModelConfig
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What is not as in the files, one line each."""
+        return self.files.notes if isinstance(self.files, QuantizedFolder) else ()
 
     def close(self) -> None:
         """Let go of the files. Tensors already loaded stay valid."""
@@ -56,7 +64,7 @@ def open_model(path: str | Path) -> ModelSource:
     place = Path(path)
     if place.is_dir():
         values = read_object(place / "config.json")
-        files = open_safetensors(place)
+        files = with_quantized(open_safetensors(place), values)
         return ModelSource("hf", place, files, config_from_hf(values, str(place / "config.json"), _main_format(files)))
     gguf = open_gguf(place)
     shapes = {name: info.shape for name, info in gguf.tensors.items()}
@@ -117,10 +125,17 @@ def match_names(source: ModelSource, params: Sequence[Param]) -> dict[str, str]:
             spare = spare | {output}
     if missing := sorted(set(names.values()) - held):
         raise ModelFileError(f"{source.path} lacks {len(missing)} of its {len(names)} tensors: {listed(missing)}")
-    if surplus := sorted(held - set(names.values()) - spare):
+    surplus = sorted(held - set(names.values()) - spare)
+    if surplus := [name for name in surplus if not _adds_nothing(source, name)]:
         what = f"what {source.config.architecture} does not have: {listed(surplus)}"
         raise ModelFileError(f"{source.path} holds {what}; leaving it out would change the result")
     return names
+
+
+def _adds_nothing(source: ModelSource, name: str) -> bool:
+    """Whether a surplus tensor is a bias of zeros: AutoGPTQ writes one for every weight."""
+    bias = source.kind == HF and name.endswith(".bias") and prod(source.files.tensors[name].shape) <= MOST_WIDTH
+    return bias and not source.files.tensor(name).dequantize().any()
 
 
 def _affordable(
@@ -169,7 +184,8 @@ def _shortage(source: ModelSource, needed: int, available: int) -> MemoryShortag
 def check_finite(source: ModelSource, stored: StoredTensor) -> None:
     """Raise ModelFileError if a float of the tensor, its values or its blocks' scales, is NaN or infinite."""
     blocks = stored.blocks.reshape(-1, stored.format.nbytes)
-    finite = _finite_words if stored.format.name in FLOAT_WORDS else _finite_values
+    by_words = stored.format.name in FLOAT_WORDS or stored.format.name.partition("_")[0] in FOLDER_WORDS
+    finite = _finite_words if by_words else _finite_values
     step = max(1, CHECKED_VALUES // stored.format.values)
     for start in range(0, len(blocks), step):
         if not finite(stored.format, blocks[start : start + step]):
@@ -179,8 +195,9 @@ def check_finite(source: ModelSource, stored: StoredTensor) -> None:
 def _finite_words(number_format: type[QuantFormat], blocks: np.ndarray) -> bool:
     """Whether the floats of blocks, uint8 [n, nbytes], are finite: a look at a few bytes of each."""
     half = np.uint16(0x7F80 if number_format.name == "BF16" else 0x7C00)
-    for offset, width in number_format.words:
-        if width == 4 and number_format.values > 1:  # the fifth bits of Q5_0 and Q5_1
+    words = FOLDER_WORDS.get(number_format.name.partition("_")[0], number_format.words)
+    for offset, width in words:
+        if (number_format.name, (offset, width)) in FIFTH_BITS:
             continue
         exponent, word = (np.uint32(0x7F80_0000), "<u4") if width == 4 else (half, "<u2")
         if (blocks[:, offset : offset + width].view(word) & exponent == exponent).any():
@@ -246,7 +263,7 @@ def _check_twins(source: ModelSource, embedding: str, output: str) -> None:
         )
 
 
-def _main_format(files: GgufFile | SafetensorsFiles) -> str:
+def _main_format(files: GgufFile | SafetensorsFiles | QuantizedFolder) -> str:
     """The number format of most values in matrices."""
     counts: dict[str, int] = {}
     for info in files.tensors.values():

@@ -14,8 +14,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeGuard
 
+import numpy as np
+from numpy.typing import NDArray
+
 from sporelm.errors import ModelFileError, ModelNotFound, UnsupportedModel
-from sporelm.quant import FORMATS, format_of
+from sporelm.quant import FOLDER_FORMATS, FORMATS, format_of
 from sporelm.weights.mapped import Closing, byte_array, map_file
 from sporelm.weights.messages import no_such_tensor, shown
 from sporelm.weights.stored import StoredTensor
@@ -92,18 +95,23 @@ class SafetensorsFiles(Closing):
 
         Raises ModelFileError if there is none of that name, UnsupportedModel for a dtype we do not compute with.
         """
+        blocks = self.raw(name)
+        info = self.tensors[name]
+        if info.type_name not in (FORMATS | FOLDER_FORMATS):
+            usable = ", ".join(name for name in FORMATS | FOLDER_FORMATS if name in DTYPE_BITS)
+            raise UnsupportedModel(
+                f"{self.path}: tensor {shown(name)} has dtype {info.type_name}, not supported; supported: {usable}"
+            )
+        return StoredTensor(name, format_of(info.type_name), info.shape, blocks)
+
+    def raw(self, name: str) -> NDArray[np.uint8]:
+        """A tensor's bytes, uint8 [nbytes], a view, whatever its dtype. Raises ModelFileError if there is none."""
         if self._data is None:
             raise ModelFileError(f"{self.path} was closed; open it again to read {shown(name)}")
         info = self.tensors.get(name)
         if info is None:
             raise no_such_tensor(self.path, name, self.tensors)
-        if info.type_name not in FORMATS:
-            usable = ", ".join(name for name in FORMATS if name in DTYPE_BITS)
-            raise UnsupportedModel(
-                f"{self.path}: tensor {shown(name)} has dtype {info.type_name}, not supported; supported: {usable}"
-            )
-        blocks = byte_array(self._data[info.part], info.offset, info.nbytes)
-        return StoredTensor(name, format_of(info.type_name), info.shape, blocks)
+        return byte_array(self._data[info.part], info.offset, info.nbytes)
 
     def close(self) -> None:
         """Let go of the files; each is unmapped when the last tensor that looks at it is gone."""
@@ -114,7 +122,7 @@ class SafetensorsFiles(Closing):
 
 
 def open_safetensors(path: str | PathLike[str]) -> SafetensorsFiles:
-    """Open a .safetensors file, or the folder of a model: its index and shards, or its single file.
+    """Open a .safetensors file, or the folder of a model: its index and shards, or its single file of any name.
 
     Headers are read and checked, data is mapped and not read. Raises ModelNotFound, and ModelFileError for files that
     are damaged or lie about themselves.
@@ -127,6 +135,8 @@ def open_safetensors(path: str | PathLike[str]) -> SafetensorsFiles:
             paths = [given / shard for shard in sorted(set(index.values()))]
         elif (given / SINGLE_NAME).exists():
             paths = [given / SINGLE_NAME]
+        elif len(others := sorted(given.glob("*.safetensors"))) == 1:
+            paths = others  # older tools name the file after the scheme, such as gptq_model-4bit-128g
         else:
             raise ModelNotFound(f"{given} holds neither {SINGLE_NAME} nor {INDEX_NAME}")
     else:

@@ -167,7 +167,6 @@ def test_gguf_values_refused(change: dict[str, Any], kind: type[ModelError], mes
         ({"head_dim": 9}, UnsupportedModel, "head dimension 9 is odd"),
         ({"hidden_act": "gelu"}, UnsupportedModel, "hidden_act 'gelu' is not supported"),
         ({"partial_rotary_factor": 0.5}, UnsupportedModel, "partial_rotary_factor is 0.5; only 1 is supported"),
-        ({"quantization_config": {"bits": 4}}, UnsupportedModel, "take a GGUF file"),
         ({"tie_word_embeddings": "yes"}, ModelFileError, "must be true or false"),
         ({"layer_types": ["full_attention"]}, UnsupportedModel, "each of the 2 layers"),
         ({"vocab_size": 1 << 30}, ModelFileError, "vocab_size"),

@@ -1,0 +1,57 @@
+"""A weight that is stored in parts, described before it is put together."""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from math import prod
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sporelm.quant import QuantFormat
+
+CHUNK_VALUES = 1 << 20  # values put together at a time, which bounds the temporaries
+
+Rows = Callable[[int, int], NDArray[np.uint8]]  # blocks of rows start to stop - 1: uint8 [rows, bytes a row]
+
+
+@dataclass(frozen=True)
+class Assembled:
+    """One weight: its format and shape [..., out, in], and how its rows are made of the parts.
+
+    note    what differs from the folder, "" if nothing does
+    """
+
+    name: str
+    format: type[QuantFormat]
+    shape: tuple[int, ...]
+    parts: tuple[str, ...]
+    rows: Rows = field(repr=False)
+    note: str = ""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the blocks."""
+        return self.format.tensor_nbytes(self.shape)
+
+    def blocks(self) -> NDArray[np.uint8]:
+        """All blocks, uint8 [rows, bytes a row], made a bounded number of rows at a time."""
+        count, width = prod(self.shape[:-1]), self.shape[-1]
+        result = np.empty((count, self.nbytes // max(1, count)), np.uint8)
+        step = max(1, CHUNK_VALUES // max(1, width))
+        for start in range(0, count, step):
+            result[start : start + step] = self.rows(start, min(count, start + step))
+        return result
+
+
+class Scheme(Protocol):
+    """One way to store quantized weights in parts.
+
+    Raises ModelFileError for parts that do not fit, UnsupportedModel for what we cannot read.
+    """
+
+    def weights(self) -> Iterable[Assembled]:
+        """The weights that were quantized."""
+
+    def unused(self) -> Iterator[tuple[str, str]]:
+        """Tensors that no weight needs, each with the reason why it may be left out."""

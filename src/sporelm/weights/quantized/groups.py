@@ -1,0 +1,40 @@
+"""Into which blocks the groups of columns that share a scale can be cut, and what cannot be cut is widened."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+BLOCKS = (128, 64, 32)  # columns of a block, of every format that is made here
+WIDENED = "held as F32, 4 bytes a weight"
+
+
+class Columns(NamedTuple):
+    """Blocks of `size` columns, and the group that each of them belongs to: int [in / size]. A size of 1: no blocks."""
+
+    size: int
+    group: NDArray[np.intp]
+
+
+def cut(group_of: NDArray[np.integer]) -> Columns:
+    """The largest blocks of columns of one group; `group_of` is the group of each column, int [in]."""
+    for size in BLOCKS:
+        if len(group_of) % size == 0:
+            runs = group_of.reshape(-1, size)
+            if (runs == runs[:, :1]).all():
+                return Columns(size, runs[:, 0].astype(np.intp))
+    return Columns(1, group_of.astype(np.intp))
+
+
+def even_groups(width: int, size: int) -> NDArray[np.intp]:
+    """The group of each of `width` columns where `size` after each other belong together; -1: all of them."""
+    return np.arange(width) // (size if size > 0 else max(1, width))
+
+
+def repeated(notes: Sequence[str], what: str) -> list[str]:
+    """Each note once, with the number of weights or tensors (`what`) that it is about; empty ones are none."""
+    counts: dict[str, int] = {}
+    for note in notes:
+        counts[note] = counts.get(note, 0) + 1
+    return [f"{count} {what}{'s' if count > 1 else ''}: {note}" for note, count in counts.items() if note]
