@@ -5,9 +5,9 @@ from typing import NamedTuple
 from sporelm.backends.cpu.jit import Builder, Val, i32
 from sporelm.backends.cpu.quantizers.columns import Column, nearest_between
 from sporelm.backends.cpu.quantizers.rounding import nearest_step, where
-from sporelm.quant.search import ALL_ZERO, TENTH
 
-TINY, STEP = float(ALL_ZERO), float(TENTH)
+TINY = 1e-15  # a group whose largest magnitude is below counts as zero
+STEP = 0.1  # by which inverse scales that are tried differ, in integers
 AT_ONCE = 3  # tries whose sums do not wait for each other; they share what is loaded
 TRIES = 18  # after the first one
 
