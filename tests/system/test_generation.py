@@ -278,8 +278,8 @@ def test_slips_of_other_calls_are_one_line(llm: LLM) -> None:
         ({"top_p": 0.0}, "top_p is 0"),
         ({"top_k": -2}, "top_k is -2"),
         ({"seed": -1}, "seed is -1"),
-        ({"stop": [""]}, "stop string is empty"),
-        ({"stop": ["x"] * 65}, "65 stop strings"),
+        ({"stop": [""]}, "text of stop is empty"),
+        ({"stop": ["x"] * 65}, "stop has 65 texts"),
         ({"stop": 5}, "stop is 5: it must be a text or a list"),
         ({"stop": [5]}, "no text"),
         ({"stop_token_ids": 5}, "stop_token_ids is 5: it must be a list"),
@@ -407,3 +407,36 @@ def test_a_prefix_that_others_computed_leaves_every_bit_as_it_is(llm: LLM) -> No
     assert [answer.cached_tokens for answer in cached] == [192, 128]
     assert [answer.cache_miss for answer in cached] == [None, None]
     assert [answer.token_ids for answer in cached] == [answer.token_ids for answer in fresh]
+
+
+def test_log_probabilities_come_with_the_ids_they_are_of(llm: LLM) -> None:
+    params = SamplingParams(max_tokens=8, temperature=0.0, logprobs=3, stop=())
+    (answer,) = llm.generate("Once upon a time", params)
+    assert answer.logprobs is not None
+    assert len(answer.logprobs) == len(answer.token_ids)
+    scores = llm.logits([*answer.prompt_token_ids, *answer.token_ids])[len(answer.prompt_token_ids) - 1 : -1]
+    exact = scores.astype(np.float64)
+    logs = exact - np.log(np.exp(exact).sum(axis=1, keepdims=True))
+    for row, (token, found) in enumerate(zip(answer.token_ids, answer.logprobs, strict=True)):
+        assert next(iter(found.top)) == token  # greedy
+        assert list(found.top) == np.argsort(-scores[row], kind="stable")[:3].tolist()
+        assert found.logprob == pytest.approx(logs[row, token], abs=1e-5)
+    assert llm.generate("Once", GREEDY)[0].logprobs is None
+
+
+def test_answers_can_be_steered(llm: LLM) -> None:
+    plain = llm.generate("Once upon a time", GREEDY)[0]
+    banned = plain.token_ids[0]
+    steered = llm.generate("Once upon a time", replace(GREEDY, logit_bias={banned: -100.0}))[0]
+    assert steered.token_ids[0] != banned
+    breaks = llm.tokenizer.ids_with((".",))
+    assert breaks
+    assert all("." in llm.tokenizer.id_to_piece(token) for token in breaks)
+    long = SamplingParams(max_tokens=120, temperature=0.0, ignore_eos=True)
+    dull = llm.generate("Once upon a time", long)[0].token_ids
+    lively = llm.generate("Once upon a time", replace(long, dry_multiplier=2.0, dry_breakers=[]))[0].token_ids
+
+    def repeated(ids: list[int]) -> int:
+        return len(ids) - 4 - len({tuple(ids[place : place + 4]) for place in range(len(ids) - 4)})
+
+    assert repeated(lively) < max(1, repeated(dull))

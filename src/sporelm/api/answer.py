@@ -26,7 +26,7 @@ class Answer:
         ends = frozenset() if params.ignore_eos else tokenizer.stop_ids
         self.request = Request(
             prompt,
-            sampling=params.sampling(self.seed),
+            sampling=params.sampling(self.seed, breakers(params, tokenizer)),
             max_tokens=params.max_tokens,
             stop_ids=ends | set(params.stop_token_ids),
             sequence=sequence,
@@ -91,5 +91,13 @@ class Answer:
             timings=timings.of(request),
             cached_tokens=request.cached_tokens,
             cache_miss=request.cache_miss,
+            logprobs=None if request.sampling.logprobs is None else request.scores[: len(self.token_ids)],
             error=request.error,
         )
+
+
+def breakers(params: SamplingParams, tokenizer: Tokenizer) -> frozenset[int]:
+    """The ids of tokens that have one of the texts across which DRY's repetitions do not reach."""
+    if not params.dry_multiplier:
+        return frozenset()
+    return tokenizer.ids_with(tuple(params.dry_breakers))

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from sporelm.engine import FinishReason, Request
+from sporelm.engine import FinishReason, Request, TokenScores
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,7 @@ class Completion:
     cached_tokens     ids of the prompt whose keys and values were held already
     cache_miss        why not more: "first seen", "evicted", "differs at token N", "first request with this salt"; None
                       where all but the last page of 64 was held
+    logprobs          for each id the log probability and the likeliest alternatives', if asked for
     error             what went wrong, if finish_reason is error
     """
 
@@ -61,6 +62,7 @@ class Completion:
     timings: Timings
     cached_tokens: int
     cache_miss: str | None
+    logprobs: list[TokenScores] | None = None
     error: str | None = None
 
 

@@ -1,6 +1,6 @@
 """Opens a model: checks what it needs against what there is, then loads its weights and its tokenizer."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,15 +73,22 @@ class Opened:
     load_s: float
 
 
-def open_engine(options: Options, progress: Progress | None) -> Opened:
-    """Open everything that the options name. Raises SporeError with one line."""
+def itself(backend: Backend) -> Backend:
+    return backend
+
+
+def open_engine(options: Options, progress: Progress | None, around: Callable[[Backend], Backend] = itself) -> Opened:
+    """Open everything that the options name, on the back-end that `around` makes of theirs.
+
+    Raises SporeError with one line.
+    """
     options.check()
     path = resolve(options.model, progress)
     threads = choose_threads(options.threads)
     began = perf_counter()
     source = open_model(path)
     try:
-        backend = open_device(options.backend or settings.BACKEND.value, options.device, threads)
+        backend = around(open_device(options.backend or settings.BACKEND.value, options.device, threads))
         try:
             return _load(options, source, backend, threads, began, progress)
         except BaseException:

@@ -1,8 +1,8 @@
 """What a caller can ask of an answer."""
 
 import secrets
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 
 from sporelm.engine import Sampling
 from sporelm.engine.request import token_ids, whole_number
@@ -16,11 +16,16 @@ LONGEST_SALT = 256
 class SamplingParams:
     """How the next token is chosen and when to stop. Raises RequestError for a value out of its range.
 
+    What is not said here is said, with the order in which all is done, at `sporelm.engine.Sampling`.
+
     max_tokens           ids at most
     temperature          0 is greedy (ties: the lowest id)
     top_k, top_p, min_p  what is left to draw from, applied in this order before the temperature; top_k 0 keeps all
     repetition_penalty   divides the scores of tokens seen before
     seed                 same seed, same text; None draws one, which the completion names
+    logprobs             report each token's log probability and so many alternatives'; None: do not
+    dry_breakers         texts: DRY's repetitions do not reach across a token that has one of them
+    min_tokens           ids before which the model's ends, and `stop_token_ids`, are not taken
     stop                 texts before which the answer ends
     stop_token_ids       ids after which it ends, besides the model's own
     ignore_eos           go on after the model's end-of-text token
@@ -39,34 +44,53 @@ class SamplingParams:
     stop_token_ids: Sequence[int] = ()
     ignore_eos: bool = False
     salt: str = ""
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    typical_p: float = 1.0
+    xtc_probability: float = 0.0
+    xtc_threshold: float = 0.1
+    dry_multiplier: float = 0.0
+    dry_base: float = 1.75
+    dry_allowed_length: int = 2
+    dry_range: int = 0
+    dry_breakers: Sequence[str] = ("\n", ":", '"', "*")
+    mirostat: int = 0
+    mirostat_tau: float = 5.0
+    mirostat_eta: float = 0.1
+    min_tokens: int = 0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    logprobs: int | None = None
 
     def __post_init__(self) -> None:
         if whole_number("max_tokens", self.max_tokens) < 1:
             raise RequestError(f"max_tokens is {self.max_tokens}: it must be at least 1")
-        if not isinstance(self.stop, str | Sequence):
-            raise RequestError(f"stop is {self.stop!r:.60}: it must be a text or a list of texts")
-        stops = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
-        if len(stops) > MOST_STOPS:
-            raise RequestError(f"{len(stops)} stop strings are given: at most {MOST_STOPS} are taken")
-        if any(not isinstance(text, str) or not text for text in stops):
-            raise RequestError("a stop string is empty or no text: it would end every answer at once")
-        object.__setattr__(self, "stop", stops)
+        object.__setattr__(self, "stop", texts("stop", self.stop, MOST_STOPS))
+        object.__setattr__(self, "dry_breakers", texts("dry_breakers", self.dry_breakers, MOST_STOPS))
         object.__setattr__(self, "stop_token_ids", tuple(token_ids("stop_token_ids", self.stop_token_ids)))
         if not isinstance(self.salt, str) or len(self.salt) > LONGEST_SALT:
             raise RequestError(f"salt is {self.salt!r:.60}: it must be a text of at most {LONGEST_SALT} characters")
         self.sampling(0 if self.seed is None else self.seed)
 
-    def sampling(self, seed: int) -> Sampling:
-        """The part that the engine's sampler needs."""
-        return Sampling(
-            temperature=self.temperature,
-            top_k=self.top_k,
-            top_p=self.top_p,
-            min_p=self.min_p,
-            repetition_penalty=self.repetition_penalty,
-            seed=seed,
-        )
+    def sampling(self, seed: int, dry_breakers: frozenset[int] = frozenset()) -> Sampling:
+        """The part that the engine's sampler needs; `dry_breakers` are the ids of tokens that have such a text."""
+        shared = {name: getattr(self, name) for name in _SHARED}
+        return Sampling(**shared, seed=seed, dry_breakers=dry_breakers)
 
     def chosen_seed(self) -> int:
         """The seed asked for, or a random one that is short enough to be typed."""
         return secrets.randbits(32) if self.seed is None else self.seed
+
+
+_SHARED = [each.name for each in fields(Sampling) if each.name not in ("seed", "dry_breakers")]
+
+
+def texts(name: str, given: str | Sequence[str], most: int) -> tuple[str, ...]:
+    """A text or a list of texts as a tuple. Raises RequestError for anything else, for an empty text or too many."""
+    if not isinstance(given, str | Sequence):
+        raise RequestError(f"{name} is {given!r:.60}: it must be a text or a list of texts")
+    found = (given,) if isinstance(given, str) else tuple(given)
+    if len(found) > most:
+        raise RequestError(f"{name} has {len(found)} texts: at most {most} are taken")
+    if any(not isinstance(text, str) or not text for text in found):
+        raise RequestError(f"a text of {name} is empty or no text: it would be found everywhere")
+    return found

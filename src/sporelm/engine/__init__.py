@@ -4,7 +4,7 @@ from sporelm.engine.engine import Engine
 from sporelm.engine.kv import KvSequence, PagePool, SequenceStore
 from sporelm.engine.request import FinishReason, Request
 from sporelm.engine.runner import Runner, Scores
-from sporelm.engine.sampler import Sampler, Sampling
+from sporelm.engine.sampling import Sampler, Sampling, TokenScores
 from sporelm.engine.scheduler import Advance, Limits, Scheduler
 from sporelm.engine.step import Part, Step
 from sporelm.engine.worker import LoadedModel, Worker
@@ -26,5 +26,6 @@ __all__ = [
     "Scores",
     "SequenceStore",
     "Step",
+    "TokenScores",
     "Worker",
 ]

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from sporelm.engine.kv import KvSequence, PagePool, SequenceStore
 from sporelm.engine.request import Request
 from sporelm.engine.runner import Scores
-from sporelm.engine.sampler import Sampler
+from sporelm.engine.sampling import Sampler
 from sporelm.engine.scheduler import Advance, Limits, Scheduler
 from sporelm.engine.step import Part, Step
 from sporelm.errors import MemoryShortage, RequestError
@@ -40,7 +40,7 @@ class Engine:
         with self._turn:
             request.id = next(self.numbers)
             self.scheduler.add(request)
-            self.sampler.add(request.id, request.sampling, request.prompt)
+            self.sampler.add(request.id, request.sampling, request.prompt, sorted(request.stop_ids), self.limits.vocab)
         return request
 
     def step(self) -> list[Advance]:
@@ -50,9 +50,11 @@ class Engine:
                 return []
             step = self.scheduler.next_step()
             scores = self.runner.run(step)
-            tokens = self.sampler.pick(scores.best, scores.logits, step)
-            advances = self.scheduler.commit(step, tokens)
+            picked = self.sampler.pick(scores.best, scores.logits, step)
+            advances = self.scheduler.commit(step, picked.tokens)
             for advance in advances:
+                if advance.request.id in picked.scores:
+                    advance.request.scores.append(picked.scores[advance.request.id])
                 if advance.finish_reason:
                     self.sampler.drop(advance.request.id)
             return advances

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from sporelm.engine.kv.prefix import Chain
 from sporelm.engine.kv.sequence import KvSequence
-from sporelm.engine.sampler import Sampling
+from sporelm.engine.sampling import Sampling, TokenScores
 from sporelm.errors import RequestError
 
 FinishReason = Literal["stop", "length", "cancelled", "error"]
@@ -51,6 +51,7 @@ class Request:
         "num_prompt",
         "salt",
         "sampling",
+        "scores",
         "sequence",
         "started",
         "stop_ids",
@@ -80,6 +81,7 @@ class Request:
             raise RequestError(f"max_tokens is {max_tokens}: it must be at least 1")
         self.num_prompt = len(self.known)
         self.sampling = sampling or Sampling()
+        self.scores: list[TokenScores] = []  # of each generated token, if the sampling asks for them
         self.max_tokens = max_tokens
         self.stop_ids = frozenset(stop_ids)
         self.sequence = sequence

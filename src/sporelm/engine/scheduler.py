@@ -14,7 +14,7 @@ from sporelm.engine.kv.pages import pages_for
 from sporelm.engine.kv.sequence import KvSequence
 from sporelm.engine.kv.store import Copies, SequenceStore
 from sporelm.engine.request import FinishReason, Request
-from sporelm.engine.sampler import NOT_A_TOKEN
+from sporelm.engine.sampling import NOT_A_TOKEN
 from sporelm.engine.step import Part, Step
 from sporelm.errors import BackendError, ContextOverflow, RequestError
 from sporelm.ops.attention import PAGE

@@ -50,6 +50,7 @@ class Tokenizer:
         self._parsing = parsing
         self._make_plain = make_plain
         self._plain: Any = None
+        self._found: dict[tuple[str, ...], frozenset[int]] = {}  # by `ids_with`
         self._missing_bytes = missing_bytes
         self._present_bytes = bytes(sorted(set(range(256)) - set(missing_bytes)))
 
@@ -129,6 +130,14 @@ class Tokenizer:
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """Each token as text of its own; parts of characters show as U+FFFD."""
         return [self.id_to_piece(token) for token in ids]
+
+    def ids_with(self, texts: tuple[str, ...]) -> frozenset[int]:
+        """The ids of tokens that have one of these texts. The first time it reads the whole vocabulary."""
+        if texts not in self._found:
+            wanted = [text.encode() for text in texts]
+            every = ((token, self.token_bytes(token)) for token in range(self.vocab_size))
+            self._found[texts] = frozenset(token for token, has in every if any(each in has for each in wanted))
+        return self._found[texts]
 
     def __repr__(self) -> str:
         return f"Tokenizer({self.label}, {self.vocab_size} tokens)"

@@ -1,0 +1,137 @@
+"""How a request wants its tokens chosen."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from sporelm.errors import RequestError
+
+MOST_SEED = (1 << 64) - 1
+MOST_WHOLE = (1 << 31) - 1
+MOST_LOGPROBS = 100
+MOST_BIASED = 1024
+NOTHING: Mapping[int, float] = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How a token is chosen, in the order in which it is done. Raises RequestError for a value out of its range.
+
+    logit_bias          added to the logits of these tokens (-100 to 100)
+    repetition_penalty  logits of tokens seen in prompt and answer are divided by it, or multiplied if negative
+                        (Keskar et al. 2019)
+    presence_penalty    taken from the logits of tokens that the answer has (OpenAI's definition)
+    frequency_penalty   the same for each time that the answer has them
+    dry_multiplier      taken, times dry_base ** (n - dry_allowed_length), from the logit of a token that would prolong
+                        a repetition of n tokens; 0 is off. Repetitions are looked for in the last dry_range tokens (0:
+                        all), and do not reach across dry_breakers ("Don't Repeat Yourself", p-e-w 2024)
+    min_tokens          the model's ends are not chosen before so many tokens
+    temperature         0 is greedy, and nothing below counts; otherwise logits are divided by it at last
+    mirostat            1 or 2: instead of what follows, after the temperature, keep what surprises by at most mu bits,
+                        which a controller moves by mirostat_eta towards a mean of mirostat_tau (Basu et al. 2021)
+    top_k               keep the k greatest logits; 0 keeps all
+    typical_p           of those, keep the fewest that come nearest to the expected surprise and whose probability
+                        reaches typical_p (Meister et al. 2022)
+    top_p               of those, keep the fewest of the greatest whose probability reaches top_p (Holtzman et al. 2020)
+    min_p               of those, keep what has at least min_p times the probability of the greatest
+    xtc_probability     with this probability, of those that have at least xtc_threshold, drop all but the least likely
+                        ("Exclude Top Choices", p-e-w 2024)
+    seed                of the generator
+    logprobs            report the logarithm of each token's probability, and of so many alternatives; None: do not.
+                        They are the model's own: of the logits before anything above
+    """
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    seed: int = 0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    typical_p: float = 1.0
+    xtc_probability: float = 0.0
+    xtc_threshold: float = 0.1
+    dry_multiplier: float = 0.0
+    dry_base: float = 1.75
+    dry_allowed_length: int = 2
+    dry_range: int = 0
+    dry_breakers: frozenset[int] = frozenset()
+    mirostat: int = 0
+    mirostat_tau: float = 5.0
+    mirostat_eta: float = 0.1
+    min_tokens: int = 0
+    logit_bias: Mapping[int, float] = field(default_factory=lambda: NOTHING)
+    logprobs: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, low, high in _REAL:
+            within(name, getattr(self, name), low, high)
+        for name, lowest, highest in _WHOLE:
+            whole(name, getattr(self, name), lowest, highest)
+        for name in ("top_p", "typical_p"):
+            if getattr(self, name) == 0:
+                raise RequestError(f"{name} is 0: it must be above 0, at most 1")
+        if self.logprobs is not None:
+            whole("logprobs", self.logprobs, 0, MOST_LOGPROBS)
+        if len(self.logit_bias) > MOST_BIASED:
+            raise RequestError(f"logit_bias has {len(self.logit_bias)} tokens: at most {MOST_BIASED} are taken")
+        for token, bias in self.logit_bias.items():
+            whole("a token of logit_bias", token, 0, MOST_WHOLE)
+            within(f"logit_bias of token {token}", bias, -100.0, 100.0)
+        if self.mirostat and self.temperature == 0:
+            raise RequestError("mirostat needs a temperature above 0: at 0 the greatest logit is taken")
+
+    @property
+    def plain(self) -> bool:
+        """Whether the device's argmax is all there is to do."""
+        return self.temperature == 0 and not self.edits and self.logprobs is None
+
+    @property
+    def edits(self) -> bool:
+        """Whether logits are changed before anything else."""
+        return self.penalised or bool(self.logit_bias) or self.min_tokens > 0
+
+    @property
+    def penalised(self) -> bool:
+        """Whether what was said before counts."""
+        nothing = (1.0, 0.0, 0.0, 0.0)
+        penalties = (self.repetition_penalty, self.presence_penalty, self.frequency_penalty, self.dry_multiplier)
+        return penalties != nothing
+
+
+_REAL = (
+    ("temperature", 0.0, 100.0),
+    ("top_p", 0.0, 1.0),
+    ("min_p", 0.0, 1.0),
+    ("typical_p", 0.0, 1.0),
+    ("repetition_penalty", 0.01, 100.0),
+    ("presence_penalty", -100.0, 100.0),
+    ("frequency_penalty", -100.0, 100.0),
+    ("xtc_probability", 0.0, 1.0),
+    ("xtc_threshold", 0.0, 1.0),
+    ("dry_multiplier", 0.0, 100.0),
+    ("dry_base", 1.0, 100.0),
+    ("mirostat_tau", 0.0, 100.0),
+    ("mirostat_eta", 0.0, 100.0),
+)
+_WHOLE = (
+    ("top_k", 0, MOST_WHOLE),
+    ("seed", 0, MOST_SEED),
+    ("dry_allowed_length", 1, MOST_WHOLE),
+    ("dry_range", 0, MOST_WHOLE),
+    ("mirostat", 0, 2),
+    ("min_tokens", 0, MOST_WHOLE),
+)
+
+
+def within(name: str, value: float, low: float, high: float) -> None:
+    """Raise RequestError unless `value` is a number from `low` to `high`."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+        raise RequestError(f"{name} is {value!r:.60}: it must be a number from {low:g} to {high:g}")
+
+
+def whole(name: str, value: int, low: int, high: int) -> None:
+    """Raise RequestError unless `value` is a whole number from `low` to `high`."""
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise RequestError(f"{name} is {value!r:.60}: it must be a whole number from {low} to {high}")
