@@ -8,13 +8,13 @@ import pytest
 from sporelm import ops
 from sporelm.backends.cpu import CpuBackend
 from sporelm.backends.cpu.backend import FEW
+from sporelm.backends.cpu.entries import Cell, Entry
 from sporelm.backends.cpu.formats import FORMATS as PANELS
 from sporelm.backends.cpu.jit import Builder, Compiler, Kernel, Val
 from sporelm.backends.cpu.jit.kernel import fields
 from sporelm.backends.cpu.kernels import linear_many
 from sporelm.backends.cpu.kernels.attention import SPLIT, TILE_TOKENS
 from sporelm.backends.cpu.kernels.steps import CHAIN
-from sporelm.backends.cpu.lowering import Cell, Entry
 from sporelm.backends.cpu.memory import Region
 from sporelm.backends.cpu.program import Cells, assemble, attention_cells
 from sporelm.backends.cpu.team import SCRATCH, Team

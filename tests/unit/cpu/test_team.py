@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from sporelm.backends.cpu import team as team_module
+from sporelm.backends.cpu.entries import Cell, Entry
 from sporelm.backends.cpu.jit import Builder, Compiler, Kernel, Val, i64
 from sporelm.backends.cpu.jit.kernel import fields
 from sporelm.backends.cpu.kernels.steps import LINE, PARKED
-from sporelm.backends.cpu.lowering import Cell, Entry
 from sporelm.backends.cpu.memory import Region
 from sporelm.backends.cpu.program import Cells, assemble
 from sporelm.backends.cpu.team import Table, Team

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from statistics import median
 from time import perf_counter
 
+from sporelm.backends.cpu.entries import Cell, Entry
 from sporelm.backends.cpu.jit import Compiler
 from sporelm.backends.cpu.kernels.limits import BLOCK, CHAINS, WORDS, dots, fmas, stream
-from sporelm.backends.cpu.lowering import Cell, Entry
 from sporelm.backends.cpu.memory import Region
 from sporelm.backends.cpu.program import Cells, assemble
 from sporelm.backends.cpu.team import Team

@@ -1,22 +1,22 @@
 """From calls of ops to entries of kernels: which kernel, over which items, with which addresses."""
 
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any
 
+from sporelm.backends.cpu import conversions
+from sporelm.backends.cpu.entries import Cell, Emitter, cell_of, most, stride_of
 from sporelm.backends.cpu.formats import IntegerPanels
 from sporelm.backends.cpu.formats.records import RECORDS
 from sporelm.backends.cpu.jit import Kernel
 from sporelm.backends.cpu.kernels import attention as att
-from sporelm.backends.cpu.kernels import blocks, elementwise, linear, linear_many, norm, quantize, rope, rows
+from sporelm.backends.cpu.kernels import elementwise, linear, linear_many, norm, quantize, rope, rows
 from sporelm.backends.cpu.kernels.attention_tile import attention_tile
 from sporelm.backends.cpu.kernels.pages import Pages
-from sporelm.backends.cpu.quantizers import QUANTIZERS
 from sporelm.backends.cpu.storage import Packed, page_store, row_bytes
 from sporelm.backends.cpu.targets import Target
 from sporelm.errors import BackendError
 from sporelm.ops import Call
-from sporelm.ops.spec import Extent, Symbol, fixed, spec_of
+from sporelm.ops.spec import fixed, spec_of
 from sporelm.quant import format_of
 from sporelm.tensor.dtype import F32
 
@@ -26,57 +26,10 @@ ROW_BY_ROW = frozenset(
     {"add", "add_rms_norm", "embedding", "quantize_rows", "rms_norm", "silu_mul"}
     | {"count_nonfinite", "dequantize_blocks", "quantize_blocks"}
 )
-BLOCK_VALUES = 1 << 15  # values that a thread converts at a time: enough to fill the lanes with blocks, few for a cache
 
 
-@dataclass
-class Entry:
-    """One kernel over `count * factor` items."""
-
-    kernel: Kernel
-    fields: dict[str, Any]  # value: an int, a float, or a Cell
-    count: "Cell"
-    factor: int = 1
-    grain: int = 1
-    rowwise: bool = False  # of an op in ROW_BY_ROW
-    guard: tuple["Cell", int, int] | None = None  # skipped unless the cell lies between
-
-
-@dataclass(frozen=True)
-class Cell:
-    """A number known at each step: a symbol's extent, a derived one, or a constant."""
-
-    name: str
-    constant: int | None = None
-
-
-class Places(Protocol):
-    """What lowering must know of a program: where values lie, and memory of its own."""
-
-    target: Target
-    threads: int
-    few: int  # most tokens for which the few-token product is the faster
-
-    def address(self, value: Any) -> int: ...
-    def reserve(self, nbytes: int) -> int: ...
-    def attended(self, starts: Any, lengths: Any) -> int: ...  # a number for their derived cells
-
-
-def cell_of(extent: Extent) -> Cell:
-    return Cell(extent.name) if isinstance(extent, Symbol) else Cell(str(extent), extent)
-
-
-def most(extent: Extent) -> int:
-    return extent.high if isinstance(extent, Symbol) else extent
-
-
-@dataclass
-class Lowering:
+class Lowering(Emitter):
     """Lowers calls in order; `entries` grows."""
-
-    places: Places
-    entries: list[Entry] = field(default_factory=list)
-    rowwise: bool = False  # whether the call at hand is row by row
 
     def lower(self, call: Call) -> None:
         rule = rule_of(call)
@@ -85,19 +38,6 @@ class Lowering:
         self.rowwise = call.op.name in ROW_BY_ROW
         rule(self, call)
 
-    def emit(self, kernel: Kernel, fields: dict[str, Any], count: Cell, **more: Any) -> None:
-        self.entries.append(Entry(kernel, fields, count, rowwise=self.rowwise, **more))
-
-    def at(self, value: Any) -> int:
-        return self.places.address(value)
-
-    def vectors(self, width: int) -> int:
-        return -(-width // self.places.target.lanes)
-
-    def row_grain(self, extent: Extent) -> int:
-        """Tokens a thread takes at once in cheap row-by-row kernels."""
-        return max(1, min(8, most(extent) // (4 * self.places.threads)))
-
 
 def _packed(weight: Any) -> Packed:
     if not isinstance(weight.storage, Packed):
@@ -105,17 +45,12 @@ def _packed(weight: Any) -> Packed:
     return weight.storage
 
 
-def _stride(value: Any) -> int:
-    spec = spec_of(value)
-    return row_bytes(spec.bound[1], spec.dtype)
-
-
 def _elementwise(kernel: Callable[[Target], Kernel]) -> Callable[[Lowering, Call], None]:
     def lower(low: Lowering, call: Call) -> None:
         x, y = call.args
         tokens, width = spec_of(x).shape
         values = {"x": low.at(x), "y": low.at(y), "out": low.at(call.results[0])}
-        fields = values | {"stride": _stride(x), "vectors": low.vectors(fixed(width))}
+        fields = values | {"stride": stride_of(x), "vectors": low.vectors(fixed(width))}
         low.emit(kernel(low.places.target), fields, cell_of(tokens), grain=low.row_grain(tokens))
 
     return lower
@@ -134,9 +69,9 @@ def _add_rms_norm(low: Lowering, call: Call) -> None:
 
 def _norm(low: Lowering, call: Call, kernel: Kernel, x: Any, weight: Any, more: dict[str, Any]) -> None:
     tokens, width = spec_of(x).shape
-    fields: dict[str, Any] = {"x": low.at(x), "x_stride": _stride(x), "weight": low.at(weight)}
+    fields: dict[str, Any] = {"x": low.at(x), "x_stride": stride_of(x), "weight": low.at(weight)}
     fields |= {"out": low.at(call.results[0])}
-    fields |= {"out_stride": _stride(x), "vectors": low.vectors(fixed(width)), "width": float(fixed(width))}
+    fields |= {"out_stride": stride_of(x), "vectors": low.vectors(fixed(width)), "width": float(fixed(width))}
     fields |= {"eps": float(call.options["eps"])} | more
     low.emit(kernel, fields, cell_of(tokens), grain=low.row_grain(tokens))
 
@@ -146,7 +81,7 @@ def _quantize_rows(low: Lowering, call: Call) -> None:
     tokens, width = spec_of(x).shape
     kind = spec_of(call.results[0]).dtype
     stride = row_bytes(fixed(width), kind)
-    fields = {"x": low.at(x), "x_stride": _stride(x), "out": low.at(call.results[0]), "out_stride": stride}
+    fields = {"x": low.at(x), "x_stride": stride_of(x), "out": low.at(call.results[0]), "out_stride": stride}
     fields |= {"blocks": fixed(width) // kind.values, "padded": stride // RECORDS[kind.name]}
     kernel = quantize.quantize_rows(low.places.target, kind.name)
     low.emit(kernel, fields, cell_of(tokens), grain=low.row_grain(tokens))
@@ -177,12 +112,12 @@ def _product(low: Lowering, x: Any, weights: list[Any], biases: list[Any], outs:
         raise BackendError(f"weights in {kind.name} panels do not multiply {spec_of(x)}; apply the rule quantize_rows")
     shape = linear.Shape(kind, len(weights), bool(biases), gated)
     cell = cell_of(tokens)
-    fields: dict[str, Any] = {"x": low.at(x), "x_stride": _stride(x), "width": fixed(width), "tokens": cell}
+    fields: dict[str, Any] = {"x": low.at(x), "x_stride": stride_of(x), "width": fixed(width), "tokens": cell}
     fields["panel_bytes"] = packed[0].panel_bytes
     for s, weight in enumerate(packed):
         out = outs[0] if gated else outs[s]
         fields |= {f"weight{s}": weight.address, f"out{s}": low.at(out), f"panels{s}": weight.panels}
-        fields[f"out_stride{s}"] = _stride(out)
+        fields[f"out_stride{s}"] = stride_of(out)
         if biases:
             none = biases[s] is None  # one of a group without a bias gets zeros
             fields[f"bias{s}"] = low.places.reserve(4 * target.lanes * weight.panels) if none else low.at(biases[s])
@@ -211,8 +146,8 @@ def _rope(low: Lowering, call: Call) -> None:
     head_dim, style = call.options["head_dim"], call.options["style"]
     tokens, width = spec_of(x).shape
     heads = fixed(width) // head_dim
-    fields = {"x": low.at(x), "out": low.at(call.results[0]), "stride": _stride(x), "heads": heads}
-    fields |= {"positions": low.at(positions), "table": low.at(table), "table_stride": _stride(table)}
+    fields = {"x": low.at(x), "out": low.at(call.results[0]), "stride": stride_of(x), "heads": heads}
+    fields |= {"positions": low.at(positions), "table": low.at(table), "table_stride": stride_of(table)}
     kernel = rope.rope(low.places.target, head_dim, spec_of(table).bound[1], style)
     low.emit(kernel, fields, cell_of(tokens), factor=heads, grain=heads)
 
@@ -227,7 +162,7 @@ def _store_kv(low: Lowering, call: Call) -> None:
     keys, values, cache, slots = call.args
     pages, kv_heads = _pages(cache)
     tokens = spec_of(keys).shape[0]
-    fields = {"keys": low.at(keys), "values": low.at(values), "stride": _stride(keys), "kv_heads": kv_heads}
+    fields = {"keys": low.at(keys), "values": low.at(values), "stride": stride_of(keys), "kv_heads": kv_heads}
     fields |= {"cache": low.at(cache), "page_bytes": cache.storage.stride, "slots": low.at(slots)}
     low.emit(rope.store_kv(low.places.target, pages), fields, cell_of(tokens), factor=kv_heads, grain=kv_heads)
 
@@ -237,9 +172,9 @@ def _rope_store(low: Lowering, call: Call) -> None:
     pages, kv_heads = _pages(cache)
     tokens, width = spec_of(q).shape
     heads = fixed(width) // pages.head_dim
-    fields = {"x": low.at(q), "out": low.at(call.results[0]), "stride": _stride(q), "heads": heads}
-    fields |= {"positions": low.at(positions), "table": low.at(table), "table_stride": _stride(table)}
-    fields |= {"keys": low.at(keys), "values": low.at(values), "kv_stride": _stride(keys), "kv_heads": kv_heads}
+    fields = {"x": low.at(q), "out": low.at(call.results[0]), "stride": stride_of(q), "heads": heads}
+    fields |= {"positions": low.at(positions), "table": low.at(table), "table_stride": stride_of(table)}
+    fields |= {"keys": low.at(keys), "values": low.at(values), "kv_stride": stride_of(keys), "kv_heads": kv_heads}
     fields |= {"cache": low.at(cache), "page_bytes": cache.storage.stride, "slots": low.at(slots)}
     kernel = rope.rope_store(low.places.target, pages, spec_of(table).bound[1], call.options["style"])
     every = heads + kv_heads
@@ -257,16 +192,16 @@ def _attention(low: Lowering, call: Call) -> None:
     number = low.places.attended(starts, lengths)
     splitting, tiled, how = (Cell(f"{name} {number}") for name in ("splits", "tiles", "decoding"))
     heads = att.Heads(pages, fixed(spec_of(q).shape[1]) // (pages.head_dim * kv_heads))
-    shared: dict[str, Any] = {"q": low.at(q), "q_stride": _stride(q)}
+    shared: dict[str, Any] = {"q": low.at(q), "q_stride": stride_of(q)}
     shared |= {"cache": low.at(cache), "page_bytes": cache.storage.stride}
     shared |= {
         "starts": low.at(starts),
         "lengths": low.at(lengths),
         "table": low.at(table),
-        "table_stride": _stride(table),
+        "table_stride": stride_of(table),
     }
     shared |= {"scale": float(call.options["scale"]), "window": window or NO_WINDOW, "kv_heads": kv_heads}
-    out = {"out": low.at(call.results[0]), "out_stride": _stride(q)}
+    out = {"out": low.at(call.results[0]), "out_stride": stride_of(q)}
     splits = -(-fixed(max_pages) * 64 // att.SPLIT)
     record = 4 * (pages.padded + 16)
     parts = low.places.reserve(most(sequences) * kv_heads * splits * heads.group * record)
@@ -295,7 +230,7 @@ def _embedding(low: Lowering, call: Call) -> None:
     packed = _packed(table)
     out = call.results[0]
     fields = {"ids": low.at(ids), "table": packed.address, "panel_bytes": packed.panel_bytes, "out": low.at(out)}
-    fields |= {"out_stride": _stride(out), "groups": packed.kind.groups(packed.width), "width": packed.width}
+    fields |= {"out_stride": stride_of(out), "groups": packed.kind.groups(packed.width), "width": packed.width}
     fields |= {"padded": low.vectors(packed.width) * low.places.target.lanes, "vocab": packed.rows}
     tokens = spec_of(ids).shape[0]
     kernel = rows.embedding(low.places.target, packed.kind)
@@ -304,7 +239,7 @@ def _embedding(low: Lowering, call: Call) -> None:
 
 def _select_rows(low: Lowering, call: Call) -> None:
     x, wanted = call.args
-    fields = {"x": low.at(x), "rows": low.at(wanted), "out": low.at(call.results[0]), "stride": _stride(x)}
+    fields = {"x": low.at(x), "rows": low.at(wanted), "out": low.at(call.results[0]), "stride": stride_of(x)}
     fields["vectors"] = low.vectors(fixed(spec_of(x).shape[1]))
     count = spec_of(wanted).shape[0]
     low.emit(rows.select_rows(low.places.target), fields, cell_of(count), grain=low.row_grain(count))
@@ -313,7 +248,7 @@ def _select_rows(low: Lowering, call: Call) -> None:
 def _argmax(low: Lowering, call: Call) -> None:
     (logits,) = call.args
     count, vocab = spec_of(logits).shape
-    fields = {"x": low.at(logits), "stride": _stride(logits), "vocab": fixed(vocab), "out": low.at(call.results[0])}
+    fields = {"x": low.at(logits), "stride": stride_of(logits), "vocab": fixed(vocab), "out": low.at(call.results[0])}
     low.emit(rows.argmax(low.places.target), fields, cell_of(count))
 
 
@@ -321,53 +256,26 @@ def _top_k(low: Lowering, call: Call) -> None:
     (logits,) = call.args
     count, vocab = spec_of(logits).shape
     values, ids = call.results
-    fields = {"x": low.at(logits), "stride": _stride(logits), "vocab": fixed(vocab), "k": call.options["k"]}
+    fields = {"x": low.at(logits), "stride": stride_of(logits), "vocab": fixed(vocab), "k": call.options["k"]}
     fields |= {
         "values": low.at(values),
-        "values_stride": _stride(values),
+        "values_stride": stride_of(values),
         "ids": low.at(ids),
-        "ids_stride": _stride(ids),
+        "ids_stride": stride_of(ids),
     }
     low.emit(rows.top_k(low.places.target), fields, cell_of(count))
 
 
-def _quantize_blocks(low: Lowering, call: Call) -> None:
-    values, *rest = call.args
-    kind, importance = format_of(call.options["format"]), rest[0] if rest else None
-    _, width = spec_of(values).shape
-    fields = {"blocks": fixed(width) // kind.values, "out": low.at(call.results[0])}
-    weighted = importance is not None and kind.weighted
-    if weighted:
-        fields |= {"importance": low.at(importance), "width": fixed(width)}
-    _convert(low, values, blocks.quantize_blocks(low.places.target, kind.name, weighted), fields, fixed(width))
-
-
-def _count_nonfinite(low: Lowering, call: Call) -> None:
-    (values,) = call.args
-    width = fixed(spec_of(values).shape[1])
-    fields = {"width": width, "out": low.at(call.results[0])}
-    _convert(low, values, blocks.count_nonfinite(low.places.target), fields, width)
-
-
-def _convert(low: Lowering, values: Any, kernel: Kernel, fields: dict[str, Any], width: int) -> None:
-    """Conversions of `width` numbers a row all take as many rows at a time, so that they follow one another."""
-    rows = spec_of(values).shape[0]
-    grain = max(1, min(BLOCK_VALUES // max(1, width), most(rows) // (2 * low.places.threads)))
-    fields |= {"values": low.at(values), "stride": _stride(values)}
-    low.emit(kernel, fields, cell_of(rows), grain=grain)
-
-
 def rule_of(call: Call) -> Callable[[Lowering, Call], None] | None:
     """What lowers a call; None where there is no kernel for it."""
-    if call.op.name in BY_FORMAT and format_of(call.options["format"]).name not in BY_FORMAT[call.op.name]:
+    if (
+        call.op.name in conversions.BY_FORMAT
+        and format_of(call.options["format"]).name not in conversions.BY_FORMAT[call.op.name]
+    ):
         return None
     return RULES.get(call.op.name)
 
 
-# Ops that have kernels for some number formats only.
-BY_FORMAT: dict[str, Collection[str]] = {
-    "quantize_blocks": QUANTIZERS.keys() | blocks.NUMBERS.keys(),
-}
 RULES: dict[str, Callable[[Lowering, Call], None]] = {
     "add": _elementwise(elementwise.add),
     "silu_mul": _elementwise(elementwise.silu_mul),
@@ -381,8 +289,9 @@ RULES: dict[str, Callable[[Lowering, Call], None]] = {
     "store_kv": _store_kv,
     "rope_store": _rope_store,
     "attention": _attention,
-    "count_nonfinite": _count_nonfinite,
-    "quantize_blocks": _quantize_blocks,
+    "count_nonfinite": conversions.count_nonfinite,
+    "dequantize_blocks": conversions.dequantize_blocks,
+    "quantize_blocks": conversions.quantize_blocks,
     "embedding": _embedding,
     "select_rows": _select_rows,
     "argmax": _argmax,

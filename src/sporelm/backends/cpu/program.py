@@ -7,11 +7,12 @@ import numpy as np
 
 from sporelm.backends.backend import Placement
 from sporelm.backends.context import Context, Resource
+from sporelm.backends.cpu.entries import Cell, Entry
 from sporelm.backends.cpu.jit import Compiler
 from sporelm.backends.cpu.kernels import linear_many
 from sporelm.backends.cpu.kernels.attention import SPLIT, TILE_TOKENS
 from sporelm.backends.cpu.kernels.steps import ENTRY
-from sporelm.backends.cpu.lowering import Cell, Entry, Lowering
+from sporelm.backends.cpu.lowering import Lowering
 from sporelm.backends.cpu.memory import Region
 from sporelm.backends.cpu.storage import Stored, as_array, value_bytes
 from sporelm.backends.cpu.targets import Target
