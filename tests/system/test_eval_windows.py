@@ -7,7 +7,7 @@ import pytest
 
 from sporelm.errors import ModelFileError, RequestError
 from sporelm.evals import cut, kl, perplexity
-from sporelm.evals.windows import begin_token
+from sporelm.text.windows import begin_token
 
 VOCAB = 7
 

@@ -1,85 +1,27 @@
-"""Which number format each weight of a made-up model gets: one for all matrices, or a mix as llama.cpp's files have it.
-
-The rules of the mixes are those of llama.cpp's quantizer (llama-quant.cpp) for the Llama family without an importance
-matrix: the output matrix gets more bits, and some layers' values and down projections do.
-"""
-
-import re
-from collections.abc import Callable
-from dataclasses import dataclass
+"""Which number format each weight of a made-up model gets: one for all matrices, or a mix such as Q4_K_M."""
 
 from sporelm.bench.shapes import Shape
 from sporelm.errors import RequestError
 from sporelm.quant import F32, FORMATS, QuantFormat
-
-# What llama.cpp stores instead where a row is not whole blocks of 256.
-SMALLER_BLOCKS = {"Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0"}
-OUTPUT = "Q6_K"
-LAYER = re.compile(r"blk\.(\d+)\.(\w+)\.weight")
-
-
-def eighths(layer: int, layers: int) -> bool:
-    """The first eighth of the layers, the last, and every third between them."""
-    return layer < layers // 8 or layer >= 7 * layers // 8 or (layer - layers // 8) % 3 == 2
-
-
-@dataclass(frozen=True)
-class Mix:
-    """`main` for most matrices, `better` for those values and down projections whose layer (of so many) is chosen."""
-
-    main: str
-    better: str
-    values: Callable[[int, int], bool]
-    down: Callable[[int, int], bool]
-
-    def format_name(self, tensor: str, shape: Shape) -> str:
-        """The format of a matrix, before its rows are looked at."""
-        if tensor == "output.weight" or (shape.tied and tensor == "token_embd.weight"):
-            return OUTPUT
-        if found := LAYER.fullmatch(tensor):
-            chosen = {"attn_v": self.values, "ffn_down": self.down}.get(found[2])
-            if chosen and chosen(int(found[1]), shape.layers):
-                return self.better
-        return self.main
-
-
-MIXES = {
-    "q4_k_s": Mix("Q4_K", "Q5_K", lambda layer, layers: layer < 4, lambda layer, layers: layer < layers // 8),
-    "q4_k_m": Mix("Q4_K", "Q6_K", eighths, eighths),
-    "q5_k_s": Mix("Q5_K", "Q5_K", lambda layer, layers: False, lambda layer, layers: False),
-    "q5_k_m": Mix("Q5_K", "Q6_K", eighths, eighths),
-}
-
+from sporelm.quant.mixes import MIXES as ALL_MIXES
+from sporelm.quant.mixes import Traits, choose
 
 NOT_FOR_WEIGHTS = {"F64", "Q8_1", "Q8_K"}  # ggml multiplies no matrices of these
 
-# `general.file_type`, as llama.cpp numbers its files (llama.h, llama_ftype); it calls a pure K-quant "small".
-FILE_TYPES = {
-    "f32": 0,
-    "f16": 1,
-    "q4_0": 2,
-    "q4_1": 3,
-    "q8_0": 7,
-    "q5_0": 8,
-    "q5_1": 9,
-    "q2_k": 10,
-    "q3_k": 11,
-    "q4_k": 14,
-    "q5_k": 16,
-    "q6_k": 18,
-    "iq4_nl": 25,
-    "iq4_xs": 30,
-    "bf16": 32,
-    "tq1_0": 36,
-    "tq2_0": 37,
-    "mxfp4": 38,
+# The mixes that differ from one format for all matrices, by the names they have here.
+MIXES = {
+    name.lower(): mix
+    for name, mix in ALL_MIXES.items()
+    if name not in FORMATS and name != "MXFP4_MOE" and FORMATS[mix.main].can_quantize
+}
+
+# `general.file_type` of a model by its format's name here; a pure K-quant is called "small".
+FILE_TYPES = {name.lower(): mix.file_type for name, mix in ALL_MIXES.items()} | {
+    "q3_k": ALL_MIXES["Q3_K_S"].file_type,
+    "q4_k": ALL_MIXES["Q4_K_S"].file_type,
+    "q5_k": ALL_MIXES["Q5_K_S"].file_type,
+    "mxfp4": ALL_MIXES["MXFP4_MOE"].file_type,
     "nvfp4": 39,
-    "q1_0": 40,
-    "q2_0": 41,
-    "q4_k_s": 14,
-    "q4_k_m": 15,
-    "q5_k_s": 16,
-    "q5_k_m": 17,
 }
 
 
@@ -99,17 +41,16 @@ def formats(name: str, shape: Shape, label: str) -> dict[str, type[QuantFormat]]
 
     Raises RequestError where a row is not whole blocks of the one format asked for; a mix takes smaller blocks there.
     """
-    found: dict[str, type[QuantFormat]] = {}
-    for tensor, extents in shape.tensors().items():
-        mix = MIXES.get(name)
-        wanted = FORMATS[mix.format_name(tensor, shape) if mix else name.upper()] if len(extents) == 2 else F32
-        if extents[-1] % wanted.values:
-            if mix is None:
-                fits = [other for other in plain() if extents[-1] % FORMATS[other.upper()].values == 0]
-                raise RequestError(
-                    f"{label}: rows of {extents[-1]} values are not whole blocks of {name}'s {wanted.values}: "
-                    f"take one of {', '.join(fits)}, or a mix such as q4_k_m, which has smaller blocks there"
-                )
-            wanted = FORMATS[SMALLER_BLOCKS[wanted.name]]
-        found[tensor] = wanted
-    return found
+    shapes = shape.tensors()
+    if name in MIXES:
+        chosen = choose(MIXES[name], shapes, Traits("llama", shape.layers, shape.heads, shape.kv_heads))
+        return {tensor: FORMATS[chosen[tensor].format_name] if tensor in chosen else F32 for tensor in shapes}
+    wanted = FORMATS[name.upper()]
+    for extents in shapes.values():
+        if len(extents) > 1 and extents[-1] % wanted.values:
+            fits = [other for other in plain() if extents[-1] % FORMATS[other.upper()].values == 0]
+            raise RequestError(
+                f"{label}: rows of {extents[-1]} values are not whole blocks of {name}'s {wanted.values}: "
+                f"take one of {', '.join(fits)}, or a mix such as q4_k_m, which has smaller blocks there"
+            )
+    return {tensor: wanted if len(extents) > 1 else F32 for tensor, extents in shapes.items()}

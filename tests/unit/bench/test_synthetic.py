@@ -9,13 +9,12 @@ import numpy as np
 import pytest
 
 from sporelm import settings
-from sporelm.bench import mixes, synthetic
+from sporelm.bench import synthetic
 from sporelm.bench.mixes import MIXES, formats, known
 from sporelm.bench.shapes import SHAPES, Shape
 from sporelm.bench.synthetic import Draws, file_name, is_synthetic, normals, parse, synthetic_file
 from sporelm.bench.vocabulary import words
 from sporelm.errors import ModelNotFound, RequestError
-from sporelm.quant import FORMATS
 from sporelm.text import load_tokenizer
 from sporelm.weights import store
 from sporelm.weights.config import config_from_gguf
@@ -185,7 +184,6 @@ def test_every_fallback_has_blocks_of_32() -> None:
     narrow = Shape(1, 64, 96, 1, 1, 64, 300, 64, 1e4)
     for name in MIXES:
         assert {kind.values for kind in formats(name, narrow, "").values()} <= {1, 32}
-    assert set(mixes.SMALLER_BLOCKS.values()) <= set(FORMATS)
 
 
 def test_draws_look_normal() -> None:
