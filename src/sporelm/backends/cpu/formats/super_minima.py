@@ -18,6 +18,7 @@ class MinimaPanels(SuperPanels):
     """Q4_K without, Q5_K with the fifth bit."""
 
     fifth = False
+    has_minima = True
 
     def __init__(self, target: Target) -> None:
         super().__init__(target)
