@@ -66,6 +66,25 @@ CASES: dict[str, Callable[[Source, int], np.ndarray]] = {
     "any finite bits": _finite_bits,
 }
 
+# What makes the importance of columns, float32 [width], not below 0, from a source.
+IMPORTANCES: dict[str, Callable[[Source, int], np.ndarray]] = {
+    "equal": lambda s, width: np.ones(width, np.float32),
+    "squares": lambda s, width: s.bell(width) ** 2,
+    "with zeros": lambda s, width: s.bell(width) ** 2 * (s.integers(0, 3, width) > 0),
+    "mostly zeros": lambda s, width: s.bell(width) ** 2 * (s.integers(0, 12, width) == 0),
+    "groups of zeros": lambda s, width: s.bell(width) ** 2 * np.repeat(s.integers(0, 2, width // 16), 16),
+    "zeros": lambda s, width: np.zeros(width, np.float32),
+    "of many sizes": lambda s, width: np.ldexp(s.bell(width) ** 2, s.integers(-60, 60, width).astype(np.int32)),
+    "huge": lambda s, width: s.bell(width) ** 2 * np.float32(1e37),
+    "tiny": lambda s, width: s.bell(width) ** 2 * np.float32(1e-42),
+}
+
+
+def importance(kind: str, width: int) -> np.ndarray:
+    """float32 [width] of a kind, finite and not below 0."""
+    with np.errstate(under="ignore"):
+        return np.ascontiguousarray(IMPORTANCES[kind](Source(zlib.crc32(kind.encode())), width), np.float32)
+
 
 def values(case: str, n: int) -> np.ndarray:
     """float32 [n, WIDTH] of a case, all finite."""

@@ -2,8 +2,9 @@
 
     python tests/data/make_quant_goldens.py PATH_OF_LIBGGML_BASE
 
-Of every block only a checksum is stored. The library must be built for plain x86-64, as ggml's `ggml-base` is by
-default: where the compiler may fuse multiplications and additions, a few blocks come out differently.
+Of every block only a checksum is stored, of those made with importance one for all blocks of a case. The library must
+be built for plain x86-64, as ggml's `ggml-base` is by default: where the compiler may fuse multiplications and
+additions, a few blocks come out differently.
 """
 
 import ctypes
@@ -16,7 +17,7 @@ import numpy as np
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE.parents[1] / "src")]
 
-from quant_inputs import CASES, checksums, patterns, values  # noqa: E402
+from quant_inputs import CASES, IMPORTANCES, checksums, importance, patterns, values  # noqa: E402
 from sporelm.quant import FORMATS, QuantFormat  # noqa: E402
 
 NAMES = tuple(sorted(name for name, number_format in FORMATS.items() if number_format.values > 1))
@@ -24,6 +25,7 @@ NOT_READ = {"Q8_1"}  # by ggml; its product of rows reads it in place
 NOT_IN_FILES = {"Q8_1", "Q8_K"}  # ggml writes these for its products only
 ROWS = 32  # of 256 values, in every case
 PATTERNS = 64  # blocks
+WIDTH = 512  # of rows that are made with importance
 
 
 def function_of(
@@ -35,8 +37,10 @@ def function_of(
     return function
 
 
-def quantized(ggml: ctypes.CDLL, number_format: type[QuantFormat], x: np.ndarray) -> np.ndarray:
-    """ggml's blocks of float32 values, without an importance matrix: uint8 [n, nbytes]."""
+def quantized(
+    ggml: ctypes.CDLL, number_format: type[QuantFormat], x: np.ndarray, columns: np.ndarray | None = None
+) -> np.ndarray:
+    """ggml's blocks of float32 values [rows, width], perhaps with the importance of columns: uint8 [n, nbytes]."""
     blocks = np.zeros((x.size // number_format.values, number_format.nbytes), np.uint8)
     source, target = ctypes.c_void_p(x.ctypes.data), ctypes.c_void_p(blocks.ctypes.data)
     if number_format.name in NOT_IN_FILES:
@@ -44,7 +48,8 @@ def quantized(ggml: ctypes.CDLL, number_format: type[QuantFormat], x: np.ndarray
         return blocks
     ggml.ggml_quantize_init(number_format.ggml_id)
     rows, width = (ctypes.c_int64(number) for number in x.shape)
-    written = ggml.ggml_quantize_chunk(number_format.ggml_id, source, target, ctypes.c_int64(0), rows, width, None)
+    given = None if columns is None else ctypes.c_void_p(columns.ctypes.data)
+    written = ggml.ggml_quantize_chunk(number_format.ggml_id, source, target, ctypes.c_int64(0), rows, width, given)
     assert written == blocks.size, (number_format.name, written)
     return blocks
 
@@ -55,6 +60,16 @@ def dequantized(ggml: ctypes.CDLL, number_format: type[QuantFormat], blocks: np.
     source, target = ctypes.c_void_p(blocks.ctypes.data), ctypes.c_void_p(result.ctypes.data)
     function_of(ggml, "dequantize_row", number_format)(source, target, ctypes.c_int64(result.size))
     return result
+
+
+def weighted(ggml: ctypes.CDLL, number_format: type[QuantFormat]) -> np.ndarray:
+    """The checksum of ggml's blocks of each case and kind of importance: uint32 [cases, importances]."""
+    found = []
+    for case in CASES:
+        x = values(case, ROWS).reshape(-1, WIDTH)
+        made = [quantized(ggml, number_format, x, importance(kind, WIDTH)) for kind in IMPORTANCES]
+        found.append(checksums(np.stack(made).reshape(len(made), -1)))
+    return np.stack(found)
 
 
 def main(library: str) -> None:
@@ -69,6 +84,8 @@ def main(library: str) -> None:
         if number_format.can_quantize:
             made = [quantized(ggml, number_format, values(case, ROWS)).reshape(ROWS, -1) for case in CASES]
             goldens[f"quantize/{name}"] = np.stack([checksums(blocks) for blocks in made])
+        if number_format.weighted:
+            goldens[f"weighted/{name}"] = weighted(ggml, number_format)
     np.savez_compressed(HERE / "quant_goldens.npz", **goldens)
 
 

@@ -85,7 +85,7 @@ def weigh(values: Floats, importance: Floats, size: int, parts: float = 2) -> tu
     mean = np.repeat(np.float32(parts) * squares / np.float32(VALUES), VALUES // size)
     x = columns(values, size)
     weights = columns(importance, size) * np.sqrt(mean + x * x)
-    return weights, columns(np.add.reduce(weights, axis=0).reshape(len(values), -1), VALUES // size)
+    return weights, np.ascontiguousarray(np.add.reduce(weights, axis=0).reshape(-1, VALUES // size).T)
 
 
 def round_in_groups(values: Floats, importance: Floats | None, levels: int, tries: Tries) -> Grouped:
