@@ -54,8 +54,8 @@ def _by_turns(work: Work, x: Column, integers: Column, multiples: Column) -> Val
     some = largest.differs(0.0)
     inverse = k.const(k.vf, -MIDDLE) / largest
     with k.range(GROUPS) as group:
-        number = (nearest_int(k, inverse * scales[group]) << 24).arithmetic_shift(24)  # int8 before it is limited
-        limited = k.min(k.max(number, -MIDDLE), MIDDLE - 1)
+        whole = (nearest_int(k, inverse * scales[group]) << 24).arithmetic_shift(24)  # int8 before it is limited
+        limited = k.min(k.max(whole, -MIDDLE), MIDDLE - 1)
         multiples[group] = k.select(some, limited, k.const(k.vi, -MIDDLE))
     return where(k, some, k.const(k.vf, 1.0) / inverse, 0.0)
 
