@@ -22,6 +22,9 @@ COMMANDS = {
     "eval": "measure the quality: perplexity, divergence from unquantized weights",
     "tokenize": "show the tokens of a text",
     "pull": "fetch a model into the store",
+    "list": "list the models in the store",
+    "rm": "remove models from the store",
+    "info": "what a model is, the memory it needs, how fast it can be here",
     "doctor": "show hardware, back-ends and what is missing",
     "gguf": "show, check, compare and change model files",
     "gguf show": "header, metadata and tensors",
@@ -94,10 +97,19 @@ def dispatch(words: list[str]) -> int:
         sys.stderr.write(f"spore: no command {name!r}: there are {', '.join(COMMANDS)} (see 'spore --help')\n")
         return 2
     command = load(name)
+    name_warnings()
     try:
         return command.run(command.parser().parse_args(rest)) or 0
     except SystemExit as leaving:
         return leaving.code if isinstance(leaving.code, int) else 0
+
+
+def name_warnings() -> None:
+    """What the layers below log, which is warnings, says whom it comes from, as failures do."""
+    import logging
+
+    if logging.lastResort is not None:
+        logging.lastResort.setFormatter(logging.Formatter("spore: %(message)s"))
 
 
 def load(name: str) -> Command:

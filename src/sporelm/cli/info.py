@@ -1,0 +1,164 @@
+"""`spore info`: what a model is, what memory it needs, and how fast it can be here."""
+
+import argparse
+import sys
+from typing import TYPE_CHECKING, Any
+
+from sporelm.cli import options
+from sporelm.cli.parser import Parser
+from sporelm.errors import ModelError, RequestError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from sporelm.bench.estimate import Estimate
+
+
+def parser() -> Parser:
+    made = Parser(
+        "info",
+        "Show what a model is (architecture, parameters, size, number format, context, vocabulary, chat template), the "
+        "memory that it needs at a context and a batch, whether that fits this machine, and how fast it can generate: "
+        "the memory's bandwidth, measured now, by the bytes that a token reads. Nothing is loaded or fetched.",
+        "[MODEL] [options]",
+        [
+            "spore info",
+            "spore info model.gguf --context 32768 --batch 4",
+            "spore info hf:owner/name:Q4_K_M --kv f32 --no-speed --json",
+        ],
+    )
+    options.add_model(made)
+    made.add_argument(
+        "--context", type=int, metavar="N", help="positions of each sequence; default: the model's own, 8192 at most"
+    )
+    made.add_argument("--batch", type=int, default=1, metavar="B", help="sequences that run together; default: 1")
+    made.add_argument(
+        "--kv",
+        choices=("f16", "f32"),
+        metavar="TYPE",
+        help="numbers of the KV cache; default: f32 for f32 weights, else f16",
+    )
+    made.add_argument("--backend", metavar="NAME", help="cpu, torch or reference; default: cpu (SPORE_BACKEND)")
+    made.add_argument("--device", metavar="D", default="cpu", help="device of the back-end; default: cpu")
+    made.add_argument("--threads", type=int, metavar="N", help="default: the cores that affinity and cgroup leave")
+    made.add_argument("--no-speed", action="store_true", help="do not measure the bandwidth (about a second)")
+    made.add_argument("--json", action="store_true", help="print one JSON object")
+    options.add_help(made)
+    return made
+
+
+def run(args: argparse.Namespace) -> None:
+    from sporelm.tools.describe import describe
+    from sporelm.weights import store
+
+    for name in ("context", "batch", "threads"):
+        value = getattr(args, name)
+        if value is not None and value < 1:
+            raise RequestError(f"--{name} is {value}: it must be at least 1")
+    path = store.resolve(args.model, fetch=False)
+    report: dict[str, Any] = {"model": args.model or store.DEFAULT, "path": str(path)} | describe(path).as_json()
+    report |= estimates(path, args)
+    if args.json:
+        from sporelm.cli.gguf_inputs import print_json
+
+        print_json(report)
+    else:
+        print_report(report)
+
+
+def estimates(path: "Path", args: argparse.Namespace) -> dict[str, Any]:
+    """Memory and speed, or why the model cannot be run here."""
+    from sporelm import settings
+    from sporelm.api.loading import open_device
+    from sporelm.api.machine import choose_threads
+    from sporelm.bench.estimate import Estimate
+    from sporelm.weights.load import open_model
+
+    nothing = {"runs": False, "memory": None, "speed": None}
+    try:
+        source = open_model(path)
+    except ModelError as error:
+        return nothing | {"reason": str(error)}
+    name = args.backend or settings.BACKEND.value
+    try:
+        backend = open_device(name, args.device, choose_threads(args.threads))
+        try:
+            estimate = Estimate(source, backend, args.kv)
+            memory = estimate.memory(args.context, args.batch)
+            speed = None if args.no_speed else speeds(estimate, memory.context, args.batch)
+            return {"runs": True, "backend": name, "memory": memory.as_json(), "speed": speed}
+        except ModelError as error:
+            return nothing | {"reason": str(error)}
+        finally:
+            backend.close()
+    finally:
+        source.close()
+
+
+def speeds(estimate: "Estimate", context: int, batch: int) -> dict[str, Any]:
+    """Bandwidth measured now, and the tokens a second that it allows: alone, at the end of the context, together."""
+    if sys.stderr.isatty():
+        sys.stderr.write("spore: measuring the memory's bandwidth\r")
+    machine = estimate.backend.limits()
+    if sys.stderr.isatty():
+        sys.stderr.write(" " * 40 + "\r")
+    cases = [(1, 0), (1, context - 1)] + ([(batch, 0), (batch, context - 1)] if batch > 1 else [])
+    return {
+        "stream_bytes_s": machine["stream_bytes_s"],
+        "decode": [estimate.decode(machine, *case).as_json() for case in cases],
+    }
+
+
+def print_report(report: dict[str, Any]) -> None:
+    """The report for a person."""
+    from sporelm.cli.gguf_text import bytes_text, count_text, plain
+
+    def say(name: str, value: object) -> None:
+        print(f"{name:<15}{plain(str(value))}")
+
+    def known(value: object, unit: str) -> str:
+        return f"{value} {unit}" if value is not None else "not said"
+
+    say("model", report["model"])
+    say("path", report["path"])
+    say("architecture", report["architecture"] or "not said")
+    say("parameters", count_text(report["parameters"]))
+    say("size", f"{bytes_text(report['bytes'])}, {report['quantization']}, {report['bits_per_weight']} bits per weight")
+    say("context", known(report["context_length"], "positions"))
+    say("vocabulary", known(report["vocabulary"], "tokens"))
+    say("chat template", "yes" if report["chat_template"] else "no")
+    if not report["runs"]:
+        say("runs here", f"no: {report['reason']}")
+        return
+    print_memory(report["memory"], report["backend"])
+    if report["speed"] is not None:
+        print_speed(report["speed"])
+
+
+def print_memory(memory: dict[str, Any], backend: str) -> None:
+    """What running takes, part by part."""
+    from sporelm.cli.gguf_text import bytes_text
+
+    sequences = f"{memory['batch']} x " if memory["batch"] > 1 else ""
+    print(f"{'memory':<15}{bytes_text(memory['total'])} for {sequences}{memory['context']} positions on {backend}")
+    titles = {
+        "weights": "weights",
+        "kv": f"keys and values, {memory['kv_type']}",
+        "step": "values of a step",
+        "tables": "rotary table",
+        "program": "program and tokenizer",
+    }
+    for key, title in titles.items():
+        print(f"{'':<17}{title:<24}{bytes_text(memory[key]):>10}")
+    if memory["fits"] is not None:
+        answer = "yes" if memory["fits"] else "no: a smaller --context, or a more strongly quantized model, needs less"
+        print(f"{'fits':<15}{answer} ({bytes_text(memory['available'])} are available)")
+
+
+def print_speed(speed: dict[str, Any]) -> None:
+    """What the bandwidth allows."""
+    print(f"{'speed':<15}memory is read at {speed['stream_bytes_s'] / 1e9:.1f} GB/s, measured now; at most, tokens/s:")
+    for row in speed["decode"]:
+        together = f"batch {row['batch']}, " if row["batch"] > 1 else ""
+        note = " (multiplying takes longer than reading)" if row["limit"] == "compute" else ""
+        print(f"{'':<17}{together + 'after ' + str(row['depth']) + ' tokens':<24}{row['tok_s']:>10.1f}{note}")

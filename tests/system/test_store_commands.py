@@ -1,0 +1,234 @@
+"""`spore list`, `spore rm` and `spore info`: what is in the store, what goes out of it, and what a model needs."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from gguf_samples import sample
+from sporelm import settings
+from sporelm.bench.estimate import Estimate
+from sporelm.cli import rm
+from sporelm.cli.main import main
+from sporelm.errors import ModelError, ModelNotFound, RequestError
+from sporelm.quant import Q8_0
+from sporelm.tools.describe import describe
+from sporelm.weights import store
+from sporelm.weights.load import open_model
+from tiny_files import write_folder, write_gguf
+from tiny_models import LLAMA, WIDE, Tiny
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A store with a GGUF model, a Hugging Face folder, models of the hub, and one that was not fetched to its end."""
+    place = tmp_path / "store"
+    monkeypatch.setenv("SPORE_MODEL_STORE", str(place))  # a fresh Setting: the real one may have been read already
+    monkeypatch.setattr(settings, "MODEL_STORE", settings.Setting("SPORE_MODEL_STORE", lambda: "", ""))
+    hub = place / "hf" / "owner"
+    for name in ("little", "folders", "hf/owner/two", "hf/owner/tiny@v1", "hf/owner/.pull-half"):
+        (place / name).mkdir(parents=True)
+    write_gguf(place / "little" / "x.gguf", WIDE, matrices=Q8_0, more={"general.file_type": 7})
+    write_folder(place / "folders" / "model", Tiny("llama", LLAMA, 11))
+    (place / "folders" / "model").rename(place / "folder")
+    (place / "folders").rmdir()
+    sample(hub / "two" / "m-Q4_K_M.gguf")
+    sample(hub / "two" / "m-Q8_0.gguf")
+    write_folder(hub / "tiny@v1" / "model", Tiny("llama", LLAMA, 11))
+    for file in (hub / "tiny@v1" / "model").iterdir():
+        file.rename(hub / "tiny@v1" / file.name)
+    (hub / "tiny@v1" / "model").rmdir()
+    (hub / "tiny@v1" / ".complete").touch()
+    (hub / ".pull-half" / "abc.part").write_bytes(b"x" * 5000)
+    return place
+
+
+def held(folder: Path) -> set[str]:
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file() or path.is_symlink()}
+
+
+FOLDER = (".complete", "config.json", "model.safetensors")
+NAMES = ["folder", "little", "hf:owner/tiny@v1", "hf:owner/two:m-Q4_K_M.gguf", "hf:owner/two:m-Q8_0.gguf"]
+
+
+def test_entries(folder: Path) -> None:
+    found = {entry.name: entry for entry in store.entries()}
+    assert list(found) == NAMES
+    assert store.names() == NAMES[:2]
+    for name, entry in found.items():
+        assert store.resolve(name) == entry.path, "a name of the list is a MODEL"
+    assert [left.name for left in store.unfinished()] == ["hf:owner/half"]
+
+
+def test_list(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "broken").mkdir()
+    (folder / "broken" / "x.gguf").write_bytes(b"GGUF\x1b[31m")
+    assert main(["list", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    rows = {row["name"]: row for row in report["models"]}
+    assert list(rows) == ["broken", *NAMES]
+    little = rows["little"]
+    assert (little["architecture"], little["quantization"], little["context_length"]) == ("llama", "Q8_0", 256)
+    assert little["bytes"] == (folder / "little" / "x.gguf").stat().st_size
+    assert rows["folder"]["architecture"] == "llama"
+    assert rows["folder"]["quantization"] == "F32"
+    assert "is not supported" in rows["broken"]["error"]
+    assert report["unfinished"] == [{"name": "hf:owner/half", "bytes": 5000}]
+    assert main(["list"]) == 0
+    text = capsys.readouterr().out
+    assert "little" in text
+    assert "hf:owner/half: 5.0 kB fetched so far" in text
+    assert "\x1b" not in text
+
+
+def test_list_of_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("SPORE_MODEL_STORE", str(tmp_path / "none"))
+    monkeypatch.setattr(settings, "MODEL_STORE", settings.Setting("SPORE_MODEL_STORE", lambda: "", ""))
+    assert main(["list"]) == 0
+    assert "spore pull smollm2" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("names", "gone"),
+    [
+        (["little"], {"little/x.gguf"}),
+        (["folder"], {"folder/config.json", "folder/model.safetensors"}),
+        (["hf:owner/two:q8_0", "hf:owner/two:m-Q8_0.gguf"], {"hf/owner/two/m-Q8_0.gguf"}),
+        (["hf:owner/two"], {"hf/owner/two/m-Q4_K_M.gguf", "hf/owner/two/m-Q8_0.gguf"}),
+        (["hf:owner/half", "little"], {"hf/owner/.pull-half/abc.part", "little/x.gguf"}),
+        (["hf:owner/tiny@v1"], {f"hf/owner/tiny@v1/{name}" for name in FOLDER}),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)  # fmt: skip
+def test_rm(folder: Path, names: list[str], gone: set[str], capsys: pytest.CaptureFixture[str]) -> None:
+    before = held(folder)
+    size = sum((folder / name).stat().st_size for name in gone)
+    assert main(["rm", "--yes", *names]) == 0
+    assert "are free" in capsys.readouterr().out
+    assert before - held(folder) == gone
+    assert size > 0
+    assert not any(path.name.startswith(".remove") for path in folder.iterdir())
+    assert not [path for path in folder.rglob("*") if path.is_dir() and not any(path.iterdir())], "no empty folder"
+
+
+@pytest.mark.parametrize("name", ["../x", "/etc", ".", "", "hf", "a/b", "hf:../x", "hf:a/b:../x", ".hidden", "x\n"])
+def test_rm_stays_in_the_store(folder: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    before = held(folder)
+    assert main(["rm", "--yes", "little", name]) == 1
+    assert len(capsys.readouterr().err.splitlines()) == 1
+    assert held(folder) == before, "nothing goes if one name is wrong"
+
+
+def test_rm_of_what_is_not_there_names_the_nearest(folder: Path) -> None:
+    with pytest.raises(ModelNotFound, match="no stored model 'litle'; did you mean little"):
+        store.planned_removal(["litle"])
+    with pytest.raises(ModelNotFound, match="no stored model 'zzzzzz'; stored: folder, little"):
+        store.planned_removal(["zzzzzz"])
+
+
+def test_rm_asks(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    before = held(folder)
+    monkeypatch.setattr(rm, "agreed", lambda: False)
+    assert main(["rm", "little"]) == 1
+    assert held(folder) == before
+    monkeypatch.undo()
+    monkeypatch.setattr(sys, "stdin", open(os.devnull))  # noqa: SIM115 - closed with the interpreter
+    with pytest.raises(RequestError, match="give --yes"):
+        rm.agreed()
+    sys.stdin.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "symlink"), reason="no links here")
+def test_rm_leaves_what_links_point_to(folder: Path, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    sample(elsewhere / "y.gguf")
+    (folder / "linked").symlink_to(elsewhere)
+    (folder / "linked-file").mkdir()
+    (folder / "linked-file" / "y.gguf").symlink_to(elsewhere / "y.gguf")
+    store.remove(store.planned_removal(["linked", "linked-file"]))
+    assert (elsewhere / "y.gguf").is_file()
+    assert not (folder / "linked").exists()
+    assert not (folder / "linked-file").exists()
+
+
+def test_what_cannot_be_removed_stays_whole(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, moves = held(folder), 0
+    real = Path.rename
+
+    def rename(path: Path, target: Path) -> Path:
+        nonlocal moves
+        moves += path.suffix in (".safetensors", ".json")
+        if moves == 2:
+            moves += 1
+            raise PermissionError(13, "in use")
+        return real(path, target)
+
+    monkeypatch.setattr(Path, "rename", rename)
+    with pytest.raises(ModelError, match=r"hf:owner/tiny@v1 cannot be removed: in use"):
+        store.remove(store.planned_removal(["hf:owner/tiny@v1"]))
+    assert held(folder) == before
+
+
+def test_names_nearly_right(folder: Path) -> None:
+    with pytest.raises(ModelNotFound, match="no model 'litle'; did you mean little"):
+        store.resolve("litle")
+    with pytest.raises(ModelNotFound, match="'smolm2'; did you mean smollm2: known are"):
+        store.pull("smolm2")
+    with pytest.raises(ModelNotFound, match="run 'spore pull smollm2' first"):
+        store.resolve(None, fetch=False)
+
+
+def test_info(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["info", "little", "--backend", "reference", "--no-speed"]
+    assert main([*words, "--context", "100", "--batch", "3", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["architecture"], report["quantization"], report["runs"]) == ("llama", "Q8_0", True)
+    assert report["parameters"] == sum(array.size for array in WIDE.weights().values())
+    memory = report["memory"]
+    assert (memory["context"], memory["batch"], memory["kv_type"]) == (100, 3, "f16")
+    page = 2 * 64 * WIDE.config["num_key_value_heads"] * WIDE.head_dim * 2
+    assert memory["kv"] >= 3 * 2 * page * WIDE.config["num_hidden_layers"]
+    assert memory["total"] == sum(memory[part] for part in ("weights", "kv", "step", "tables", "program"))
+    assert main([*words, "--context", "257"]) == 1
+    assert "this model allows 1 to 256" in capsys.readouterr().err
+    assert main(words) == 0
+    assert "for 256 positions on reference" in capsys.readouterr().out
+
+
+def test_info_of_what_cannot_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = sample(tmp_path / "x.gguf")
+    assert main(["info", str(path), "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["runs"], report["vocabulary"], report["chat_template"]) == (False, 32, True)
+    assert "does not describe its model" in report["reason"]
+    assert main(["info", str(path)]) == 0
+    assert "runs here" in capsys.readouterr().out
+
+
+def test_more_context_and_batch_need_more_and_are_slower(tmp_path: Path) -> None:
+    from sporelm.backends.registry import open_backend
+
+    machine = {"stream_bytes_s": 1e9, "int8_dot_ops_s": 1e12, "f32_ops_s": 1e11}
+    source = open_model(write_gguf(tmp_path / "x.gguf", WIDE, matrices=Q8_0))
+    estimate = Estimate(source, open_backend("reference", threads=1))
+    assert estimate.memory(256, 2).kv == 2 * estimate.memory(256).kv == 8 * estimate.memory(64).kv
+    alone, deep, many = (estimate.decode(machine, *case).tok_s for case in ((1, 0), (1, 255), (4, 0)))
+    assert deep < alone < many
+    assert estimate.decode(machine, 1024).limit in ("compute", "stream")
+    slow = machine | {"int8_dot_ops_s": 1.0, "f32_ops_s": 1.0}
+    assert estimate.decode(slow).limit == "compute"
+    for wrong in ((0, 1), (257, 1), (1, 0), (1, 1025)):
+        with pytest.raises(RequestError, match=r"must be between|allows 1 to"):
+            estimate.memory(*wrong)
+    source.close()
+
+
+def test_description_of_a_quantized_folder(tmp_path: Path) -> None:
+    path = write_folder(tmp_path / "m", Tiny("llama", LLAMA, 11), quantization_config={"quant_method": "gptq"})
+    (path / "chat_template.jinja").write_text("{{ messages }}")
+    found = describe(path)
+    assert (found.quantization, found.chat_template, found.architecture) == ("gptq (F32)", True, "llama")
+    assert found.vocabulary == LLAMA["vocab_size"]
