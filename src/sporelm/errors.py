@@ -6,7 +6,8 @@ SporeError
 │   ├── ModelFileError    the file is damaged, truncated or hostile
 │   └── UnsupportedModel  well formed, but of an architecture, type or option we lack
 ├── RequestError          the caller asked for something that cannot be done
-│   └── ContextOverflow   more tokens than the context holds
+│   ├── ContextOverflow   more tokens than the context holds
+│   └── QueueFull         too many requests wait
 ├── MemoryShortage        more memory is needed than there is
 ├── BackendError          a back-end is missing, or failed
 │   └── ContextError      a device resource used outside its context
@@ -43,6 +44,10 @@ class RequestError(SporeError):
 
 class ContextOverflow(RequestError):
     """A prompt holds more tokens than the context; it is never truncated."""
+
+
+class QueueFull(RequestError):
+    """So many requests wait that no more are taken."""
 
 
 class MemoryShortage(SporeError):

@@ -2,10 +2,11 @@
 
 from sporelm.engine.engine import Engine
 from sporelm.engine.kv import KvSequence, PagePool, SequenceStore
+from sporelm.engine.limits import Limits
 from sporelm.engine.request import FinishReason, Request
 from sporelm.engine.runner import Runner, Scores
 from sporelm.engine.sampling import Sampler, Sampling, TokenScores
-from sporelm.engine.scheduler import Advance, Limits, Scheduler
+from sporelm.engine.scheduler import Advance, Scheduler
 from sporelm.engine.step import Part, Step
 from sporelm.engine.worker import LoadedModel, Worker
 

@@ -3,16 +3,18 @@
 import threading
 from collections.abc import Iterator, Sequence
 from itertools import count
+from time import perf_counter
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sporelm.engine.kv import KvSequence, PagePool, SequenceStore
+from sporelm.engine.limits import Limits
 from sporelm.engine.request import Request
 from sporelm.engine.runner import Scores
 from sporelm.engine.sampling import Sampler
-from sporelm.engine.scheduler import Advance, Limits, Scheduler
+from sporelm.engine.scheduler import Advance, Scheduler
 from sporelm.engine.step import Part, Step
 from sporelm.errors import MemoryShortage, RequestError
 
@@ -36,7 +38,8 @@ class Engine:
         self._turn = threading.RLock()
 
     def add(self, request: Request) -> Request:
-        """Queue a request and give it its number. Raises ContextOverflow or RequestError if it cannot be served."""
+        """Queue a request and give it its number. Raises ContextOverflow, QueueFull or RequestError if it cannot be
+        served."""
         with self._turn:
             request.id = next(self.numbers)
             self.scheduler.add(request)
@@ -49,7 +52,10 @@ class Engine:
             if self.scheduler.idle:
                 return []
             step = self.scheduler.next_step()
+            began = perf_counter()
             scores = self.runner.run(step)
+            decoding = sum(part.rows == len(part.tokens) == 1 for part in step.parts)
+            self.scheduler.pace.observe(decoding, step.num_tokens - decoding, perf_counter() - began)
             picked = self.sampler.pick(scores.best, scores.logits, step)
             advances = self.scheduler.commit(step, picked.tokens)
             for advance in advances:

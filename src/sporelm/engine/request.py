@@ -49,6 +49,8 @@ class Request:
         "last_token_at",
         "max_tokens",
         "num_prompt",
+        "owner",
+        "priority",
         "salt",
         "sampling",
         "scores",
@@ -56,6 +58,7 @@ class Request:
         "started",
         "stop_ids",
         "temporary",
+        "twin",
     )
 
     def __init__(
@@ -67,12 +70,17 @@ class Request:
         stop_ids: Iterable[int] = (),
         sequence: KvSequence | None = None,
         salt: str = "",
+        priority: int = 0,
+        owner: str | None = None,
+        twin: "Request | None" = None,
     ) -> None:
         """Continue `prompt` by at most `max_tokens` ids, or up to one of `stop_ids`, which is then the last one.
 
         What others of the same `salt` have computed of the prompt is not computed again. With a `sequence`, what it
-        holds is not either, it keeps the KV afterwards, and its salt counts. Raises RequestError for an empty prompt
-        or max_tokens < 1.
+        holds is not either, it keeps the KV afterwards, and its salt counts. Lower `priority` is served first; among
+        equals those `owner`s (by default the salt) of whom the fewest run. A `twin` has the same prompt and was added
+        before: this request waits until that is computed, and shares it. Raises RequestError for an empty prompt or
+        max_tokens < 1.
         """
         self.known = token_ids("the prompt", prompt)  # then what was generated
         if not self.known:
@@ -86,6 +94,9 @@ class Request:
         self.stop_ids = frozenset(stop_ids)
         self.sequence = sequence
         self.salt = salt
+        self.priority = priority
+        self.owner = salt if owner is None else owner
+        self.twin = twin
         self.chain = Chain(salt)  # the keys under which the pages of `known` are found
         self.temporary = sequence is None  # its sequence goes when it ends
         self.id = 0  # given by the engine
@@ -99,6 +110,11 @@ class Request:
     def num_computed(self) -> int:
         """Known tokens whose keys and values are held."""
         return self.sequence.length if self.sequence else 0
+
+    @property
+    def decoding(self) -> bool:
+        """Whether the prompt is computed, and one token after the other follows."""
+        return self.num_generated > 0 and self.num_computed >= len(self.known) - 1
 
     @property
     def prompt(self) -> list[int]:

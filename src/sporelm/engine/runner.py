@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from sporelm.backends.backend import Backend, Progress
 from sporelm.engine.kv.pages import pages_for
-from sporelm.engine.scheduler import Limits
+from sporelm.engine.limits import Limits
 from sporelm.engine.step import Step
 from sporelm.models import StepInputs, input_specs, trace_model
 from sporelm.ops.attention import PAGE

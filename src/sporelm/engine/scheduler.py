@@ -1,52 +1,26 @@
 """What to run next. There are no phases: every step catches up what is held to what is known.
 
 One rule covers a prompt in chunks, a prefix that is held already, and decoding: a request wants its known tokens that
-its sequence does not hold. Requests are served in the order of their arrival, up to the tokens that a step takes. When
-pages run out, idle sequences give theirs, then the youngest request does; it computes them anew later.
+its sequence does not hold. In a step those that decode come first, and then prompts, as many tokens of them as let the
+others' streams flow. When pages run out, idle sequences give theirs, then the least urgent and youngest request does;
+it computes them anew later.
 """
 
-from collections import deque
-from dataclasses import dataclass
+from collections import Counter
 from time import perf_counter
 from typing import NamedTuple
 
 from sporelm.engine.kv.pages import pages_for
 from sporelm.engine.kv.sequence import KvSequence
 from sporelm.engine.kv.store import Copies, SequenceStore
+from sporelm.engine.limits import Limits
+from sporelm.engine.pace import Pace
+from sporelm.engine.queue import WaitingQueue
 from sporelm.engine.request import FinishReason, Request
 from sporelm.engine.sampling import NOT_A_TOKEN
 from sporelm.engine.step import Part, Step
-from sporelm.errors import BackendError, ContextOverflow, RequestError
+from sporelm.errors import BackendError, RequestError
 from sporelm.ops.attention import PAGE
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What one engine holds at most."""
-
-    max_context: int  # positions of a sequence
-    model_context: int  # positions that the model was made for
-    vocab: int
-    token_budget: int  # tokens of a step
-    max_batch: int  # requests that run together
-    num_pages: int
-
-    def __post_init__(self) -> None:
-        for name in ("max_context", "vocab", "token_budget", "max_batch"):
-            if getattr(self, name) < 1:
-                raise RequestError(f"{name} is {getattr(self, name)}: it must be at least 1")
-        if self.num_pages < pages_for(self.max_context):
-            raise RequestError(f"{self.num_pages} pages do not hold one context of {self.max_context} positions")
-
-    def check_prompt(self, length: int) -> None:
-        """Raise ContextOverflow for a prompt that does not fit; it is never cut."""
-        if length <= self.max_context:
-            return
-        if self.max_context < self.model_context:
-            remedy = f"shorten it, or raise --max-context (the model allows {self.model_context})"
-        else:
-            remedy = "shorten it: that is the model's own limit, which --max-context cannot raise"
-        raise ContextOverflow(f"the prompt has {length} tokens, the context holds {self.max_context}: {remedy}")
 
 
 class Advance(NamedTuple):
@@ -57,17 +31,36 @@ class Advance(NamedTuple):
     finish_reason: FinishReason | None
 
 
+class _Draft:
+    """A step that is being put together."""
+
+    def __init__(self, budget: int) -> None:
+        self.budget = budget  # tokens that may still join
+        self.parts: dict[int, Part] = {}  # by request
+        self.copies: Copies = []
+
+    def add(self, part: Part) -> None:
+        self.parts[part.request] = part
+        self.budget -= len(part.tokens)
+
+    def drop(self, request: int) -> None:
+        part = self.parts.pop(request, None)
+        self.budget += len(part.tokens) if part else 0
+
+
 class Scheduler:
     """Requests that wait and that run; its `store` holds their sequences."""
 
     def __init__(self, limits: Limits, store: SequenceStore) -> None:
         self.limits = limits
         self.store = store
-        self.waiting: deque[Request] = deque()
+        self.pace = Pace(limits.prefill_tokens)
+        self.waiting = WaitingQueue(limits.max_waiting)
         self.running: dict[int, Request] = {}  # by id, in the order of admission
+        self.owners: Counter[str] = Counter()  # of those that run
 
     def add(self, request: Request) -> None:
-        """Queue a request. Changes the scheduler. Raises ContextOverflow, RequestError."""
+        """Queue a request. Changes the scheduler. Raises ContextOverflow, QueueFull, RequestError."""
         self.check(request)
         sequence = request.sequence
         if sequence is not None:
@@ -76,7 +69,7 @@ class Scheduler:
             if sequence.number not in self.store.sequences:
                 raise RequestError("this conversation was closed: begin a new one")
         request.arrived = perf_counter()
-        self.waiting.append(request)
+        self.waiting.add(request)
 
     def check(self, request: Request) -> None:
         """Raise ContextOverflow or RequestError for a prompt that the model cannot take."""
@@ -93,27 +86,26 @@ class Scheduler:
     @property
     def idle(self) -> bool:
         """Whether nothing waits or runs."""
-        return not self.waiting and not self.running
+        return not self.running and not self.waiting.lines
 
     def next_step(self) -> Step:
         """What to run now. Changes sequences (pages made ready) and admits requests; computes nothing."""
-        parts: list[Part] = []
-        copies: Copies = []
-        budget = self.limits.token_budget
-        for request in list(self.running.values()):
-            if budget and request.id in self.running:
-                budget -= self._schedule(request, budget, parts, copies)
-        while budget and self.waiting and len(self.running) < self.limits.max_batch:
-            request = self.waiting[0]
-            if not self._admit(request):
+        draft = _Draft(self.limits.token_budget)
+        decoding = [request for request in self.running.values() if request.decoding]
+        for request in decoding:
+            self._schedule(request, draft)
+        if draft.parts:
+            draft.budget = min(draft.budget, self.pace.allowed())
+        for request in sorted(self.running.values(), key=lambda request: request.priority):
+            if not request.decoding:
+                self._schedule(request, draft)
+        while draft.budget > 0 and len(self.running) < self.limits.max_batch:
+            first = self.waiting.next(self.owners.__getitem__, self._ready)
+            if first is None or not self._admit(first) or not self._schedule(first, draft):
                 break
-            taken = self._schedule(request, budget, parts, copies)
-            if not taken:  # it waits again
-                break
-            budget -= taken
-        if not parts and not self.idle:
+        if not draft.parts and not self.idle:
             raise BackendError(f"nothing can run: all {self.limits.num_pages} pages are held; close a conversation")
-        return Step(parts, copies)
+        return Step(list(draft.parts.values()), draft.copies)
 
     def commit(self, step: Step, tokens: list[int]) -> list[Advance]:
         """Take in what a step computed: `tokens` holds one for each part that wanted logits. Changes requests."""
@@ -152,34 +144,42 @@ class Scheduler:
         Does nothing for a request that is not here, such as one that was refused.
         """
         if self.running.get(request.id) is request:
-            del self.running[request.id]
+            self._leave(request)
         elif request in self.waiting:
             self.waiting.remove(request)
         else:
             return
         request.finish_reason = reason
+        request.twin = None
         if request.sequence is not None:
             self._rest(request, request.sequence)
 
-    def _schedule(self, request: Request, budget: int, parts: list[Part], copies: Copies) -> int:
-        """Add a request's part of at most `budget` tokens; how many it has, 0 if it lost its pages instead."""
+    def _schedule(self, request: Request, draft: _Draft) -> bool:
+        """Add a request's part of at most the draft's budget of tokens; False if it lost its pages instead."""
         sequence = request.sequence
+        if draft.budget <= 0 or request.id not in self.running:
+            return False
         assert sequence is not None
         held = len(sequence.tokens)
-        count = min(len(request.known) - held, budget)
-        while not self.store.reserve(sequence, held + count, copies):
-            youngest = next(reversed(self.running.values()))
-            self._preempt(youngest)
-            if youngest is request:
-                return 0
+        count = min(len(request.known) - held, draft.budget)
+        while not self.store.reserve(sequence, held + count, draft.copies):
+            victim = max(self.running.values(), key=lambda each: (each.priority, each.id))
+            draft.drop(victim.id)
+            self._preempt(victim)
+            if victim is request:
+                return False
         tokens = request.known[held : held + count]
-        rows = int(held + count == len(request.known))
-        parts.append(Part(request.id, tokens, held, sequence.table, rows))
-        return count
+        draft.add(Part(request.id, tokens, held, sequence.table, int(held + count == len(request.known))))
+        return True
+
+    def _ready(self, request: Request) -> bool:
+        """Whether a request need not wait for its twin."""
+        twin = request.twin
+        return twin is None or twin.finish_reason is not None or twin.num_computed >= twin.num_prompt
 
     def _admit(self, request: Request) -> bool:
         """Let a waiting request run if all that it knows now finds pages. Changes the store and the queue."""
-        sequence = request.sequence or self.store.new(request.salt)
+        sequence = request.sequence or self._begin(request)
         self.store.use(sequence)
         kept = self._reuse(request, sequence)
         if self.running and self.store.obtainable() < pages_for(len(request.known)) - pages_for(kept):
@@ -189,10 +189,16 @@ class Scheduler:
         if not request.started:
             request.started = perf_counter()
             self._account(request, kept)
-        request.sequence = sequence
-        self.waiting.popleft()
+        request.sequence, request.twin = sequence, None
+        self.waiting.remove(request)
         self.running[request.id] = request
+        self.owners[request.owner] += 1
         return True
+
+    def _begin(self, request: Request) -> KvSequence:
+        """A sequence for a request: with the pages of its twin, if that has some."""
+        twin = request.twin.sequence if request.twin is not None else None
+        return self.store.fork(twin) if twin is not None else self.store.new(request.salt)
 
     def _reuse(self, request: Request, sequence: KvSequence) -> int:
         """Positions of the request's known tokens that its sequence holds; pages of others' that hold more become its
@@ -217,12 +223,19 @@ class Scheduler:
             request.cache_miss = index.why_missed(request.chain, kept // PAGE, request.known)
 
     def _preempt(self, request: Request) -> None:
-        """Send a running request back to the head of the queue without its pages. Changes the store."""
+        """Send a running request back to the head of its line without its pages. Changes the store."""
         assert request.sequence is not None
         self.store.truncate(request.sequence, 0)
+        self._leave(request)
         self._rest(request, request.sequence)
+        self.waiting.put_back(request)
+
+    def _leave(self, request: Request) -> None:
+        """A request runs no longer."""
         del self.running[request.id]
-        self.waiting.appendleft(request)
+        self.owners[request.owner] -= 1
+        if not self.owners[request.owner]:
+            del self.owners[request.owner]
 
     def _rest(self, request: Request, sequence: KvSequence) -> None:
         """A request uses its sequence no longer: a temporary one goes, another is idle. Changes the store."""

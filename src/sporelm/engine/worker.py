@@ -6,8 +6,8 @@ from typing import Any
 
 from sporelm.backends.backend import Backend, Progress
 from sporelm.engine.capacity import DEFAULT_CONTEXT, bytes_per_page, choose
+from sporelm.engine.limits import Limits
 from sporelm.engine.runner import Model, Runner, Scores
-from sporelm.engine.scheduler import Limits
 from sporelm.engine.step import Step
 from sporelm.errors import UnsupportedModel
 from sporelm.models.inputs import ROPE

@@ -76,10 +76,14 @@ class Use(RuleBasedStateMachine):
         token=st.integers(0, VOCAB - 1) | st.integers(0, 1),  # the latter begin alike
         wanted=st.integers(1, 70),
         salt=st.sampled_from(["", "", "a"]),
+        priority=st.integers(0, 1),
+        twins=st.integers(0, 2),
     )
-    def add(self, length, token, wanted, salt):
+    def add(self, length, token, wanted, salt, priority, twins):
         ids = [(token + 7 * place) % VOCAB for place in range(length)]
-        self.requests.append(self.engine.add(Request(ids, max_tokens=wanted, salt=salt)))
+        first = self.engine.add(Request(ids, max_tokens=wanted, salt=salt, priority=priority))
+        others = [Request(ids, max_tokens=wanted, salt=salt, priority=priority, twin=first) for _ in range(twins)]
+        self.requests += [first, *(self.engine.add(other) for other in others)]
 
     @rule()
     @precondition(lambda self: len(self.sequences) < 4)

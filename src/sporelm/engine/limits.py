@@ -1,0 +1,39 @@
+"""What one engine holds at most."""
+
+from dataclasses import dataclass
+
+from sporelm.engine.kv.pages import pages_for
+from sporelm.errors import ContextOverflow, RequestError
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one engine holds at most. Raises RequestError for values with which nothing could run."""
+
+    max_context: int  # positions of a sequence
+    model_context: int  # positions that the model was made for
+    vocab: int
+    token_budget: int  # tokens of a step
+    max_batch: int  # requests that run together
+    num_pages: int
+    max_waiting: int = 1024  # requests that wait
+    prefill_tokens: int | None = None  # of prompts, in a step in which others decode; None: as measured
+
+    def __post_init__(self) -> None:
+        for name in ("max_context", "vocab", "token_budget", "max_batch", "max_waiting"):
+            if getattr(self, name) < 1:
+                raise RequestError(f"{name} is {getattr(self, name)}: it must be at least 1")
+        if self.prefill_tokens is not None and self.prefill_tokens < 1:
+            raise RequestError(f"prefill_tokens is {self.prefill_tokens}: it must be at least 1")
+        if self.num_pages < pages_for(self.max_context):
+            raise RequestError(f"{self.num_pages} pages do not hold one context of {self.max_context} positions")
+
+    def check_prompt(self, length: int) -> None:
+        """Raise ContextOverflow for a prompt that does not fit; it is never cut."""
+        if length <= self.max_context:
+            return
+        if self.max_context < self.model_context:
+            remedy = f"shorten it, or raise --max-context (the model allows {self.model_context})"
+        else:
+            remedy = "shorten it: that is the model's own limit, which --max-context cannot raise"
+        raise ContextOverflow(f"the prompt has {length} tokens, the context holds {self.max_context}: {remedy}")

@@ -1,0 +1,126 @@
+"""Who runs when: streams that do not stall, urgency, fairness, a bounded queue, twins."""
+
+import pytest
+
+from sporelm.engine import Request
+from sporelm.engine.pace import FIRST, LEAST, STALL, Pace
+from sporelm.errors import QueueFull, RequestError
+from unit.engine.fake import engine, expected, limits
+from unit.engine.test_engine import prompt
+
+
+def test_those_that_decode_have_a_token_in_every_step_while_prompts_are_computed():
+    made = engine(token_budget=40, prefill_tokens=16)
+    early = made.add(Request(prompt(10), max_tokens=60))
+    made.step()
+    late = [made.add(Request(prompt(200, seed), max_tokens=2)) for seed in (1, 2)]
+    while any(request.finish_reason is None for request in late):
+        made.step()
+        if early.finish_reason is None:
+            step = made.runner.steps[-1]
+            assert early.id in [part.request for part in step.parts]
+            assert sum(len(part.tokens) for part in step.parts if len(part.tokens) > 1) <= 16
+    made.run([early])
+    assert early.generated == expected(prompt(10), 60)
+
+
+def test_prompts_alone_take_the_whole_step():
+    made = engine(token_budget=40, prefill_tokens=16)
+    made.add(Request(prompt(100), max_tokens=2))
+    made.step()
+    assert made.runner.steps[-1].num_tokens == 40
+
+
+def test_the_pace_lets_prompts_take_so_long_as_it_is_told():
+    pace = Pace()
+    assert pace.allowed() == FIRST
+    for _ in range(50):
+        pace.observe(4, 0, 0.010)
+        pace.observe(4, 100, 0.010 + 100 * 0.0002)
+    assert pace.allowed() == pytest.approx(STALL * 0.010 / 0.0002, abs=2)
+    for _ in range(50):
+        pace.observe(4, 100, 0.010 + 100 * 0.01)
+    assert pace.allowed() == LEAST
+    pace.observe(0, 512, 0.1)  # nobody waits for a token
+    assert pace.allowed() == LEAST
+    assert Pace(7).allowed() == 7
+
+
+def test_urgent_requests_are_served_first():
+    made = engine(max_batch=1)
+    requests = [made.add(Request(prompt(5, seed), max_tokens=3, priority=-seed)) for seed in range(3)]
+    ended = []
+    while not made.scheduler.idle:
+        ended += [advance.request for advance in made.step() if advance.finish_reason]
+    assert ended == [requests[2], requests[1], requests[0]]
+
+
+def test_of_equals_those_are_served_of_whom_the_fewest_run():
+    made = engine(max_batch=2)
+    many = [made.add(Request(prompt(5, seed), max_tokens=4, owner="busy")) for seed in range(5)]
+    one = made.add(Request(prompt(6), max_tokens=4, owner="rare"))
+    made.step()
+    assert set(made.scheduler.running.values()) == {many[0], one}
+    made.run([*many, one])
+    assert not made.scheduler.owners
+    assert not made.scheduler.waiting.lines
+
+
+def test_what_is_urgent_keeps_its_pages():
+    made = engine(num_pages=5, max_context=256, max_batch=3)
+    calm = [made.add(Request(prompt(60, seed), max_tokens=60, priority=1)) for seed in range(2)]
+    for _ in range(4):
+        made.step()
+    urgent = made.add(Request(prompt(60, 9), max_tokens=150))
+    started = False
+    while urgent.finish_reason is None:
+        made.step()
+        assert not started or urgent.finish_reason or urgent.id in made.scheduler.running
+        started = started or urgent.id in made.scheduler.running
+    made.run(calm)
+    for request in (*calm, urgent):
+        assert request.generated == expected(request.prompt, request.max_tokens)
+
+
+def test_only_so_many_requests_wait():
+    made = engine(max_batch=1, max_waiting=2)
+    first = [made.add(Request(prompt(3, seed), max_tokens=2)) for seed in range(2)]
+    refused = Request(prompt(4), max_tokens=2)
+    with pytest.raises(QueueFull, match="2 requests wait already"):
+        made.add(refused)
+    made.step()
+    made.add(refused)
+    made.run([*first, refused])
+    assert refused.finish_reason == "length"
+    assert not made.sampler.choices
+    with pytest.raises(RequestError, match="max_waiting is 0"):
+        limits(max_waiting=0)
+    with pytest.raises(RequestError, match="prefill_tokens is 0"):
+        limits(prefill_tokens=0)
+
+
+def test_twins_share_what_one_of_them_computes():
+    made = engine(max_batch=4, token_budget=40)
+    ids = prompt(100)
+    first = made.add(Request(ids, max_tokens=20))
+    others = [made.add(Request(ids, max_tokens=20, twin=first)) for _ in range(3)]
+    made.run([first, *others])
+    for request in (first, *others):
+        assert request.generated == expected(ids, 20)
+    assert [request.cached_tokens for request in others] == [99, 99, 99]
+    computed = sum(step.num_tokens for step in made.runner.steps)
+    assert computed == 100 + 3 + 4 * 19
+    made.check_integrity()
+
+
+def test_a_twin_that_was_cancelled_leaves_the_other_alone():
+    made = engine(token_budget=16)
+    ids = prompt(100)
+    first = made.add(Request(ids, max_tokens=20))
+    second = made.add(Request(ids, max_tokens=20, twin=first))
+    made.step()
+    assert second.id not in made.scheduler.running
+    made.cancel(first)
+    made.run([second])
+    assert second.generated == expected(ids, 20)
+    made.check_integrity()
