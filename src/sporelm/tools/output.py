@@ -121,7 +121,7 @@ def _writer(output: Output, pool: ThreadPoolExecutor, ahead: int) -> GgufWriter:
         writer.add(key, entry.value, entry.kind)
     for tensor in model.tensors:
         _check_order(tensor, model.byte_order)
-        produce = partial(_chunks, tensor, model.byte_order, pool, ahead)
+        produce = partial(chunks, tensor, model.byte_order, pool, ahead)
         writer.add_chunks(tensor.name, tensor.type_id, tensor.shape, produce)
     return writer
 
@@ -134,10 +134,12 @@ def _check_order(tensor: LazyTensor, byte_order: str) -> None:
         )
 
 
-def _chunks(tensor: LazyTensor, byte_order: str, pool: ThreadPoolExecutor, ahead: int) -> Iterator[Blocks]:
+def chunks(tensor: LazyTensor, byte_order: str, pool: ThreadPoolExecutor, ahead: int) -> Iterator[Blocks]:
     """The blocks of a tensor in order, in the byte order of the file; several threads compute ahead."""
     if tensor.work:
+        row = tensor.shape[-1] // tensor.ggml_type.values if tensor.shape else 1  # blocks; whole rows where they fit
         step = max(1, COMPUTED_VALUES // tensor.ggml_type.values)
+        step = step // row * row if 0 < row <= step else step
     else:
         step = max(1, COPIED_BYTES // tensor.ggml_type.nbytes)
     count = tensor.block_count

@@ -1,12 +1,16 @@
 """`cast:CLASS:TYPE,...`: tensors of a class in another number format."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from math import lcm
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sporelm.errors import OpError, RequestError
-from sporelm.quant import FORMATS, QuantFormat, dequantize_tensor, quantize_tensor
+from sporelm.quant import FORMATS, QuantFormat
+from sporelm.quant.format import check_importance
+from sporelm.tools.conversion import convert_blocks
 from sporelm.tools.file_types import FILE_TYPES
 from sporelm.tools.lazy import Blocks, Entry, LazyTensor, Model
 from sporelm.tools.steps.layers import in_layer
@@ -15,6 +19,7 @@ from sporelm.weights.messages import shown
 CLASSES = ("linear", "embd", "norm", "else")
 FILE_TYPE, QUANTIZATION_VERSION = "general.file_type", "general.quantization_version"
 WHOLE_NUMBERS = ("I8", "I16", "I32", "I64")  # tables of indices: no cast touches them
+FOR_PRODUCTS = ("Q8_1", "Q8_K")  # ggml's numbers of activations: no model file holds them
 
 # Weights of two axes that are small or looked up, which llama.cpp's quantizer leaves as they are too.
 # Source: `tensor_allows_quantization` in its llama-quant.cpp.
@@ -49,6 +54,11 @@ def cast(argument: str) -> Callable[[Model], Model]:
 
 def _target(type_name: str) -> type[QuantFormat]:
     found = FORMATS.get(type_name.upper())
+    if found is not None and found.name in FOR_PRODUCTS:
+        raise RequestError(
+            f"step 'cast' does not make {found.name}: activations become that inside products, and nothing reads it"
+            " from a model file; take Q8_0"
+        )
     if found is None or found.quantize is QuantFormat.quantize or found.name in WHOLE_NUMBERS:
         raise RequestError(f"step 'cast' cannot make {type_name[:80]!r}; it can make {', '.join(castable())}")
     return found
@@ -59,7 +69,7 @@ def castable() -> list[str]:
     return [
         name
         for name, found in sorted(FORMATS.items(), key=lambda item: item[1].ggml_id)
-        if found.quantize is not QuantFormat.quantize and name not in WHOLE_NUMBERS
+        if found.quantize is not QuantFormat.quantize and name not in (*WHOLE_NUMBERS, *FOR_PRODUCTS)
     ]
 
 
@@ -83,9 +93,15 @@ def _cast_by_class(tensor: LazyTensor, wanted: Mapping[str, type[QuantFormat]]) 
     return cast_tensor(tensor, target)
 
 
-def cast_tensor(tensor: LazyTensor, target: type[QuantFormat]) -> LazyTensor:
-    """The tensor in another number format, by way of float32. Raises UnsupportedModel for a type whose values we cannot
-    read, RequestError where rows are not whole blocks."""
+def cast_tensor(
+    tensor: LazyTensor, target: type[QuantFormat], importance: NDArray[np.float32] | None = None
+) -> LazyTensor:
+    """The tensor in another number format, by way of float32.
+
+    `importance` says how much the errors of each column count: float32 [width], or [experts, width] for a tensor
+    [experts, rows, width]; formats that know one way to round leave it aside. Raises UnsupportedModel for a type whose
+    values we cannot read, RequestError where rows are not whole blocks, or importance does not fit.
+    """
     source = tensor.number_format
     width = tensor.shape[-1] if tensor.shape else 1
     if width % target.values:
@@ -93,22 +109,50 @@ def cast_tensor(tensor: LazyTensor, target: type[QuantFormat]) -> LazyTensor:
             f"tensor {shown(tensor.name)} has rows of {width} values, {target.name} stores {target.values} per block;"
             " cast to another type"
         )
+    if importance is not None:
+        try:
+            check_importance(importance, tensor.shape)
+        except OpError as reason:
+            raise RequestError(f"tensor {shown(tensor.name)}: {reason}") from None
+    experts = None if importance is None or not target.weighted else importance.reshape(-1, width)
+    # Values that are converted at a time: whole blocks of both formats, with importance whole rows.
+    unit = width if experts is not None else lcm(source.values, target.values)
 
     def read(start: int, stop: int) -> Blocks:
         low, high = start * target.values, stop * target.values
-        first, last = low // source.values, -(-high // source.values)
-        blocks = np.ascontiguousarray(tensor.read(first, last))
-        values = dequantize_tensor(source, blocks, (blocks.size // source.nbytes * source.values,))
-        values = values[low - first * source.values : high - first * source.values]
-        try:
-            return quantize_tensor(target, values)
-        except OpError:
-            raise RequestError(
-                f"tensor {shown(tensor.name)} holds NaN or infinity among values {low} to {high - 1}, which"
-                f" {target.name} cannot hold; 'spore gguf verify' finds them"
-            ) from None
+        first, last = low // unit * unit, -(-high // unit) * unit
+        parts = [
+            _converted(tensor, target, begin, end, None if experts is None else experts[expert])
+            for begin, end, expert in _by_expert(first, last, tensor.size // (1 if experts is None else len(experts)))
+        ]
+        whole = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        return whole[start - first // target.values : stop - first // target.values]
 
     return LazyTensor(tensor.name, target.ggml_id, tensor.shape, read, "little", work=True)
+
+
+def _by_expert(first: int, last: int, size: int) -> Iterator[tuple[int, int, int]]:
+    """Values `first` to `last` - 1 cut where one expert's `size` values end: (first, last, expert) of each."""
+    while first < last:
+        expert = first // size
+        end = min(last, (expert + 1) * size)
+        yield first, end, expert
+        first = end
+
+
+def _converted(
+    tensor: LazyTensor, target: type[QuantFormat], low: int, high: int, importance: NDArray[np.float32] | None
+) -> Blocks:
+    """The blocks of values `low` to `high` - 1. Raises RequestError for NaN and infinity that it cannot hold."""
+    source = tensor.number_format
+    blocks = tensor.read(low // source.values, high // source.values)
+    try:
+        return convert_blocks(source, target, blocks, importance)
+    except OpError:
+        raise RequestError(
+            f"tensor {shown(tensor.name)} holds NaN or infinity among values {low} to {high - 1}, which"
+            f" {target.name} cannot hold; 'spore gguf verify' finds them"
+        ) from None
 
 
 def with_file_type(model: Model) -> Model:
