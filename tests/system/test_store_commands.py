@@ -15,6 +15,7 @@ from sporelm.cli.main import main
 from sporelm.errors import ModelError, ModelNotFound, RequestError
 from sporelm.quant import Q8_0
 from sporelm.tools.describe import describe
+from sporelm.tools.sources import find_models
 from sporelm.weights import store
 from sporelm.weights.load import open_model
 from tiny_files import write_folder, write_gguf
@@ -179,6 +180,17 @@ def test_names_nearly_right(folder: Path) -> None:
         store.pull("smolm2")
     with pytest.raises(ModelNotFound, match="run 'spore pull smollm2' first"):
         store.resolve(None, fetch=False)
+
+
+def test_tools_take_stored_names(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("little", "hf:owner/two:Q8_0", "hf:owner/tiny@v1"):
+        assert main(["gguf", "show", name]) == 0
+    capsys.readouterr()
+    for name in ("litle", "hf:owner/two:m-Q8_1.gguf", "hf"):
+        with pytest.raises(ModelNotFound, match="no model at"):
+            list(find_models([name]))
+    with pytest.raises(ModelNotFound, match="did you mean little"):
+        list(find_models(["litle"]))
 
 
 def test_info(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

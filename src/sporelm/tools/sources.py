@@ -121,24 +121,37 @@ def find_models(words: Iterable[str]) -> list[Path]:
 
 
 def _matches(word: str) -> Iterator[Path]:
-    from sporelm.weights import store
-
     if not word or "\0" in word:
         raise ModelNotFound(f"{word[:80]!r} cannot be a path")
     path = Path(word).expanduser()
     if path.exists():
         yield path
+    elif word.startswith("hf:"):
+        yield _stored(word)
     elif has_magic(word):
         paths = sorted(glob(str(path), recursive=True))
         if not paths:
             raise ModelNotFound(f"no file matches {word[:200]!r}")
         yield from map(Path, paths)
-    elif re.fullmatch(r"[\w.-]+", word) and (stored := store.find(word)) is not None:
-        yield stored
+    elif re.fullmatch(r"[\w.-]+", word):
+        yield _stored(word)
     else:
         raise ModelNotFound(
             f"no model at {word[:200]!r}: give a .gguf or .safetensors file, a folder, or a stored name"
         )
+
+
+def _stored(name: str) -> Path:
+    """A model of the store. Raises ModelNotFound, with the name that is nearest."""
+    from sporelm.weights import store
+
+    found = store.find(name) if name.startswith("hf:") or store.is_name(name) else None
+    if found is None:
+        near = store.did_you_mean(name)
+        raise ModelNotFound(
+            f"no model at {name[:200]!r}{near}: give a .gguf or .safetensors file, a folder, or a stored name"
+        )
+    return found
 
 
 def _follows(path: Path, among: Mapping[Path, None]) -> bool:

@@ -5,10 +5,10 @@ models of the hub lie in `<store>/hf/<owner>/<name>/`. A model appears there who
 """
 
 from sporelm.weights.store.entries import Entry, Unfinished, entries, listing, names, unfinished
-from sporelm.weights.store.folders import checked_name, folder_content, holds_model
-from sporelm.weights.store.lookup import find, known, local_path, pull, resolve
+from sporelm.weights.store.folders import checked_name, folder_content, holds_model, is_name
+from sporelm.weights.store.known import DEFAULT, KNOWN, Progress, WheelModel
+from sporelm.weights.store.lookup import did_you_mean, find, known_names, local_path, pull, resolve
 from sporelm.weights.store.removal import planned_removal, remove
-from sporelm.weights.store.wheel import DEFAULT, KNOWN, Progress, WheelModel
 
 __all__ = [
     "DEFAULT",
@@ -18,11 +18,13 @@ __all__ = [
     "Unfinished",
     "WheelModel",
     "checked_name",
+    "did_you_mean",
     "entries",
     "find",
     "folder_content",
     "holds_model",
-    "known",
+    "is_name",
+    "known_names",
     "listing",
     "local_path",
     "names",

@@ -7,7 +7,7 @@ from pathlib import Path
 from sporelm import settings
 from sporelm.errors import ModelNotFound
 from sporelm.weights.store.address import Address, gguf_models, of_folder, splits_of
-from sporelm.weights.store.folders import HUB, NAME, folder_content, holds_model
+from sporelm.weights.store.folders import HUB, folder_content, holds_model, is_name
 
 COMPLETE = ".complete"  # marks a Hugging Face folder of which every file has come
 SCRATCH = ".pull-"  # begins the name of the folder in which a model of the hub is gathered
@@ -103,7 +103,7 @@ def _address(owner: str, folder_name: str) -> Address | None:
 
 def _named(store: Path) -> Iterator[Entry]:
     for folder in _folders(store):
-        if NAME.fullmatch(folder.name) and folder.name != HUB and holds_model(folder):
+        if is_name(folder.name) and holds_model(folder):
             try:
                 path = folder_content(folder)
             except ModelNotFound:  # several models

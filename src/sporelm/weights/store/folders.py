@@ -11,9 +11,14 @@ FIRST_SPLIT = re.compile(r"-00001-of-\d{5}\.gguf$")
 ANY_SPLIT = re.compile(r"-\d{5}-of-\d{5}\.gguf$")
 
 
+def is_name(name: str) -> bool:
+    """Whether a stored model can have this name."""
+    return NAME.fullmatch(name) is not None and name != HUB
+
+
 def checked_name(name: str) -> str:
     """`name` itself, if it can be a stored model's name; anything that could leave the store is refused."""
-    if not NAME.fullmatch(name) or name == HUB:
+    if not is_name(name):
         raise ModelNotFound(f"{name[:100]!r} cannot be a model's name: at most 96 letters, digits, '.', '_' and '-'")
     return name
 

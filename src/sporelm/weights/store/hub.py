@@ -17,8 +17,8 @@ from typing import Any
 from sporelm.errors import ModelNotFound
 from sporelm.weights.store.address import Address, chosen_gguf, models_alone, parse, wanted_files
 from sporelm.weights.store.entries import COMPLETE, SCRATCH
+from sporelm.weights.store.known import Progress
 from sporelm.weights.store.transfer import Fetcher, Refused, RemoteFile, seconds_text
-from sporelm.weights.store.wheel import Progress
 
 LISTING_TIMEOUT_S = 15.0
 SPARE_BYTES = 16 << 20  # left free on the disk

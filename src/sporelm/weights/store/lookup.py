@@ -1,6 +1,5 @@
 """What MODEL means: a path, a stored name, an address of the hub, or the default; and fetching what is not there."""
 
-from difflib import get_close_matches
 from pathlib import Path
 
 from sporelm import settings
@@ -8,7 +7,7 @@ from sporelm.errors import ModelNotFound
 from sporelm.weights.store.address import HUB_MARK, parse
 from sporelm.weights.store.entries import entries, listing
 from sporelm.weights.store.folders import checked_name, folder_content, holds_model
-from sporelm.weights.store.wheel import DEFAULT, KNOWN, Progress, pull_wheel
+from sporelm.weights.store.known import DEFAULT, KNOWN, Progress
 
 
 def resolve(model: str | Path | None = None, progress: Progress | None = None, *, fetch: bool = True) -> Path:
@@ -37,7 +36,7 @@ def resolve(model: str | Path | None = None, progress: Progress | None = None, *
         return fetched(text, progress, fetch)
     near = did_you_mean(text)
     raise ModelNotFound(
-        f"no model {text[:200]!r}{near or ': no such file'}; stored: {listing()}; 'spore pull' knows: {known()}"
+        f"no model {text[:200]!r}{near or ': no such file'}; stored: {listing()}; 'spore pull' knows: {known_names()}"
     )
 
 
@@ -87,22 +86,26 @@ def pull(name: str, progress: Progress | None = None, revision: str | None = Non
         raise ModelNotFound(f"{name[:200]!r} is a local path: it needs no pull, use it as MODEL as it is")
     if checked_name(name) not in KNOWN:
         raise ModelNotFound(
-            f"nothing known by the name {name!r}{did_you_mean(name, KNOWN)}: known are {known()}, and "
+            f"nothing known by the name {name!r}{did_you_mean(name, KNOWN)}: known are {known_names()}, and "
             "hf:owner/name[:pattern]"
         )
     found = find(name)
     if found is not None:
         return found
+    from sporelm.weights.store.wheel import pull_wheel
+
     return pull_wheel(name, KNOWN[name], settings.MODEL_STORE.path, report)
 
 
 def did_you_mean(name: str, among: object = None) -> str:
     """ "; did you mean X" if a stored or known name is much like this one, else nothing."""
+    from difflib import get_close_matches
+
     names = list(KNOWN) if among is KNOWN else [*KNOWN, *(entry.name for entry in entries())]
     near = get_close_matches(name[:100], names, n=1, cutoff=0.7)
     return f"; did you mean {near[0]}" if near else ""
 
 
-def known() -> str:
+def known_names() -> str:
     """The names that `pull` knows by itself."""
     return ", ".join(sorted(KNOWN))

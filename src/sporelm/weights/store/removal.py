@@ -1,16 +1,13 @@
 """Taking models out of the store: whole or not at all, and nothing that is not theirs."""
 
-import shutil
-import tempfile
 from collections.abc import Sequence
-from difflib import get_close_matches
 from pathlib import Path
 
 from sporelm import settings
 from sporelm.errors import ModelError, ModelNotFound
 from sporelm.weights.store.address import HUB_MARK, chosen_gguf, parse
 from sporelm.weights.store.entries import COMPLETE, Entry, Unfinished, entries, listing, unfinished
-from sporelm.weights.store.folders import HUB, NAME
+from sporelm.weights.store.folders import HUB, is_name
 
 Removable = Entry | Unfinished
 
@@ -41,11 +38,13 @@ def _named(name: str) -> list[Removable]:
             held = {path.relative_to(entry.folder).as_posix(): entry for entry in inside for path in entry.files}
             first = chosen_gguf(held, address)
             exact = [] if first is None else [held[first]]
-    elif not NAME.fullmatch(name) or name == HUB:
+    elif not is_name(name):
         raise ModelNotFound(
             f"{name[:100]!r} is not the name of a stored model: only what 'spore list' shows can be removed"
         )
     if not exact:
+        from difflib import get_close_matches
+
         near = get_close_matches(name[:200], [entry.name for entry in stored], n=1, cutoff=0.7)
         hint = f"; did you mean {near[0]}" if near else f"; stored: {listing()}"
         raise ModelNotFound(f"no stored model {name[:200]!r}{hint}")
@@ -63,6 +62,8 @@ def remove(models: Sequence[Removable]) -> int:
     Each is moved out of its place first, so that nobody finds half of one, and deleted then. What links point to
     stays. Raises ModelError if one cannot be moved; it is whole then, and those before it are gone.
     """
+    import tempfile
+
     store, freed = settings.MODEL_STORE.path, 0
     for model in models:
         nbytes = model.nbytes
@@ -98,6 +99,8 @@ def _move_out(model: Removable, scratch: Path) -> None:
 
 def _tidy(folder: Path) -> None:
     """Remove folders that are empty now, up to the store; what the hub's own package notes down counts as nothing."""
+    import shutil
+
     hub = settings.MODEL_STORE.path / HUB
     while folder.is_relative_to(hub) and folder != hub:
         if any(path.name != ".cache" for path in folder.iterdir()) if folder.is_dir() else False:

