@@ -14,6 +14,7 @@ from sporelm.backends.context import Context
 from sporelm.backends.cpu import targets
 from sporelm.backends.cpu.formats import FORMATS, Panels
 from sporelm.backends.cpu.formats.f32 import F32Panels
+from sporelm.backends.cpu.formats.folders import FOLDER_FORMATS
 from sporelm.backends.cpu.jit import Compiler, Kernel
 from sporelm.backends.cpu.kernels.pack import pack
 from sporelm.backends.cpu.kernels.pages import Pages
@@ -64,7 +65,8 @@ class CpuBackend:
         self.compiler = Compiler(self.target)
         self.team = Team(self.compiler, threads or settings.THREADS.integer or 1)
         self._heap = Heap()
-        self._kinds: dict[str, Panels] = {name: kind(self.target) for name, kind in FORMATS.items()}
+        kinds = (FORMATS | FOLDER_FORMATS).items()
+        self._kinds: dict[str, Panels] = {name: kind(self.target) for name, kind in kinds}
 
     def probe(self) -> Ready:
         cache = self.compiler.cache

@@ -9,6 +9,7 @@ from typing import Any
 from sporelm.backends.cpu.formats.f32 import F32Panels
 from sporelm.backends.cpu.formats.panels import Block, BlockPanels, FloatPanels, SuperBlock, SuperPanels
 from sporelm.backends.cpu.formats.records import RECORD, SUPER_RECORD
+from sporelm.backends.cpu.formats.scaled import ScaledPanels
 from sporelm.backends.cpu.jit import Builder, Val
 from sporelm.backends.cpu.kernels.products import Sums, add_block, add_columns, add_run, finish_super_block
 from sporelm.backends.cpu.tiles import Tiles
@@ -17,11 +18,13 @@ BLOCKS = 8  # blocks of 32 columns in a chunk
 COLUMNS = 128  # columns of a float format
 
 
-def chunk_of(kind: Any, tiles: Tiles) -> "Columns | Blocks | SuperBlocks":
+def chunk_of(kind: Any, tiles: Tiles) -> "Columns | ScaledColumns | Blocks | SuperBlocks":
     """How a format is unpacked."""
     panels, tokens = tiles.many_of(kind)
     if isinstance(kind, FloatPanels):
         return Columns(kind, panels, tokens)
+    if isinstance(kind, ScaledPanels):
+        return ScaledColumns(kind, panels, tokens)
     if isinstance(kind, SuperPanels):
         return SuperBlocks(kind, panels, tokens)
     return Blocks(kind, panels, tokens)
@@ -63,6 +66,35 @@ class Columns(_Chunk):
     def add(self, k: Builder, held: Sums, chunk: Val, rows: list[Val], count: Val) -> None:
         panels = [k.at(chunk, p * self.vector) for p in range(self.panels)]
         add_columns(k, _Widened(self.kind.target, self.row), held, panels, rows, count)
+
+
+class ScaledColumns(_Chunk):
+    """Columns of groups with a scale, widened to f32 and scaled."""
+
+    kind: ScaledPanels
+
+    def __init__(self, kind: ScaledPanels, panels: int, tokens: int) -> None:
+        super().__init__(kind, panels, tokens)
+        self.step, self.row_bytes = COLUMNS // kind.k_step, 4 * kind.k_step
+
+    @property
+    def nbytes(self) -> int:
+        return COLUMNS * self.row
+
+    def units(self, width: Val) -> Val:
+        return width // self.kind.k_step
+
+    def unpack(self, k: Builder, panels: list[Val], unit: Val, chunk: Val, at: Val) -> None:
+        for p, panel in enumerate(panels):
+            here, place = k.at(panel, unit * self.kind.group_bytes), k.at(chunk, at * (self.kind.k_step * self.row))
+            scale = self.kind.scale(k, here)
+            with k.range(self.kind.k_step) as column:
+                value = self.kind.column(k, here, column, scale)
+                self.put(k, value, place, column * self.row + p * self.vector)
+
+    def add(self, k: Builder, held: Sums, chunk: Val, rows: list[Val], count: Val) -> None:
+        panels = [k.at(chunk, p * self.vector) for p in range(self.panels)]
+        add_columns(k, _Widened(self.kind.target, self.row), held, panels, rows, count * self.kind.k_step)
 
 
 class _Widened(F32Panels):

@@ -20,6 +20,7 @@ from sporelm.backends.cpu.formats.records import (
     X_SCALE,
     X_SCALED_SUM,
 )
+from sporelm.backends.cpu.formats.scaled import ScaledPanels
 from sporelm.backends.cpu.jit import Builder, Val, Var
 from sporelm.backends.cpu.targets.target import Totals, Words
 
@@ -150,6 +151,9 @@ def dot_panels(k: Builder, kind: Any, panels: list[Val], rows: list[Val], width:
     if isinstance(kind, FloatPanels):
         add_columns(k, kind, sums, panels, rows, width)
         return sums
+    if isinstance(kind, ScaledPanels):
+        add_scaled(k, kind, sums, panels, rows, width)
+        return sums
     record = SUPER_RECORD if isinstance(kind, SuperPanels) else RECORD * kind.blocks
     lines = range(0, kind.group_bytes if not isinstance(ahead, int) or ahead else 0, 64)
     with k.range((width + (kind.k_step - 1)) // kind.k_step) as group:
@@ -188,6 +192,24 @@ def add_columns(k: Builder, kind: FloatPanels, sums: Sums, panels: list[Val], ro
 
 def _add_column(k: Builder, kind: FloatPanels, sums: Sums, panels: list[Val], rows: list[Val], column: int) -> None:
     weights = [kind.column(k, panel, column * kind.group_bytes) for panel in panels]
+    _add_products(k, sums, weights, rows, column)
+
+
+def add_scaled(k: Builder, kind: ScaledPanels, sums: Sums, panels: list[Val], rows: list[Val], width: Val) -> None:
+    """sums += all groups of panels times rows of f32, four columns a turn; each weight is scaled, then multiplied."""
+    with k.range(width // kind.k_step) as group:
+        here = [k.at(panel, group * kind.group_bytes) for panel in panels]
+        scales = [kind.scale(k, start) for start in here]
+        with k.range(0, kind.columns, 4) as column:
+            there = [k.opaque(k.at(row, (group * kind.k_step + column) * 4)) for row in rows]
+            for unrolled in range(4):
+                pairs = zip(here, scales, strict=True)
+                weights = [kind.column(k, start, column + unrolled, scale) for start, scale in pairs]
+                _add_products(k, sums, weights, there, unrolled)
+
+
+def _add_products(k: Builder, sums: Sums, weights: list[Val], rows: list[Val], column: int) -> None:
+    """sums += one column of each panel times a column of each row."""
     for t, row in enumerate(rows):
         x = k.broadcast(k.vf, row, 4 * column)
         for p, weight in enumerate(weights):

@@ -1,0 +1,114 @@
+"""Products and look-ups of the formats that only folders have, on every CPU target, against their numpy meaning."""
+
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+import pytest
+
+from close import assert_close
+from conformance.guarded import TARGETS
+from sporelm import ops
+from sporelm.backends.cpu.formats.folders import FOLDER_FORMATS as PANELS
+from sporelm.backends.reference import ReferenceBackend
+from sporelm.quant import FOLDER_FORMATS, QuantFormat
+from sporelm.weights.stored import StoredTensor
+
+COMMON = ("UINT4_128", "INT8_32", "UINT8_64", "F8_E4M3_128", "F8_E5M2_32")  # one of each kind, of each size of group
+FEWEST = ("UINT4_128", "F8_E4M3_128")  # one that multiplies integers, one that multiplies floats
+SHAPES = ((1, 1), (33, 3), (50, 5))  # out, groups of the width
+
+
+def blocks_of(form: type[QuantFormat], count: int, random: np.random.Generator) -> np.ndarray:
+    """Any integers and finite floats, with scales of both signs and of many sizes, and zero points that can be."""
+    blocks = random.integers(0, 256, (count, form.nbytes), np.uint8)
+    scales = random.choice([2.0**-14, 0.004, -0.5, 3.0, 0.0], (count, 1))
+    kind = form.name.partition("_")[0]
+    if kind.startswith("UINT"):
+        blocks[:, :2] = scales.astype("<f2").view(np.uint8)
+        low, high = (0, 17) if kind == "UINT4" else (-128, 129)
+        blocks[:, 2:4] = random.integers(low, high, (count, 1)).astype("<i2").view(np.uint8)
+    elif form.values > 1:
+        blocks[:, :4] = scales.astype("<f4").view(np.uint8)
+    if kind == "F8":
+        numbers = blocks[:, 4 if form.values > 1 else 0 :]
+        numbers[(numbers & 0x7F) >= (0x7F if "E4M3" in form.name else 0x7C)] = 3  # NaN and infinity
+    return blocks
+
+
+def weight(backend: Any, form: type[QuantFormat], out: int, groups: int, seed: int = 0) -> Any:
+    random = np.random.default_rng([crc32(form.name.encode()), out, groups, seed])
+    blocks = blocks_of(form, out * groups, random)
+    return backend.pack(StoredTensor("weight", form, (out, groups * max(32, form.values)), _repeated(form, blocks)))
+
+
+def _repeated(form: type[QuantFormat], blocks: np.ndarray) -> np.ndarray:
+    """Of formats without blocks, 32 numbers where others have a group."""
+    return blocks if form.values > 1 else np.repeat(blocks, 32, axis=0)
+
+
+def rows(tokens: int, groups: int, form: type[QuantFormat]) -> np.ndarray:
+    return np.random.default_rng([tokens, groups]).standard_normal((tokens, groups * max(32, form.values)), np.float32)
+
+
+def on_targets() -> list[Any]:
+    """One format of each kind on the best target, two on the others; the rest is marked `all`."""
+    return [
+        pytest.param(target, name, id=f"{target}-{name}", marks=[] if common else [pytest.mark.all])
+        for target in TARGETS
+        for name in FOLDER_FORMATS
+        for common in [name in (COMMON if target == TARGETS[0] else FEWEST)]
+    ]
+
+
+def both(cpu: Any, run: Any) -> None:
+    """Within the table's tolerance of the result's magnitude."""
+    found, expected = run(cpu).numpy(), run(ReferenceBackend()).numpy()
+    magnitude = float(np.abs(expected).max(initial=0)) or 1.0
+    assert_close(found / magnitude, expected / magnitude, "f32")
+
+
+@pytest.mark.parametrize(("opened_cpu", "name"), on_targets(), indirect=["opened_cpu"])
+def test_products_agree_with_the_meaning(cpu: Any, name: str) -> None:
+    form = FOLDER_FORMATS[name]
+    for tokens in (1, 7, 33):
+        for out, groups in SHAPES if tokens == 7 else SHAPES[1:2]:
+            x = rows(tokens, groups, form)
+            both(cpu, lambda on, x=x, out=out, groups=groups: ops.linear(on.tensor(x), weight(on, form, out, groups)))
+        x = rows(tokens, 2, form) / np.float32(64)
+        both(cpu, lambda on, x=x: ops.linear_silu_mul(on.tensor(x), *(weight(on, form, 33, 2, n) for n in range(2))))
+
+
+@pytest.mark.parametrize(("opened_cpu", "name"), on_targets(), indirect=["opened_cpu"])
+def test_rows_of_a_table_are_its_values(cpu: Any, name: str) -> None:
+    form, ids = FOLDER_FORMATS[name], np.array([0, 32, 5], np.int32)
+    found = ops.embedding(cpu.tensor(ids), weight(cpu, form, 33, 3)).numpy()
+    reference = ReferenceBackend()
+    expected = ops.embedding(reference.tensor(ids), weight(reference, form, 33, 3)).numpy()
+    assert_close(found, expected, "exact")
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in FEWEST else pytest.param(name, marks=pytest.mark.all) for name in PANELS]
+)
+def test_a_row_does_not_depend_on_the_others(name: str) -> None:
+    from sporelm.backends.cpu import CpuBackend
+
+    form, cpu = FOLDER_FORMATS[name], CpuBackend(2)
+    x, held = rows(33, 3, form), weight(cpu, form, 50, 3)
+    together = ops.linear(cpu.tensor(x), held).numpy()
+    few = ops.linear(cpu.tensor(np.ascontiguousarray(x[20:27])), held).numpy()
+    alone = ops.linear(cpu.tensor(x[20:21]), held).numpy()
+    cpu.close()
+    assert_close(few, together[20:27], "exact")
+    assert_close(alone, together[20:21], "exact")
+
+
+@pytest.mark.parametrize("name", PANELS)
+def test_a_weight_takes_no_more_memory_than_its_blocks(name: str) -> None:
+    from sporelm.backends.cpu import CpuBackend
+
+    form, cpu = FOLDER_FORMATS[name], CpuBackend(1)
+    width = 3 * form.values
+    assert cpu.packed_bytes(form, (64, width)) <= form.tensor_nbytes((64, width)) + 4 * 63
+    cpu.close()
