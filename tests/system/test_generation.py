@@ -11,7 +11,7 @@ import pytest
 
 from available import BACKENDS, opened
 from close import assert_close
-from sporelm import LLM, SamplingParams, pipeline, settings
+from sporelm import LLM, Completion, SamplingParams, pipeline, settings
 from sporelm.api import Piece
 from sporelm.engine import Scores, Step
 from sporelm.errors import BackendError, ContextOverflow, ModelNotFound, RequestError
@@ -440,3 +440,33 @@ def test_answers_can_be_steered(llm: LLM) -> None:
         return len(ids) - 4 - len({tuple(ids[place : place + 4]) for place in range(len(ids) - 4)})
 
     assert repeated(lively) < max(1, repeated(dull))
+
+
+def test_several_answers_to_one_prompt_compute_it_once(llm: LLM) -> None:
+    params = SamplingParams(max_tokens=10, temperature=1.5, seed=3, n=3, salt="several")
+    (answer,) = llm.generate("Once upon a time there was", params)
+    answers = [answer, *answer.alternatives]
+    assert [each.seed for each in answers] == [3, 4, 5]
+    assert len({each.text for each in answers}) == 3
+    assert [each.cached_tokens for each in answers[1:]] == [len(answer.prompt_token_ids) - 1] * 2
+    for each in answers:
+        alone = replace(params, n=1, seed=each.seed, salt="alone")
+        assert llm.generate("Once upon a time there was", alone)[0].token_ids == each.token_ids
+
+
+def test_the_best_of_several_answers_are_the_likeliest(llm: LLM) -> None:
+    params = SamplingParams(max_tokens=8, temperature=2.0, seed=1, n=4, logprobs=0)
+    (answer,) = llm.generate("The dog", params)
+
+    def likelihood(each: Completion) -> float:
+        assert each.logprobs is not None
+        return sum(found.logprob for found in each.logprobs) / len(each.logprobs)
+
+    ranked = sorted([answer, *answer.alternatives], key=lambda each: -likelihood(each))
+    (best,) = llm.generate("The dog", replace(params, n=2, best_of=4, logprobs=None))
+    assert [best.text, *(each.text for each in best.alternatives)] == [each.text for each in ranked[:2]]
+    assert best.logprobs is None
+    with pytest.raises(RequestError, match="best_of is 1"):
+        SamplingParams(n=2, best_of=1)
+    with pytest.raises(RequestError, match="in pieces"):
+        llm.stream("The dog", params)

@@ -1,8 +1,11 @@
 """One request seen from outside: its tokens as text, cut at stop strings."""
 
+from collections.abc import Sequence
+
 from sporelm.api.completion import Completion, Piece, Timings
 from sporelm.api.params import SamplingParams
 from sporelm.engine import Engine, FinishReason, KvSequence, Request
+from sporelm.engine.sampling.params import MOST_SEED
 from sporelm.text import Detokenizer, StopMatcher, Tokenizer
 
 
@@ -17,21 +20,27 @@ class Answer:
         sequence: KvSequence | None = None,
         *,
         continues: bool = True,
+        first: "Answer | None" = None,
+        number: int = 0,
     ) -> None:
         """Prepare to continue `prompt`, into `sequence` if one is given. Raises RequestError.
 
-        continues: the text goes on with the prompt's, so that a space at its beginning counts.
+        continues   the text goes on with the prompt's, so that a space at its beginning counts
+        first       of several answers to this prompt, of which this is number `number`: they share the prompt, and
+                    their seeds count up
         """
-        self.seed = params.chosen_seed()
+        self.seed: int = (first.seed + number) % (MOST_SEED + 1) if first else params.chosen_seed()
         ends = frozenset() if params.ignore_eos else tokenizer.stop_ids
-        self.request = Request(
+        self.request: Request = Request(
             prompt,
             sampling=params.sampling(self.seed, breakers(params, tokenizer)),
             max_tokens=params.max_tokens,
             stop_ids=ends | set(params.stop_token_ids),
             sequence=sequence,
             salt=params.salt,
+            twin=first.request if first else None,
         )
+        self.params = params
         self.detokenizer = Detokenizer(tokenizer, skip_special_tokens=True, continues=continues)
         self.matcher = StopMatcher(params.stop)
         self.token_ids: list[int] = []
@@ -78,7 +87,13 @@ class Answer:
         engine.cancel(self.request)
         self.take(engine)
 
-    def completion(self, timings: Timings) -> Completion:
+    @property
+    def likelihood(self) -> float:
+        """The mean log probability of its tokens, where these were asked for."""
+        scores = self.request.scores[: len(self.token_ids)]
+        return sum(score.logprob for score in scores) / len(scores) if scores else float("-inf")
+
+    def completion(self, timings: Timings, alternatives: Sequence[Completion] = ()) -> Completion:
         """The finished answer."""
         assert self.finish_reason is not None
         request = self.request
@@ -91,8 +106,9 @@ class Answer:
             timings=timings.of(request),
             cached_tokens=request.cached_tokens,
             cache_miss=request.cache_miss,
-            logprobs=None if request.sampling.logprobs is None else request.scores[: len(self.token_ids)],
+            logprobs=request.scores[: len(self.token_ids)] if self.params.logprobs is not None else None,
             error=request.error,
+            alternatives=list(alternatives),
         )
 
 

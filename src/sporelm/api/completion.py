@@ -1,6 +1,6 @@
 """What comes back: pieces while an answer is made, and the completion at its end."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sporelm.engine import FinishReason, Request, TokenScores
 
@@ -52,6 +52,7 @@ class Completion:
                       where all but the last page of 64 was held
     logprobs          for each id the log probability and the likeliest alternatives', if asked for
     error             what went wrong, if finish_reason is error
+    alternatives      the other answers to the prompt, if several were asked for
     """
 
     text: str
@@ -64,6 +65,7 @@ class Completion:
     cache_miss: str | None
     logprobs: list[TokenScores] | None = None
     error: str | None = None
+    alternatives: list["Completion"] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sporelm.api.answer import Answer
 from sporelm.api.completion import Piece
-from sporelm.api.params import SamplingParams
+from sporelm.api.params import SamplingParams, single
 from sporelm.engine import KvSequence
 from sporelm.errors import RequestError
 from sporelm.text import Detokenizer
@@ -44,7 +44,7 @@ class Conversation:
         messages = [*self.messages, {"role": "user", "content": text}]
         rendered = self.llm.render(messages)
         ids = self.ids_of(rendered)
-        answer = self.llm.answer(ids, params or SamplingParams(), self.sequence, continues=False)
+        answer = self.llm.answer(ids, single(params), self.sequence, continues=False)
         return self._pieces(answer, messages, rendered, ids)
 
     def ids_of(self, rendered: str) -> list[int]:

@@ -14,7 +14,7 @@ from sporelm.api.answer import Answer
 from sporelm.api.completion import Completion, Piece, Timings
 from sporelm.api.conversation import Conversation
 from sporelm.api.loading import Opened, Options, open_engine
-from sporelm.api.params import SamplingParams
+from sporelm.api.params import SamplingParams, single
 from sporelm.backends.backend import Backend, Progress
 from sporelm.engine import Engine, KvSequence
 from sporelm.engine.request import token_ids
@@ -120,16 +120,16 @@ class LLM:
         chosen = list(params) if isinstance(params, Sequence) else [params or SamplingParams()] * len(texts)
         if len(chosen) != len(texts):
             raise RequestError(f"{len(chosen)} sampling parameters for {len(texts)} prompts: give one, or one for each")
-        answers = [self.answer(self.prompt_ids(text), each) for text, each in zip(texts, chosen, strict=True)]
-        self.run(answers)
-        return [answer.completion(self.timings) for answer in answers]
+        groups = [self._several(self.prompt_ids(text), each) for text, each in zip(texts, chosen, strict=True)]
+        self.run([answer for group in groups for answer in group])
+        return [self._best(group) for group in groups]
 
     def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Generator[Piece, None, None]:
         """Continue one prompt piece by piece; closing the iterator cancels, even while the prompt is computed.
 
         A piece may be empty. Raises as `generate`, before it returns.
         """
-        return self.pieces(self.answer(self.prompt_ids(prompt), params or SamplingParams()))
+        return self.pieces(self.answer(self.prompt_ids(prompt), single(params)))
 
     def chat(self, messages: Sequence[Message], params: SamplingParams | None = None) -> Completion:
         """The answer to messages {"role", "content"}. What they share with the last call is not computed again."""
@@ -146,7 +146,7 @@ class LLM:
         if self._chat is None:
             self._chat = self.engine.sequence()
         sequence = None if self.engine.scheduler.uses(self._chat) else self._chat
-        return self.pieces(self.answer(ids, params or SamplingParams(), sequence, continues=False))
+        return self.pieces(self.answer(ids, single(params), sequence, continues=False))
 
     def conversation(self, system: str | None = None) -> Conversation:
         """A chat that keeps its history, and the keys and values of it."""
@@ -225,6 +225,20 @@ class LLM:
         answer = Answer(ids, params, self.tokenizer, sequence, continues=continues)
         self.engine.scheduler.check(answer.request)
         return answer
+
+    def _several(self, ids: list[int], params: SamplingParams) -> list[Answer]:
+        """The answers that are made of one prompt."""
+        first = self.answer(ids, params)
+        others = range(1, params.made)
+        return [first, *(Answer(ids, params, self.tokenizer, first=first, number=number) for number in others)]
+
+    def _best(self, answers: list[Answer]) -> Completion:
+        """Of the answers to one prompt those that are wanted, as one completion."""
+        params = answers[0].params
+        if params.made > params.n:
+            answers = sorted(answers, key=lambda answer: -answer.likelihood)[: params.n]
+        first, *others = answers
+        return first.completion(self.timings, [other.completion(self.timings) for other in others])
 
     def pieces(self, answer: Answer) -> Generator[Piece, None, None]:
         """Begin an answer and yield its pieces; closing the iterator cancels it.

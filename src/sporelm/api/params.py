@@ -9,6 +9,7 @@ from sporelm.engine.request import token_ids, whole_number
 from sporelm.errors import RequestError
 
 MOST_STOPS = 64
+MOST_ANSWERS = 128
 LONGEST_SALT = 256
 
 
@@ -29,6 +30,8 @@ class SamplingParams:
     stop                 texts before which the answer ends
     stop_token_ids       ids after which it ends, besides the model's own
     ignore_eos           go on after the model's end-of-text token
+    n                    answers to each prompt; all but the first are the completion's `alternatives`
+    best_of              answers that are made, of which the n with the greatest mean log probability are given
     salt                 what is computed of a prompt is found again by requests of the same salt alone; give each user
                          one where answers must not tell, by their time, what others have asked
     """
@@ -44,6 +47,8 @@ class SamplingParams:
     stop_token_ids: Sequence[int] = ()
     ignore_eos: bool = False
     salt: str = ""
+    n: int = 1
+    best_of: int | None = None
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     typical_p: float = 1.0
@@ -67,13 +72,24 @@ class SamplingParams:
         object.__setattr__(self, "stop", texts("stop", self.stop, MOST_STOPS))
         object.__setattr__(self, "dry_breakers", texts("dry_breakers", self.dry_breakers, MOST_STOPS))
         object.__setattr__(self, "stop_token_ids", tuple(token_ids("stop_token_ids", self.stop_token_ids)))
+        if not 1 <= whole_number("n", self.n) <= MOST_ANSWERS:
+            raise RequestError(f"n is {self.n}: it must be from 1 to {MOST_ANSWERS}")
+        if not self.n <= whole_number("best_of", self.made) <= MOST_ANSWERS:
+            raise RequestError(f"best_of is {self.best_of}: it must be from n, {self.n}, to {MOST_ANSWERS}")
         if not isinstance(self.salt, str) or len(self.salt) > LONGEST_SALT:
             raise RequestError(f"salt is {self.salt!r:.60}: it must be a text of at most {LONGEST_SALT} characters")
         self.sampling(0 if self.seed is None else self.seed)
 
+    @property
+    def made(self) -> int:
+        """Answers that are made of a prompt."""
+        return self.n if self.best_of is None else self.best_of
+
     def sampling(self, seed: int, dry_breakers: frozenset[int] = frozenset()) -> Sampling:
         """The part that the engine's sampler needs; `dry_breakers` are the ids of tokens that have such a text."""
         shared = {name: getattr(self, name) for name in _SHARED}
+        if self.made > self.n and self.logprobs is None:
+            shared["logprobs"] = 0  # to compare them by
         return Sampling(**shared, seed=seed, dry_breakers=dry_breakers)
 
     def chosen_seed(self) -> int:
@@ -94,3 +110,10 @@ def texts(name: str, given: str | Sequence[str], most: int) -> tuple[str, ...]:
     if any(not isinstance(text, str) or not text for text in found):
         raise RequestError(f"a text of {name} is empty or no text: it would be found everywhere")
     return found
+
+
+def single(params: SamplingParams | None) -> SamplingParams:
+    """Parameters of an answer that comes in pieces. Raises RequestError if they ask for several."""
+    if isinstance(params, SamplingParams) and params.made > 1:
+        raise RequestError(f"n is {params.made}: an answer that comes in pieces is one; use generate for several")
+    return params or SamplingParams()
