@@ -53,11 +53,14 @@ def round_above_minimum(values: Floats, levels: int) -> tuple[Floats, NDArray[np
 def weigh_by_row(rows: Floats, importance: Floats) -> Floats:
     """importance * sqrt(mean square of the row + value^2): float32 [n, width], [width] -> [n, width].
 
-    The squares of a row are added one after the other, as C does: numpy does so along the first axis.
+    The squares of a row are added one after the other, as C does: numpy does so along the first axis, if there are
+    several columns.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         squares = rows * rows
-        means = np.add.reduce(np.ascontiguousarray(squares.T), axis=0) / np.float32(rows.shape[1])
+        columns = np.ascontiguousarray(squares.T)
+        sums = np.add.accumulate(columns)[-1] if len(rows) == 1 else np.add.reduce(columns, axis=0)
+        means = sums / np.float32(rows.shape[1])
         return importance * np.sqrt(means[:, None] + squares)
 
 

@@ -68,6 +68,13 @@ def test_a_block_with_importance_depends_on_nothing_but_itself(name: str) -> Non
     assert np.array_equal(quantize_tensor(FORMATS[name], x, columns)[-3:], alone)
 
 
+@pytest.mark.parametrize("name", [name for name in WEIGHTED if FORMATS[name].values == 32])
+def test_a_row_with_importance_depends_on_nothing_but_itself(name: str) -> None:
+    x, columns = values("bell", 32).reshape(-1, WIDTH), importance("squares", WIDTH)
+    alone = np.concatenate([quantize_tensor(FORMATS[name], row[None], columns) for row in x])
+    assert np.array_equal(quantize_tensor(FORMATS[name], x, columns), alone)
+
+
 @pytest.mark.parametrize("name", SUPER)
 def test_no_values_give_no_blocks(name: str) -> None:
     nothing = np.zeros((0, 256), np.float32)
