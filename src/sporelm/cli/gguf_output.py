@@ -26,18 +26,32 @@ def add_output(parser: Parser, help_text: str) -> None:
 
 def save(outputs: "Sequence[Output]", args: argparse.Namespace, **more: Any) -> None:
     """Write the files with a progress bar, and print what was written; `more` goes into the JSON object."""
-    from sporelm.api.machine import usable_cores
     from sporelm.cli.progress import ProgressLine
     from sporelm.tools import output
 
     with ProgressLine() as progress, ended_by_signals():
         written = output.save(
-            outputs, force=args.force, dry_run=args.dry_run, threads=max(1, min(8, usable_cores())), progress=progress
+            outputs, force=args.force, dry_run=args.dry_run, threads=thread_count(args), progress=progress
         )
     if args.json:
         gguf_inputs.print_json({"written": not args.dry_run, "files": [file.as_json() for file in written]} | more)
     else:
         print_table(written, args.dry_run)
+
+
+def add_threads(parser: Parser) -> None:
+    parser.add_argument("--threads", type=int, metavar="N", help="default: the cores that are there, 8 at most")
+
+
+def thread_count(args: argparse.Namespace) -> int:
+    """How many threads compute: --threads where the command has it, else the cores that are there, 8 at most."""
+    from sporelm.api.machine import usable_cores
+    from sporelm.errors import RequestError
+
+    asked: int | None = getattr(args, "threads", None)
+    if asked is not None and asked < 1:
+        raise RequestError(f"--threads {asked}: it must be at least 1")
+    return asked or max(1, min(8, usable_cores()))
 
 
 def print_table(written: "Sequence[Written]", dry_run: bool) -> None:

@@ -84,11 +84,13 @@ class Roles:
 
     control    ids recognised in text if asked for, as control and unknown tokens are
     defined    ids recognised in every text
+    texts      id -> how each of them is recognised
     parsing    finds both kinds; `plain` the second only
     """
 
     control: frozenset[int]
     defined: frozenset[int]
+    texts: Mapping[int, SpecialText]
     parsing: Fragments
     plain: Fragments
 
@@ -115,6 +117,7 @@ def roles_of(vocabulary: Vocabulary) -> Roles:
     return Roles(
         control=frozenset(control),
         defined=frozenset(defined),
+        texts=texts,
         parsing=Fragments(texts[i] for i in sorted(texts)),
         plain=Fragments(texts[i] for i in sorted(defined)),
     )

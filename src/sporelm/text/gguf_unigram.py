@@ -29,7 +29,7 @@ def unigram_of_gguf(metadata: Mapping[str, Any], label: str) -> Tokenizer:
     roles = roles_of(vocabulary)
     adds_space = flag(vocabulary, "add_space_prefix", False)
     merges_spaces = flag(vocabulary, "remove_extra_whitespaces", False)
-    replace = Replacements(read_charsmap(_charsmap_of(vocabulary), label))
+    replace = Replacements(read_charsmap(charsmap_of(vocabulary), label))
     normalize = _normalizer(replace, adds_space=adds_space, merges_spaces=merges_spaces)
     model = _model_of(vocabulary, named["unk_token"])
     prefix, suffix = framing(vocabulary, named, bos=False, eos=True)
@@ -57,7 +57,7 @@ def _model_of(vocabulary: Vocabulary, unknown: int) -> Unigram:
     return Unigram(usable, own, unknown, lowest=lowest, narrow=False)
 
 
-def _charsmap_of(vocabulary: Vocabulary) -> bytes:
+def charsmap_of(vocabulary: Vocabulary) -> bytes:
     key = "tokenizer.ggml.precompiled_charsmap"
     value = vocabulary.metadata.get(key)
     if value is None:

@@ -99,25 +99,49 @@ class Folder:
 def tokenizer_of_folder(path: Path) -> Tokenizer:
     """The tokenizer of a Hugging Face folder.
 
-    A tokenizer.json decides before a SentencePiece tokenizer.model. Raises ModelNotFound without either,
-    ModelFileError for files that are damaged or contradict each other.
+    A tokenizer.json decides before vocab.json with merges.txt, these before a SentencePiece tokenizer.model. Raises
+    ModelNotFound without any of them, ModelFileError for files that are damaged or contradict each other.
     """
     file = path / "tokenizer.json"
-    if not file.is_file():
-        from sporelm.text.sentencepiece_folder import sentencepiece_of_folder
+    if file.is_file():
+        with guarded(str(file)):
+            return _tokenizer(_load(file), str(file), Folder(path))
+    from sporelm.text.vocabulary_files import spec_of_vocabulary_files
 
-        for name in SENTENCEPIECE_NAMES:
-            if (path / name).is_file():
-                return sentencepiece_of_folder(path / name)
-        raise ModelNotFound(f"{path} has no tokenizer.json and no tokenizer.model")
-    with guarded(str(file)):
-        return _tokenizer(file, Folder(path))
+    folder = Folder(path)
+    spec = spec_of_vocabulary_files(folder)
+    if spec is not None:
+        label = str(path / "vocab.json")
+        with guarded(label):
+            return _tokenizer(library_of(spec, label), label, folder)
+    from sporelm.text.sentencepiece_folder import sentencepiece_of_folder
+
+    for name in SENTENCEPIECE_NAMES:
+        if (path / name).is_file():
+            return sentencepiece_of_folder(path / name)
+    raise ModelNotFound(f"{path} has no tokenizer.json, no vocab.json with merges.txt, and no tokenizer.model")
 
 
-def _tokenizer(file: Path, folder: Folder) -> Tokenizer:
-    label = str(file)
-    parsing = _load(file)
-    _add_missing(parsing, folder)
+def read_spec(path: Path) -> dict[str, Any] | None:
+    """The tokenizer.json of a folder, or what vocab.json and merges.txt amount to; None without them."""
+    file = path / "tokenizer.json"
+    if file.is_file():
+        return _parsed(file, bytes_of(file, MAX_TOKENIZER_BYTES))
+    from sporelm.text.vocabulary_files import spec_of_vocabulary_files
+
+    return spec_of_vocabulary_files(Folder(path))
+
+
+def library_of(spec: dict[str, Any], label: str) -> Any:
+    """The `tokenizers.Tokenizer` of a tokenizer.json's contents. To be called inside `guarded`."""
+    from tokenizers import Tokenizer as LibraryTokenizer
+
+    refuse_panics(spec, label)
+    return _unbound(LibraryTokenizer.from_str(json.dumps(spec)))
+
+
+def _tokenizer(parsing: Any, label: str, folder: Folder) -> Tokenizer:
+    add_missing(parsing, folder)
     vocab_size = _vocab_size(parsing, label)
     added = parsing.get_added_tokens_decoder()
     spec = _spec_of(parsing, label)
@@ -138,15 +162,21 @@ def _load(file: Path) -> Any:
     from tokenizers import Tokenizer as LibraryTokenizer
 
     data = bytes_of(file, MAX_TOKENIZER_BYTES)
+    refuse_panics(_parsed(file, data), str(file))  # which keeps none of it: it is large
+    return _unbound(LibraryTokenizer.from_buffer(data))
+
+
+def _parsed(file: Path, data: bytes) -> dict[str, Any]:
     try:
         spec = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise ModelFileError(f"{file} is not JSON: {one_line(error)}") from None
     if not isinstance(spec, dict):
         raise ModelFileError(f"{file} holds a {type(spec).__name__}, not an object")
-    refuse_panics(spec, str(file))
-    del spec  # large
-    tokenizer = LibraryTokenizer.from_buffer(data)
+    return spec
+
+
+def _unbound(tokenizer: Any) -> Any:
     tokenizer.no_truncation()  # a prompt is never cut
     tokenizer.no_padding()
     tokenizer.encode_special_tokens = False
@@ -167,7 +197,7 @@ def _plain_twin(parsing: Any) -> Any:
     return twin
 
 
-def _add_missing(tokenizer: Any, folder: Folder) -> None:
+def add_missing(tokenizer: Any, folder: Folder) -> None:
     """Add the tokens that only tokenizer_config.json knows; their ids must be the ones it gives."""
     from tokenizers import AddedToken
 

@@ -51,10 +51,10 @@ def sentencepiece_of_folder(file: Path) -> Tokenizer:
     """
     label = str(file)
     folder = Folder(file.parent)
-    kind = _class_of(folder)
+    kind = kind_of_folder(folder)
     model = read_model(bytes_of(file, MAX_TOKENIZER_BYTES), label)
     check_total_length(model.pieces, label)
-    added = added_tokens(folder, model.pieces, _defaults(folder, model, kind), model.named)
+    added = added_tokens(folder, model.pieces, extra_tokens(folder, model, kind), model.named)
     pieces, normalize = _pieces(model, label), _normalizer(model, folder, label)
     once = folder.flag("legacy") is False
     leading = int(model.add_dummy_prefix and folder.flag("add_prefix_space") is not False)
@@ -72,7 +72,7 @@ def sentencepiece_of_folder(file: Path) -> Tokenizer:
     )
 
 
-def _class_of(folder: Folder) -> str:
+def kind_of_folder(folder: Folder) -> str:
     name = folder.config.get("tokenizer_class", "")
     kind = str(name).removesuffix("Fast")
     if kind in _OTHER_IDS:
@@ -80,7 +80,7 @@ def _class_of(folder: Folder) -> str:
     return kind
 
 
-def _defaults(folder: Folder, model: SentencePieceModel, kind: str) -> dict[str, int]:
+def extra_tokens(folder: Folder, model: SentencePieceModel, kind: str) -> dict[str, int]:
     """Added tokens that a class has without naming them: the hundred marks of T5."""
     count: Any = folder.config.get("extra_ids", 100 if kind == "T5Tokenizer" else 0)
     if kind != "T5Tokenizer" or "added_tokens_decoder" in folder.config:

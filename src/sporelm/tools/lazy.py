@@ -115,7 +115,7 @@ def open_model(path: Path, *, alone: bool = False) -> Model:
     UnsupportedModel.
     """
     with _open_alone(path) if alone else open_gguf(path) as found:
-        parts = [_Part(part) for part in found.paths]
+        parts = [FilePart(part) for part in found.paths]
         tensors = [_stored(found, name, parts) for name in found.names]
         metadata = {
             key: Entry(found.kinds[key], _kept(value))
@@ -137,7 +137,7 @@ def _kept(value: Any) -> Any:
     return value.kept() if isinstance(value, StringArray) else value
 
 
-class _Part:
+class FilePart:
     """One file. It is read and not mapped: read pages are no memory of ours, and a file cut short is an error and not a
     crash. It is open only while it is read, so that a model may have any number of files, and may be replaced."""
 
@@ -167,7 +167,7 @@ def _state(stat: os.stat_result) -> tuple[int, int]:
     return stat.st_size, stat.st_mtime_ns
 
 
-def _stored(file: GgufFile, name: str, parts: Sequence[_Part]) -> LazyTensor:
+def _stored(file: GgufFile, name: str, parts: Sequence[FilePart]) -> LazyTensor:
     """A tensor as it lies in its file."""
     info = file.tensors[name]
     part, nbytes = parts[info.part], GGML_TYPES[info.type_id].nbytes

@@ -111,14 +111,14 @@ def _hf_scaling(kind: str, inner: Fields, head_dim: int, context_length: int) ->
     if kind == "yarn":
         factor = _factor(inner, "factor", context_length / original)
         mscales = [inner.number(key, 0.0, MOST_FACTOR, 0.0) for key in ("mscale", "mscale_all_dim")]
-        usual = _magnitude(factor, mscales[0]) / _magnitude(factor, mscales[1]) if all(mscales) else None
+        usual = magnitude(factor, mscales[0]) / magnitude(factor, mscales[1]) if all(mscales) else None
         return Yarn(
             factor=factor,
             original=original,
             beta_fast=_turns(inner, "beta_fast", 32.0),
             beta_slow=_turns(inner, "beta_slow", 1.0),
             truncate=inner.flag("truncate", True),
-            attention=_factor(inner, "attention_factor", usual or _magnitude(factor)),
+            attention=_factor(inner, "attention_factor", usual or magnitude(factor)),
         )
     if kind == "llama3":
         low, high = (inner.number(f"{end}_freq_factor", LEAST_FACTOR, MOST_FACTOR) for end in ("low", "high"))
@@ -161,7 +161,7 @@ def _gguf_yarn(
     """YaRN of GGUF keys. `yarn_attn_factor` is transformers' attention_factor, of which the converter makes it."""
     extrapolation = fields.number("rope.scaling.yarn_ext_factor", 0.0, 1.0, 1.0)
     multiplier = fields.number("rope.scaling.yarn_log_multiplier", 0.0, MOST_FACTOR, 0.0)
-    usual = _magnitude(factor) / (_magnitude(factor, multiplier) if multiplier else 1.0)
+    usual = magnitude(factor) / (magnitude(factor, multiplier) if multiplier else 1.0)
     if extrapolation == 0:
         usual = 1.0  # llama.cpp: without the ramp this is linear scaling, which leaves the magnitude alone
     return Yarn(
@@ -185,7 +185,7 @@ def _turns(fields: Fields, key: str, default: float) -> float:
     return Fields({key: value}, fields.where).number(key, LEAST_TURNS, MOST_TURNS)
 
 
-def _magnitude(factor: float, weight: float = 1.0) -> float:
+def magnitude(factor: float, weight: float = 1.0) -> float:
     """By how much YaRN enlarges cosines and sines (Peng et al. 2023, equation 22, as its authors' code has it)."""
     return 1.0 + 0.1 * weight * log(factor) if factor > 1 else 1.0
 

@@ -1,0 +1,1 @@
+"""Hugging Face folders into GGUF files, and back."""

@@ -1,0 +1,210 @@
+"""`spore gguf from-hf`: a Hugging Face folder as the GGUF file that llama.cpp's converter would make of it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from math import prod
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sporelm.errors import ModelFileError, ModelNotFound, RequestError, UnsupportedModel
+from sporelm.models.registry import build
+from sporelm.quant import F16, F32, FORMATS, QuantFormat
+from sporelm.text.exchange.gguf_fields import fields_of_folder
+from sporelm.tools.hf.families import Family, family_of
+from sporelm.tools.hf.folder_tensors import FolderTensors
+from sporelm.tools.hf.general import card_fields, name_of, sampling_fields, size_label
+from sporelm.tools.hf.rope import gguf_rope
+from sporelm.tools.lazy import Blocks, Entry, LazyTensor, Model
+from sporelm.tools.steps.cast import cast_tensor, with_file_type
+from sporelm.tools.steps.permute import permute_qk
+from sporelm.weights.config import MOST_VOCAB, ModelConfig
+from sporelm.weights.fields import Fields
+from sporelm.weights.gguf import GgufFile
+from sporelm.weights.json_object import read_object
+from sporelm.weights.load import ModelSource, match_names
+from sporelm.weights.load import open_model as open_source
+from sporelm.weights.messages import shown
+from sporelm.weights.names import Param, stored_name
+from sporelm.weights.quantized.folder import QuantizedFolder
+from sporelm.weights.rope_fields import MOST_CONTEXT
+from sporelm.weights.rope_scaling import DynamicNtk, Linear
+
+TYPES = ("auto", "f32", "f16", "bf16", "q8_0")
+KEPT = ("F32", "F16", "BF16")  # types that both kinds of files have
+VERSION = 3
+
+
+class Converted(NamedTuple):
+    """What is to be written, and what could not be said in it, a line each."""
+
+    model: Model
+    notes: tuple[str, ...]
+
+
+def from_hf(folder: Path, *, type_name: str = "auto", pre: str | None = None, vocab_only: bool = False) -> Converted:
+    """A folder as a model to be written; no tensor is read yet.
+
+    type_name     of the matrices: "auto" keeps floats as they are and makes F16 of what is quantized otherwise
+    pre           a value for tokenizer.ggml.pre that the user vouches for
+    vocab_only    the tokenizer alone
+
+    Raises ModelNotFound, ModelFileError, UnsupportedModel for what cannot be converted, RequestError for a bad option.
+    """
+    if type_name not in TYPES:
+        raise RequestError(f"--type {type_name[:40]!r}: it is one of {', '.join(TYPES)}")
+    if not folder.is_dir():
+        raise ModelNotFound(f"{folder} is no folder; give a Hugging Face folder, one with a config.json")
+    if vocab_only:
+        return _vocabulary(folder, pre)
+    values = read_object(folder / "config.json")
+    source = open_source(folder)
+    try:
+        family = family_of(source.config.architecture, str(folder / "config.json"))
+        params = build(source.config).params()
+        names = match_names(source, params)
+        _check_shapes(source, params, names)
+        found = fields_of_folder(folder, source.config.vocab, pre)
+        metadata = _general(folder, values, params, source.config)
+        rope = gguf_rope(source.config, _positions(source.config, values, folder))
+        metadata |= _architecture(family, source.config) | _entries(rope.fields, f"{family.gguf}.")
+        metadata |= _entries(found.fields)
+        assert not isinstance(source.files, GgufFile)
+        stored = FolderTensors(source.files)
+        made = [_named(stored.tensor(names[param.name]), param) for param in params]
+        model = Model(metadata, made, "little", VERSION, tuple(source.files.paths))
+        model = permute_qk("")(model) if family.paired_rows else model
+        notes = [*source.notes, *_window_note(family, source.config), *rope.notes, *found.notes]
+        if type_name == "auto" and any(tensor.work for tensor in model.tensors):
+            notes.append("quantized weights that GGUF has no type for are written as F16; --type names another")
+        tensors = [_typed(tensor, type_name, notes) for tensor in model.tensors]
+        tensors += [_vector(name, values.tobytes(), len(values)) for name, values in rope.tensors.items()]
+    finally:
+        if not isinstance(source.files, QuantizedFolder):  # whose weights are put together when they are written
+            source.close()
+    return Converted(with_file_type(replace(model, tensors=tensors)), tuple(notes))
+
+
+def _vocabulary(folder: Path, pre: str | None) -> Converted:
+    """The tokenizer alone, as llama.cpp's vocabulary files have it."""
+    path = folder / "config.json"
+    values = read_object(path) if path.is_file() else {}
+    vocab = Fields(values, str(path)).integer("vocab_size", 1, MOST_VOCAB) if "vocab_size" in values else None
+    architectures = values.get("architectures")
+    name = architectures[0] if isinstance(architectures, list) and architectures else ""
+    try:
+        architecture = family_of(str(name), str(path)).gguf
+    except UnsupportedModel:  # a vocabulary says nothing about its model
+        architecture = "llama"
+    found = fields_of_folder(folder, vocab, pre)
+    metadata = {
+        "general.architecture": Entry("str", architecture),
+        "general.type": Entry("str", "vocab"),
+        "general.name": Entry("str", name_of(values, folder)),
+        **_entries(found.fields),
+    }
+    return Converted(Model(metadata, [], "little", VERSION), found.notes)
+
+
+def _general(folder: Path, values: Mapping[str, Any], params: Sequence[Param], config: ModelConfig) -> dict[str, Entry]:
+    generation = folder / "generation_config.json"
+    return {
+        "general.architecture": Entry("str", family_of(config.architecture, str(folder)).gguf),
+        "general.type": Entry("str", "model"),
+        "general.name": Entry("str", name_of(values, folder)),
+        "general.size_label": Entry("str", size_label(sum(prod(param.shape) for param in params))),
+        **_entries(card_fields(folder)),
+        **_entries(sampling_fields(read_object(generation) if generation.is_file() else {})),
+        "general.quantization_version": Entry("u32", 2),
+    }
+
+
+def _architecture(family: Family, config: ModelConfig) -> dict[str, Entry]:
+    if config.full_layers and config.window is not None and len(config.full_layers) < config.layers:
+        raise UnsupportedModel(
+            f"{config.name}: some of its layers have a window and some have none (layer_types), which a GGUF file of"
+            f" {family.gguf!r} cannot say"
+        )
+    window = None if len(config.full_layers) == config.layers else config.window
+    found = {}
+    for field in family.fields:
+        value = window if field.ours == "window" else getattr(config, field.ours)
+        if value is not None and field.gguf:
+            found[f"{family.gguf}.{field.gguf}"] = Entry(field.kind, value)
+    return found
+
+
+def _window_note(family: Family, config: ModelConfig) -> list[str]:
+    """llama.cpp reads no window for this architecture, and sees further back than the model was made to."""
+    if not family.windowless or config.window is None:
+        return []
+    return [f"llama.cpp leaves the sliding window aside: beyond {config.window} positions it computes something else"]
+
+
+def _entries(fields: Mapping[str, tuple[str, Any]], prefix: str = "") -> dict[str, Entry]:
+    return {f"{prefix}{key}": Entry(kind, value) for key, (kind, value) in fields.items()}
+
+
+def _positions(config: ModelConfig, values: Mapping[str, Any], folder: Path) -> int:
+    """max_position_embeddings, or its default."""
+    scaling = config.rope_scaling
+    usual = scaling.original if isinstance(scaling, Linear | DynamicNtk) else config.context_length
+    return Fields(values, str(folder / "config.json")).integer("max_position_embeddings", 1, MOST_CONTEXT, usual)
+
+
+def _check_shapes(source: ModelSource, params: Sequence[Param], names: Mapping[str, str]) -> None:
+    for param in params:
+        shape = source.files.tensors[names[param.name]].shape
+        if shape != param.shape:
+            raise ModelFileError(
+                f"{source.path}: {shown(names[param.name])} is {list(shape)}, its architecture has {list(param.shape)}"
+            )
+
+
+def _named(tensor: LazyTensor, param: Param) -> LazyTensor:
+    return replace(tensor, name=stored_name(param.name, "gguf"))
+
+
+def _vector(name: str, data: bytes, count: int) -> LazyTensor:
+    """A small F32 tensor that is there already."""
+    blocks = np.frombuffer(data, np.uint8).reshape(count, 4)
+    return LazyTensor(name, F32.ggml_id, (count,), lambda start, stop: blocks[start:stop])
+
+
+def _typed(tensor: LazyTensor, type_name: str, notes: list[str]) -> LazyTensor:
+    """The tensor in the type that it has in the file: vectors F32, as llama.cpp wants them, matrices as asked for."""
+    if len(tensor.shape) < 2:
+        return as_format(tensor, F32)
+    if type_name == "auto":
+        if tensor.work:  # values of a quantization that GGUF has no type for
+            return as_format(tensor, F16)
+        return tensor if tensor.ggml_type.name in KEPT or tensor.ggml_type.values > 1 else as_format(tensor, F32)
+    target = FORMATS[type_name.upper()]
+    if tensor.shape[-1] % target.values:
+        notes.append(f"{tensor.name} is F16: rows of {tensor.shape[-1]} values are no whole blocks of {target.name}")
+        target = F16
+    return as_format(tensor, target)
+
+
+def as_format(tensor: LazyTensor, target: type[QuantFormat]) -> LazyTensor:
+    """The tensor in a number format; itself if it has it. Reading it raises RequestError for a value beyond F16."""
+    if tensor.type_id == target.ggml_id:
+        return tensor
+    made = cast_tensor(tensor, target)
+    return replace(made, read=_bounded(made)) if target is F16 else made
+
+
+def _bounded(tensor: LazyTensor) -> Any:
+    """Reads F16 blocks, and refuses infinities, which are values that were too large."""
+
+    def read(start: int, stop: int) -> Blocks:
+        blocks = tensor.read(start, stop)
+        if (blocks.view("<u2") & 0x7FFF >= 0x7C00).any():
+            raise RequestError(
+                f"tensor {shown(tensor.name)} holds values beyond {np.finfo(np.float16).max:.0f}, the largest of F16;"
+                " take bf16 or f32"
+            )
+        return blocks
+
+    return read

@@ -1,0 +1,146 @@
+"""What a folder says about itself - name, license, languages, how to sample - as general.* metadata, and back.
+
+Keys: the GGUF specification, "General metadata", and llama.cpp's gguf-py/gguf/metadata.py. A model card is README.md
+with YAML in front of it; of YAML the few forms that model cards use for these fields are read.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from sporelm.weights.fields import LONGEST_NAME
+
+MAX_CARD_BYTES = 1 << 20
+MOST_ITEMS = 1000
+_FRONT = re.compile(r"---\r?\n(.*?)\r?\n---", re.DOTALL)
+_ENTRY = re.compile(r"([A-Za-z_]+):\s*(.*)")
+# Key of the card -> key of the metadata.
+TEXTS = {"license": "general.license", "license_name": "general.license.name", "license_link": "general.license.link"}
+LISTS = {"tags": "general.tags", "language": "general.languages"}
+# generation_config.json -> metadata and its kind.
+SAMPLING = {
+    "top_k": ("general.sampling.top_k", "i32"),
+    "top_p": ("general.sampling.top_p", "f32"),
+    "min_p": ("general.sampling.min_p", "f32"),
+    "temperature": ("general.sampling.temp", "f32"),
+    "repetition_penalty": ("general.sampling.penalty_repeat", "f32"),
+}
+_SIZES = ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "K"))
+
+
+def card_fields(folder: Path) -> dict[str, tuple[str, Any]]:
+    """License, tags and languages of the folder's model card, with their kinds; nothing where there is none."""
+    card = _card(folder)
+    fields: dict[str, tuple[str, Any]] = {}
+    for word, key in TEXTS.items():
+        if isinstance(value := card.get(word), str) and value:
+            fields[key] = ("str", value)
+    for word, key in LISTS.items():
+        value = card.get(word)
+        items = [value] if isinstance(value, str) and value else value
+        if items:
+            fields[key] = ("[str]", items)
+    return fields
+
+
+def card_text(metadata: Mapping[str, Any]) -> str | None:
+    """The model card with what the metadata says; None where it says nothing."""
+    lines = []
+    for word, key in TEXTS.items():
+        if isinstance(value := metadata.get(key), str) and value:
+            lines.append(f"{word}: {_scalar(value)}")
+    for word, key in LISTS.items():
+        items: Any = metadata.get(key)
+        decoded = items.decode_all() if hasattr(items, "decode_all") and len(items) <= MOST_ITEMS else items
+        if isinstance(decoded, list) and decoded:
+            lines += [f"{word}:", *(f"- {_scalar(str(item))}" for item in decoded)]
+    return "\n".join(["---", *lines, "---", ""]) if lines else None
+
+
+def sampling_fields(generation: Mapping[str, Any]) -> dict[str, tuple[str, Any]]:
+    """How the model's makers sample, unless they do not."""
+    if generation.get("do_sample") is False:
+        return {}
+    found = {}
+    for word, (key, kind) in SAMPLING.items():
+        value = generation.get(word)
+        if (
+            isinstance(value, int if kind == "i32" else int | float)
+            and not isinstance(value, bool)
+            and abs(value) < 2**31
+        ):
+            found[key] = (kind, value)
+    return found
+
+
+def size_label(values: int) -> str:
+    """The number of a model's values in two digits at least: "135M", "1.1B"."""
+    for size, letter in _SIZES:
+        if values >= size or size == 1000:
+            scaled = values / size
+            return f"{scaled:.{max(0, 2 - len(str(round(scaled)).lstrip('0')))}f}{letter}"
+    raise AssertionError("thousands take all")
+
+
+def name_of(values: Mapping[str, Any], folder: Path) -> str:
+    """The model's name: what its configuration calls it, without the owner, else the folder's name."""
+    given = values.get("_name_or_path")
+    name = given.replace("\\", "/").rstrip("/").rpartition("/")[2] if isinstance(given, str) else ""
+    name = name if name.strip(". ") else folder.resolve().name
+    return "".join(letter for letter in name if letter.isprintable())[:LONGEST_NAME] or "model"
+
+
+def _card(folder: Path) -> dict[str, Any]:
+    path = folder / "README.md"
+    try:
+        if not path.is_file() or path.stat().st_size > MAX_CARD_BYTES:
+            return {}
+        match = _FRONT.match(path.read_text("utf-8"))
+    except (OSError, ValueError):  # a card that cannot be read says nothing
+        return {}
+    return dict(_entries(match[1])) if match else {}
+
+
+def _entries(text: str) -> Iterator[tuple[str, Any]]:
+    """The entries at the outermost level: texts, [a, b], and lists with an item a line."""
+    name, items = "", list[str]()
+    for line in text.splitlines():
+        if line.lstrip().startswith("- ") and name:
+            items.append(_bare(line.lstrip()[2:]))
+            continue
+        if items and name:
+            yield name, items[:MOST_ITEMS]
+        name, items = "", []
+        if (match := _ENTRY.fullmatch(line)) is None:
+            continue
+        word, value = match[1], match[2].strip()
+        if not value:
+            name = word
+        elif value.startswith("[") and value.endswith("]"):
+            yield word, [_bare(item) for item in value[1:-1].split(",") if item.strip()][:MOST_ITEMS]
+        elif value[0] not in "{|>&*!":
+            yield word, _bare(value)
+    if items and name:
+        yield name, items[:MOST_ITEMS]
+
+
+def _bare(value: str) -> str:
+    """A scalar without quotes and comments."""
+    value = value.strip()
+    if len(value) > 1 and value[0] == value[-1] and value[0] in "'\"":
+        return value[1:-1]
+    return value.partition(" #")[0].strip()
+
+
+def _scalar(value: str) -> str:
+    """A text as YAML: in quotes unless it is a plain word."""
+    if re.fullmatch(r"[A-Za-z][\w./+-]*(?: [\w./+-]+)*", value) and value.lower() not in (
+        "no",
+        "yes",
+        "true",
+        "false",
+        "null",
+    ):
+        return value
+    return "'" + " ".join(value.split()).replace("'", "''") + "'"

@@ -1,0 +1,109 @@
+"""Writing a folder: all its files or none, beside their places first, and nothing that does not belong to it."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from sporelm.errors import RequestError
+from sporelm.tools.hf.shards import cut, index_of, text_writer
+from sporelm.tools.hf.to_hf import HfFolder
+from sporelm.tools.output import AHEAD, Progress, Written, check_space
+from sporelm.weights.gguf.beside import Job, write_beside
+
+# Files of other writers that would be read with ours, or instead of them.
+FOREIGN = ("*.safetensors", "*.safetensors.index.json", "*.bin", "tokenizer.model", "chat_template.jinja", "*.gguf")
+
+
+class FolderFile(NamedTuple):
+    """A file that was written, or would be."""
+
+    path: Path
+    nbytes: int
+    tensors: int
+
+    def as_json(self) -> dict[str, Any]:
+        return {"path": str(self.path), "bytes": self.nbytes, "tensors": self.tensors}
+
+
+def save_folder(
+    found: HfFolder,
+    folder: Path,
+    *,
+    shard_bytes: int,
+    force: bool = False,
+    dry_run: bool = False,
+    threads: int = 2,
+    progress: Progress = lambda stage, done, total: None,
+) -> list[FolderFile]:
+    """Write the folder, which may be there already if nothing in it is in the way.
+
+    With `force` files of the same names are replaced. Raises RequestError for what is in the way, a disk that is too
+    small, or a file that cannot be written: then the folder is as it was.
+    """
+    shards = cut(found.tensors, folder, shard_bytes) if found.tensors else []
+    texts = dict(found.texts)
+    if len(shards) > 1 and (index := index_of(shards)) is not None:
+        texts[index[0]] = index[1]
+    files = [FolderFile(shard.path, shard.nbytes, len(shard.tensors)) for shard in shards]
+    files += [FolderFile(folder / name, len(text.encode()), 0) for name, text in texts.items()]
+    _check_folder(folder, {file.path for file in files}, force)
+    if folder.parent.is_dir():
+        check_space([Written(folder, sum(file.nbytes for file in files), 0, 0)])
+    if dry_run:
+        return files
+    total, done = sum(tensor.nbytes for tensor in found.tensors), 0
+
+    def advance(nbytes: int) -> None:
+        nonlocal done
+        done += nbytes
+        progress("writing", done, total)
+
+    is_new = not folder.exists()
+    try:
+        with ThreadPoolExecutor(threads, "spore-convert") as pool:
+            writes: list[Callable[[Any], object]] = [
+                partial(shard.write, pool=pool, ahead=threads * AHEAD, advance=advance) for shard in shards
+            ]
+            jobs = [Job(shard.path, write) for shard, write in zip(shards, writes, strict=True)]
+            jobs += [Job(folder / name, text_writer(text)) for name, text in texts.items()]
+            _make(folder)
+            try:
+                write_beside(jobs)
+            finally:
+                pool.shutdown(cancel_futures=True)
+    except BaseException:
+        if is_new:
+            with suppress(OSError):
+                folder.rmdir()  # empty, unless somebody else wrote into it
+        raise
+    return files
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError as reason:
+        raise RequestError(f"{folder} cannot be made: {reason}") from None
+
+
+def _check_folder(folder: Path, ours: set[Path], force: bool) -> None:
+    """Refuse a place that is no folder, has no parent, holds our files without `force`, or those of another model."""
+    if not folder.is_dir() and (folder.exists() or folder.is_symlink()):
+        raise RequestError(f"{folder} is a file; name a folder with -o")
+    if not folder.parent.is_dir():
+        raise RequestError(f"{folder} cannot be written: there is no folder {folder.parent}; make it first")
+    for path in sorted(ours):
+        if path.is_dir():
+            raise RequestError(f"{path} is a folder; name another place with -o")
+        if not force and (path.exists() or path.is_symlink()):
+            raise RequestError(f"{path} is there already; --force overwrites it, -o names another place")
+    if folder.is_dir():
+        others = sorted(path for pattern in FOREIGN for path in folder.glob(pattern) if path not in ours)
+        others += [path for path in (folder / "additional_chat_templates",) if path.exists()]
+        if others:
+            raise RequestError(
+                f"{folder} holds {others[0].name}, which is read together with the new files; take an empty folder"
+            )

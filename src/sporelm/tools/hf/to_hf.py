@@ -1,0 +1,173 @@
+"""`spore gguf to-hf`: a GGUF file as a Hugging Face folder: safetensors, configuration and tokenizer."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sporelm.errors import ModelFileError, OpError, RequestError, UnsupportedModel
+from sporelm.models.registry import build
+from sporelm.quant import F32, FORMATS, QuantFormat, dequantize_tensor, quantize_tensor
+from sporelm.text.exchange.hf_files import TokenizerFiles, files_of_metadata
+from sporelm.tools.hf.families import Family, class_of, family_of
+from sporelm.tools.hf.from_hf import KEPT, as_format
+from sporelm.tools.hf.general import SAMPLING, card_text
+from sporelm.tools.hf.rope import hf_rope, number
+from sporelm.tools.lazy import LazyTensor, Model, open_model
+from sporelm.tools.steps.permute import unpermute_qk
+from sporelm.weights.config import ModelConfig
+from sporelm.weights.load import ModelSource, match_names
+from sporelm.weights.load import open_model as open_source
+from sporelm.weights.messages import shown
+from sporelm.weights.names import Param, stored_name
+
+DTYPES = ("auto", "f32", "f16", "bf16")
+TORCH_NAMES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+MOST_PROBED = 1 << 22  # values of a vector that are looked at whole
+
+
+class HfFolder(NamedTuple):
+    """A folder to be written: texts by file name, tensors in order, and what could not be said, a line each."""
+
+    texts: dict[str, str]
+    tensors: tuple[LazyTensor, ...]
+    notes: tuple[str, ...]
+
+
+def to_hf(path: Path, *, dtype: str = "auto", vocab_only: bool = False) -> HfFolder:
+    """A GGUF file as a folder; no tensor is read yet, but for small ones.
+
+    dtype         of the tensors: "auto" loses nothing: floats stay as they are, quantized weights become F32, and F32
+                  vectors join matrices of 16 bits where those can hold their values
+    vocab_only    the tokenizer alone, as of a file without tensors
+
+    Raises ModelNotFound, ModelFileError, UnsupportedModel for what cannot be converted, RequestError for a bad option.
+    """
+    if dtype not in DTYPES:
+        raise RequestError(f"--dtype {dtype[:40]!r}: it is one of {', '.join(DTYPES)}")
+    if path.is_dir():
+        raise RequestError(f"{path} is a folder; give a .gguf file ('spore gguf from-hf' goes the other way)")
+    model = open_model(path)
+    values = {key: entry.value for key, entry in model.metadata.items()}
+    tokenizer = _tokenizer(values, path, vocab_only or not model.tensors)
+    texts, notes = dict(tokenizer.files), list(tokenizer.notes)
+    if (card := card_text(values)) is not None:
+        texts["README.md"] = card
+    if vocab_only or not model.tensors:
+        return HfFolder(texts, (), tuple(notes))
+    source = open_source(path)
+    try:
+        family = family_of(source.config.architecture, str(path))
+        params = build(source.config).params()
+        _check(source, params)
+    finally:
+        source.close()
+    tensors = _tensors(model, family, params, dtype)
+    main = _main_type(tensors)
+    texts["config.json"] = _json(_configuration(source.config, family, values, tokenizer, main))
+    texts["generation_config.json"] = _json(_generation(values, tokenizer))
+    return HfFolder(texts, tuple(tensors), tuple(notes))
+
+
+def _tokenizer(values: Mapping[str, Any], path: Path, is_needed: bool) -> TokenizerFiles:
+    """The tokenizer's files; none for a model without a vocabulary, whose ids alone are good for something."""
+    if values.get("tokenizer.ggml.model") in (None, "no_vocab", "none") and not is_needed:
+        return TokenizerFiles({}, {}, frozenset(), (f"{path} holds no vocabulary: the folder has no tokenizer",))
+    return files_of_metadata(values, str(path))
+
+
+def _check(source: ModelSource, params: Sequence[Param]) -> None:
+    names, config = match_names(source, params), source.config
+    for param in params:
+        shape = source.files.tensors[names[param.name]].shape
+        if shape != param.shape:
+            raise ModelFileError(
+                f"{source.path}: {shown(names[param.name])} is {list(shape)}, its architecture has {list(param.shape)}"
+            )
+    if config.attention_bias != config.attention_out_bias:
+        raise UnsupportedModel(
+            f"{source.path}: query, key and value have biases and the output has none, or the other way round:"
+            " no class of transformers has"
+        )
+
+
+def _tensors(model: Model, family: Family, params: Sequence[Param], dtype: str) -> list[LazyTensor]:
+    """All tensors under their names, in the order of halves, and in the type they will have."""
+    if family.paired_rows:
+        model = unpermute_qk("")(model)
+    held = {tensor.name: tensor for tensor in model.tensors}
+    found = [replace(held[stored_name(param.name, "gguf")], name=stored_name(param.name, "hf")) for param in params]
+    if dtype != "auto":
+        return [as_format(tensor, FORMATS[dtype.upper()]) for tensor in found]
+    if any(tensor.ggml_type.name not in KEPT for tensor in found):
+        return [as_format(tensor, F32) for tensor in found]
+    main = FORMATS[_main_type(found)]
+    return [_joined(tensor, main) for tensor in found]
+
+
+def _main_type(tensors: Sequence[LazyTensor]) -> str:
+    """The type with most bytes."""
+    sizes: dict[str, int] = {}
+    for tensor in tensors:
+        sizes[tensor.ggml_type.name] = sizes.get(tensor.ggml_type.name, 0) + tensor.nbytes
+    return max(sizes, key=lambda name: sizes[name])
+
+
+def _joined(tensor: LazyTensor, main: type[QuantFormat]) -> LazyTensor:
+    """A vector in the type of the matrices, if that can hold each of its values; everything else as it is."""
+    if len(tensor.shape) > 1 or tensor.type_id != F32.ggml_id or main is F32 or tensor.size > MOST_PROBED:
+        return tensor
+    values = np.ascontiguousarray(tensor.read(0, tensor.block_count)).view("<f4").reshape(-1)
+    try:
+        back = dequantize_tensor(main, quantize_tensor(main, values), values.shape)
+    except OpError:
+        return tensor
+    return as_format(tensor, main) if np.array_equal(back, values) else tensor
+
+
+def _configuration(
+    config: ModelConfig, family: Family, values: Mapping[str, Any], tokenizer: TokenizerFiles, main: str
+) -> dict[str, Any]:
+    """config.json."""
+    kind = class_of(family, config)
+    found: dict[str, Any] = {"_name_or_path": config.name, "architectures": [kind.name], "model_type": kind.model_type}
+    for field in family.fields:
+        value = getattr(config, field.ours)
+        if field.hf and value is not None:
+            found[field.hf] = number(value) if field.kind == "f32" else value
+    found |= {key: getattr(config, ours) for key, ours in kind.fields}
+    original = values.get(f"{family.gguf}.rope.scaling.original_context_length")
+    found |= hf_rope(config, original if isinstance(original, int) else None)
+    found |= {
+        "hidden_act": "silu",
+        "tie_word_embeddings": config.tie_embeddings,
+        "torch_dtype": TORCH_NAMES[main],
+        "use_cache": True,
+    }
+    return found | _token_ids(tokenizer)
+
+
+def _token_ids(tokenizer: TokenizerFiles) -> dict[str, Any]:
+    return {f"{name}_id": tokenizer.ids.get(name) for name in ("bos_token", "eos_token", "pad_token")}
+
+
+def _generation(values: Mapping[str, Any], tokenizer: TokenizerFiles) -> dict[str, Any]:
+    """generation_config.json: where to stop, and how the model's makers sample."""
+    found = _token_ids(tokenizer)
+    first = found["eos_token_id"]
+    others = sorted(tokenizer.stop_ids - {first})
+    if others:
+        found["eos_token_id"] = others if first is None else [first, *others]
+    sampling: dict[str, Any] = {}
+    for word, (key, kind) in SAMPLING.items():
+        value = values.get(key)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            sampling[word] = int(value) if kind == "i32" else number(value)
+    return found | ({"do_sample": True} | sampling if sampling else {})
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, indent=2, allow_nan=False) + "\n"
