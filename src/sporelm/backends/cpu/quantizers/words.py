@@ -50,6 +50,7 @@ def pack_nibbles(k: Builder, integers: Column, words: Column, run: int) -> None:
 
 
 def sum_of_squares(k: Builder, x: Column) -> Val:
+    """The sum of a column's squares."""
     total = k.zero(k.vf)
     with k.range(x.count) as at:
         value = x[at]
