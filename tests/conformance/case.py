@@ -8,8 +8,8 @@ from zlib import crc32
 
 import numpy as np
 
-from sporelm.evals.conformance import FORMS
-from sporelm.quant import FORMATS, QuantFormat, quantize_tensor
+from sporelm.evals.conformance import FORMS, blocks_of
+from sporelm.quant import FORMATS, QuantFormat
 from sporelm.weights.stored import StoredTensor
 
 Arrays = list[np.ndarray]
@@ -18,6 +18,8 @@ Work = Callable[["On"], Any]
 FORMAT_NAMES = tuple(form.name for form in sorted(FORMS, key=lambda form: form.ggml_id))
 # What does not depend on the format is tried on few of them, where for each it would be one more kernel.
 FEW_FORMATS = ("F32", "Q4_1", "Q6_K")
+# What differs from another one of these formats by how blocks of the file are packed alone, or nearly: little is tried.
+ALIKE = ("TQ2_0", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S")
 
 
 def width_of(form: str, blocks: int) -> int:
@@ -60,7 +62,7 @@ class On:
 @lru_cache(maxsize=512)
 def _blocks(form: str, shape: tuple[int, ...], values: bytes) -> np.ndarray:
     """The blocks of a float32 matrix; the same ones are asked for on every back-end."""
-    return quantize_tensor(FORMATS[form], np.frombuffer(values, np.float32).reshape(shape))
+    return blocks_of(FORMATS[form], np.frombuffer(values, np.float32).reshape(shape))
 
 
 @dataclass(frozen=True)

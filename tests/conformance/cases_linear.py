@@ -5,9 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from conformance.case import FEW_FORMATS, FORMAT_NAMES, Case, On, case, width_of
+from conformance.case import ALIKE, FEW_FORMATS, FORMAT_NAMES, Case, On, case, width_of
 from sporelm import ops
 from sporelm.quant import FORMATS
+from sporelm.quant.made_up import FACTOR_AT, with_factors
 
 TOKENS = (1, 2, 7, 16, 17, 33, 121)  # one, few (to 16), many; one past a block of 120
 MAIN = (1, 7, 33)  # one of each regime, for lesser targets
@@ -89,7 +90,9 @@ def with_nan(on: On, form: str, tokens: int, value: float) -> Any:
 
 
 def halves_of(form: str) -> list[int]:
-    """Where a block has float16 numbers."""
+    """Where a block has float16 numbers, whole ones."""
+    if form in FACTOR_AT:
+        return [] if form == "IQ1_M" else [FACTOR_AT[form]]
     return [offset for offset, nbytes in FORMATS[form].words if nbytes == 2]
 
 
@@ -97,6 +100,8 @@ def set_scales(form: str, blocks: np.ndarray, choose: Callable[[], np.ndarray]) 
     """Give blocks plain scales: `choose` gives one a block, [n, 1]. MXFP4's are powers of two of that size."""
     for offset in halves_of(form):
         blocks[:, offset : offset + 2] = choose().astype(np.float16).view(np.uint8)
+    if form == "IQ1_M":
+        blocks[:] = with_factors(FORMATS[form], blocks, choose()[:, 0].astype(np.float16))
     if form == "MXFP4":
         blocks[:, :1] = np.frexp(choose())[1] + 126
 
@@ -135,7 +140,8 @@ def cases() -> Iterator[Case]:
         for out, width in shapes(form):
             for tokens in TOKENS:
                 name, main = f"{form} {out}x{width} x{tokens}", tokens in MAIN and out in (33, 65)
-                yield case("linear", name, linear, form, out, width, tokens, False, common=main)
+                common = main and form not in ALIKE
+                yield case("linear", name, linear, form, out, width, tokens, False, common=common)
         for tokens in TOKENS:
             yield from of_tokens(form, tokens)
         for tokens in MAIN:
@@ -144,8 +150,8 @@ def cases() -> Iterator[Case]:
 
 def of_tokens(form: str, tokens: int) -> Iterator[Case]:
     """Each is a kernel of its own. A bias, which no format knows of, is tried with few formats on lesser targets."""
-    few, main = form in FEW_FORMATS, tokens in MAIN
-    rare, common = not few and tokens not in (*MAIN, 17), few and main
+    few, main = form in FEW_FORMATS, tokens in MAIN and form not in ALIKE
+    rare, common = form in ALIKE or (not few and tokens not in (*MAIN, 17)), few and main
     out, width = 50, width_of(form, 3)
     name = f"{form} bias {out}x{width} x{tokens}"
     yield case("linear", name, linear, form, out, width, tokens, True, common=common, rare=rare)

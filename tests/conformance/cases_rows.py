@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from conformance.case import FORMAT_NAMES, Case, On, case, width_of
+from conformance.case import ALIKE, FORMAT_NAMES, Case, On, case, width_of
 from sporelm import ops
 from sporelm.quant import FORMATS
 
@@ -109,7 +109,8 @@ def cases() -> Iterator[Case]:
     for form in FORMAT_NAMES:
         widths = tuple(width_of(form, blocks) for blocks in (1, 3, 10)) if FORMATS[form].values > 1 else (1, 7, 33, 96)
         for width in widths:
-            yield case("embedding", f"{form} width {width}", embedded, form, width, exact=True)
+            common = form not in ALIKE
+            yield case("embedding", f"{form} width {width}", embedded, form, width, exact=True, common=common)
     for head_dim in HEAD_DIMS:
         for style in ("half", "adjacent"):
             for rotary in sorted({2, head_dim // 4 * 2 or 2, head_dim}):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from conformance import cases_attention
-from conformance.case import FEW_FORMATS, FORMAT_NAMES, On, width_of
+from conformance.case import ALIKE, FEW_FORMATS, FORMAT_NAMES, On, width_of
 from conformance.cases_attention import CHOSEN, COMMON, Heads
 from conformance.guarded import TARGETS, GuardedCpu
 from conformance.test_ops import CASES
@@ -41,9 +41,9 @@ def products(on: On, form: str, width: int) -> dict[str, Callable[[Any], Any]]:
 
 
 KINDS = [
-    pytest.param(form, kind, marks=[pytest.mark.all] if kind in ("bias", "group") and form not in FEW_FORMATS else [])
+    pytest.param(form, kind, marks=[pytest.mark.all] if form in ALIKE or (rare and form not in FEW_FORMATS) else [])
     for form in FORMAT_NAMES
-    for kind in ("linear", "bias", "group", "gated")
+    for kind, rare in (("linear", False), ("bias", True), ("group", True), ("gated", False))
 ]
 
 
@@ -86,7 +86,8 @@ def row_ops(on: On) -> dict[str, Callable[[np.ndarray], Any]]:
     }
 
 
-OTHERS = ("rms_norm", "add_rms_norm", "silu_mul", "top_k", "select_rows", *(f"embedding {f}" for f in FORMAT_NAMES))
+EMBEDDINGS = [pytest.param(f"embedding {f}", marks=[pytest.mark.all] if f in ALIKE else []) for f in FORMAT_NAMES]
+OTHERS = ("rms_norm", "add_rms_norm", "silu_mul", "top_k", "select_rows", *EMBEDDINGS)
 
 
 @pytest.mark.parametrize("name", OTHERS)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from sporelm.backends.registry import all_backends, open_backend
 from sporelm.ops.attention import PAGE
 from sporelm.ops.linear import INT8_32, ROW_FORMATS
 from sporelm.quant import FORMATS, Q6_K, Q8_0, QuantFormat, quantize_tensor
+from sporelm.quant.made_up import made_up_blocks
 from sporelm.tensor.dtype import F16, F32, DType
 from sporelm.tensor.tensor import Tensor
 from sporelm.weights.stored import StoredTensor
@@ -99,10 +101,19 @@ def width_of(form: type[QuantFormat]) -> int:
     return WIDTH if WIDTH % form.values == 0 else SUPER_WIDTH
 
 
+def blocks_of(form: type[QuantFormat], matrix: np.ndarray) -> np.ndarray:
+    """Blocks of a float32 matrix; of formats that nobody rounds to here, random ones as large as it."""
+    if form.can_quantize:
+        return quantize_tensor(form, matrix)
+    runs = np.ascontiguousarray(matrix).reshape(-1, form.values)
+    raw = np.random.default_rng(crc32(runs.tobytes())).integers(0, 256, (len(runs), form.nbytes), np.uint8)
+    return made_up_blocks(form, raw, runs)
+
+
 def weight(backend: Backend, form: type[QuantFormat], out: int = OUT, seed: int = 1) -> Tensor:
     """A random matrix [out, width of the format], packed."""
     shape = (out, width_of(form))
-    return backend.pack(StoredTensor("weight", form, shape, quantize_tensor(form, values(*shape, seed=seed))))
+    return backend.pack(StoredTensor("weight", form, shape, blocks_of(form, values(*shape, seed=seed))))
 
 
 def cases() -> Iterator[Case]:

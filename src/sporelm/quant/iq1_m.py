@@ -12,7 +12,7 @@ QUARTERS = np.arange(0, 16, 4, dtype=np.uint16)
 DELTA = np.float32(0.125)
 
 
-class IQ1_M(QuantFormat, ggml_id=29, values=256, nbytes=56, activation="float", words=run_of_words(48, 4)):
+class IQ1_M(QuantFormat, ggml_id=29, values=256, nbytes=56, activation="int8/256", words=run_of_words(48, 4)):
     """[32 bytes: indices][16 bytes: upper bits][4 words of 16 bits: scales].
 
     value = scale * (2 * s + 1) * (number of the code book + delta). Each nibble of the 16 bytes, low ones first, holds

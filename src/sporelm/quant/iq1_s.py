@@ -11,7 +11,9 @@ SHIFTS = np.arange(0, 12, 3, dtype=np.uint16)
 DELTA = np.float32(0.125)
 
 
-class IQ1_S(QuantFormat, ggml_id=19, values=256, nbytes=50, activation="float", words=((0, 2), *run_of_words(34, 8))):
+class IQ1_S(
+    QuantFormat, ggml_id=19, values=256, nbytes=50, activation="int8/256", words=((0, 2), *run_of_words(34, 8))
+):
     """[float16 scale][32 bytes: indices][8 words of 16 bits, one for 32 values].
 
     value = scale * (2 * s + 1) * (number of the code book + delta). A word holds three upper bits of each of its four

@@ -8,7 +8,7 @@ from sporelm.quant.grids import look_up, with_signs
 from sporelm.quant.packing import read_halves, split_nibbles, spread_bits, stepped
 
 
-class IQ2_S(QuantFormat, ggml_id=22, values=256, nbytes=82, activation="float"):
+class IQ2_S(QuantFormat, ggml_id=22, values=256, nbytes=82, activation="int8/256"):
     """[float16 scale][32 bytes: indices][32 bytes: signs][8 bytes: upper bits][8 bytes: scales of groups of 16].
 
     value = scale * (nibble + 0.5) / 4 * number of the code book. An index has two upper bits, lowest pair first; a set

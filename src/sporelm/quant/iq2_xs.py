@@ -8,7 +8,9 @@ from sporelm.quant.grids import even_signs, look_up, with_signs
 from sporelm.quant.packing import read_halves, read_words, run_of_words, split_nibbles, stepped
 
 
-class IQ2_XS(QuantFormat, ggml_id=17, values=256, nbytes=74, activation="float", words=((0, 2), *run_of_words(2, 32))):
+class IQ2_XS(
+    QuantFormat, ggml_id=17, values=256, nbytes=74, activation="int8/256", words=((0, 2), *run_of_words(2, 32))
+):
     """[float16 scale][32 words of 16 bits: index, above it a sign code of seven bits][8 bytes: scales of groups of 16].
 
     value = scale * (nibble + 0.5) / 4 * number of the code book. Low nibbles come first.

@@ -10,7 +10,9 @@ from sporelm.quant.packing import read_halves, read_words, run_of_words, stepped
 SHIFTS = np.arange(0, 28, 7, dtype=np.uint32)
 
 
-class IQ2_XXS(QuantFormat, ggml_id=16, values=256, nbytes=66, activation="float", words=((0, 2), *run_of_words(2, 32))):
+class IQ2_XXS(
+    QuantFormat, ggml_id=16, values=256, nbytes=66, activation="int8/256", words=((0, 2), *run_of_words(2, 32))
+):
     """[float16 scale][eight times, for 32 values: 4 bytes of indices, a 32-bit word of signs and scale].
 
     value = scale * (s + 0.5) / 4 * number of the code book. s is the upper four bits of the word, below them lie four

@@ -8,7 +8,7 @@ from sporelm.quant.grids import look_up, with_signs
 from sporelm.quant.packing import read_halves, split_nibbles, spread_bits, stepped
 
 
-class IQ3_S(QuantFormat, ggml_id=21, values=256, nbytes=110, activation="float"):
+class IQ3_S(QuantFormat, ggml_id=21, values=256, nbytes=110, activation="int8/256"):
     """[float16 scale][64 bytes: indices][8 bytes: upper bits][32 bytes: signs][4 bytes: scales of groups of 32].
 
     value = scale * (2 * nibble + 1) * number of the code book. An index has one upper bit, lowest first; a set sign

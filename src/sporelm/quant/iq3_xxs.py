@@ -11,7 +11,7 @@ SHIFTS = np.arange(0, 28, 7, dtype=np.uint32)
 
 
 class IQ3_XXS(
-    QuantFormat, ggml_id=18, values=256, nbytes=98, activation="float", words=((0, 2), *run_of_words(66, 8, 4))
+    QuantFormat, ggml_id=18, values=256, nbytes=98, activation="int8/256", words=((0, 2), *run_of_words(66, 8, 4))
 ):
     """[float16 scale][64 bytes: indices][8 words of 32 bits: signs and scale of 32 values].
 

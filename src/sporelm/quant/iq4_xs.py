@@ -14,7 +14,7 @@ PAIRS = np.arange(0, 16, 2, dtype=np.uint16)
 
 
 class IQ4_XS(
-    QuantFormat, ggml_id=23, values=256, nbytes=136, activation="float", words=((0, 2), (2, 2)), weighted=True
+    QuantFormat, ggml_id=23, values=256, nbytes=136, activation="int8/256", words=((0, 2), (2, 2)), weighted=True
 ):
     """[float16 scale][word of 16 bits: upper scale bits][4 bytes: lower scale bits][128 bytes: codes].
 

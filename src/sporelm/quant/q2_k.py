@@ -13,7 +13,9 @@ Floats = NDArray[np.float32]
 FIFTEEN = np.float32(15)
 
 
-class Q2_K(QuantFormat, ggml_id=10, values=256, nbytes=84, activation="float", words=((80, 2), (82, 2)), weighted=True):
+class Q2_K(
+    QuantFormat, ggml_id=10, values=256, nbytes=84, activation="int8/256", words=((80, 2), (82, 2)), weighted=True
+):
     """[16 bytes: scales as low, minimums as high nibbles][64 bytes: bit pairs][float16 scale][float16 minimum].
 
     value = pair * (scale * group scale) - minimum * group minimum, in groups of 16; `packing.split_bit_pairs` says how

@@ -21,7 +21,7 @@ Floats = NDArray[np.float32]
 PAIRS = np.arange(0, 8, 2, dtype=np.uint8)[:, None]
 
 
-class Q3_K(QuantFormat, ggml_id=11, values=256, nbytes=110, activation="float", words=((108, 2),), weighted=True):
+class Q3_K(QuantFormat, ggml_id=11, values=256, nbytes=110, activation="int8/256", words=((108, 2),), weighted=True):
     """[32 bytes: upper bits][64 bytes: lower bit pairs][12 bytes: scales of groups of 16][float16 scale].
 
     value = (upper bit * 4 + pair - 4) * (scale * (group scale - 32)). `packing.split_bit_planes` and `split_bit_pairs`

@@ -12,7 +12,7 @@ PARTS = ((0, 32, 5), (32, 16, 5), (48, 4, 4))
 POWERS = np.array([1, 3, 9, 27, 81], np.uint8)[:, None]
 
 
-class TQ1_0(QuantFormat, ggml_id=34, values=256, nbytes=54, activation="float", words=((52, 2),)):
+class TQ1_0(QuantFormat, ggml_id=34, values=256, nbytes=54, activation="int8/256", words=((52, 2),)):
     """[48 bytes: five values each][4 bytes: four values each][float16 scale]: value = (digit - 1) * scale.
 
     A byte is a fraction of 256, rounded up, whose digits to base 3 are the values, the first one first: multiplied by

@@ -8,7 +8,7 @@ from sporelm.quant.packing import join_bit_pairs, read_halves, split_bit_pairs, 
 from sporelm.quant.ternary import round_to_thirds
 
 
-class TQ2_0(QuantFormat, ggml_id=35, values=256, nbytes=66, activation="float", words=((64, 2),)):
+class TQ2_0(QuantFormat, ggml_id=35, values=256, nbytes=66, activation="int8/256", words=((64, 2),)):
     """[64 bytes: bit pairs][float16 scale]: value = (pair - 1) * scale; `packing.split_bit_pairs` has their order."""
 
     @staticmethod

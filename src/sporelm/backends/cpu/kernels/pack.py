@@ -12,6 +12,9 @@ def pack(target: Any, kind: Panels) -> Kernel:
 
     def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
         with k.range(first, last) as panel:
+            if kind.row_block:
+                _pack_rows(k, f, kind, panel, scratch)
+                return
             rows, present = [], []
             for lane in range(k.lanes):
                 row = panel * k.lanes + lane
@@ -23,4 +26,17 @@ def pack(target: Any, kind: Panels) -> Kernel:
                 kind.pack_group(k, rows, present, group, k.at(target_panel, group * kind.group_bytes), f.width)
 
     name = f"pack_{kind.name.lower()}"
-    return Kernel(name, fields("source:p row_bytes:i rows:i width:i groups:i out:p panel_bytes:i"), body)
+    text = "source:p row_bytes:i rows:i width:i groups:i out:p panel_bytes:i"
+    return Kernel(name, fields(text), body, scratch=kind.k_step if kind.row_block else 0)
+
+
+def _pack_rows(k: Builder, f: Any, kind: Panels, panel: Val, scratch: Val) -> None:
+    """A panel, row by row: blocks that take more than moves to be packed."""
+    with k.range(k.lanes) as lane:
+        row = panel * k.lanes + lane
+        present = row < f.rows
+        source = k.at(f.source, k.select(present, row, k.index(0)) * f.row_bytes)
+        target = k.at(f.out, panel * f.panel_bytes)
+        with k.range(f.groups) as group:
+            block = k.at(source, group * kind.row_block)
+            kind.pack_row(k, block, present, lane, k.at(target, group * kind.group_bytes), scratch)

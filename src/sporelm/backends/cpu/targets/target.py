@@ -19,7 +19,8 @@ class Target:
 
     A panel of weights is `lanes` rows high: one row a lane. `signed_zero` is the byte that stands for 0 in panels of
     signed bytes: 128 where the dot product wants weights without a sign. `fused` says that the CPU has multiply-adds
-    that round once.
+    that round once. `folds_to` is the greatest byte that many tokens may be multiplied with instead of a smaller byte
+    and a scale: 0 where products of such bytes leave 16 bits.
     """
 
     name: str = "generic"
@@ -28,6 +29,7 @@ class Target:
     lanes: int = 4
     signed_zero: int = 0
     fused: bool = False
+    folds_to: int = 0
     tiles: Tiles = field(default_factory=lambda: tiles_of("generic"))
 
     def multiply(self, k: Builder, words: Words, count: int, x: list[Val], totals: Totals, largest: int) -> Totals:

@@ -89,6 +89,7 @@ class AvxVnni(Avx2):
 
     name: str = "avx-vnni"
     signed_zero: int = 128
+    folds_to: int = 255
     tiles: Tiles = field(default_factory=lambda: tiles_of("avx-vnni"))
 
     def multiply(self, k: Builder, words: Words, count: int, x: list[Val], totals: Totals, largest: int) -> Totals:
