@@ -183,7 +183,7 @@ def nf4(double: bool = True, run: int = 64) -> Scheme:
         levels = np.array(NF4_LEVELS, np.float32)
         runs = np.pad(weight.reshape(-1), (0, -weight.size % run)).reshape(-1, run)
         factors = np.abs(runs).max(1) + np.float32(1e-3)
-        state = {"quant_type": "nf4", "blocksize": run, "dtype": "float16", "shape": list(weight.shape)}
+        state = {"quant_type": "nf4", "blocksize": run, "dtype": "float32", "shape": list(weight.shape)}
         made: dict[str, Any] = {".weight.quant_map": levels, ".weight.absmax": factors}
         if double:
             map_of = np.sort(random.uniform(-1, 1, 256)).astype(np.float32)

@@ -1,0 +1,85 @@
+"""Quantized folders give the logits of the values they stand for, on every back-end; and transformers' own, live."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+import quantized_folders as made_by
+from close import assert_close, assert_near_in_nat
+from quantized_folders import Scheme, write
+from sporelm.weights.load import open_model
+from stepping import Stepper
+from tiny_models import SUPER, WIDE, Tiny
+
+FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
+GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": False, "sym": False}
+INT8 = {
+    "quant_method": "compressed-tensors",
+    "format": "int-quantized",
+    "config_groups": {"group_0": {"weights": {"num_bits": 8, "type": "int"}, "targets": ["Linear"]}},
+}
+CASES: dict[str, tuple[Scheme, dict[str, Any], Tiny]] = {
+    "gptq": (made_by.gptq(group=128), GPTQ, SUPER),
+    "gptq act-order": (made_by.gptq(order=True), GPTQ | {"group_size": 32, "desc_act": True}, WIDE),
+    "awq": (made_by.awq(), {"quant_method": "awq", "bits": 4, "group_size": 32, "version": "gemm"}, WIDE),
+    "fp8": (made_by.fp8((128, 128), suffix="_scale_inv"), FP8, SUPER),
+    "w8a8": (made_by.int8(), INT8, WIDE),
+    "nf4": (made_by.nf4(), {"quant_method": "bitsandbytes", "load_in_4bit": True}, SUPER),
+}
+
+
+def dense(folder: Path, tiny: Tiny, values: dict[str, np.ndarray]) -> Path:
+    """The same model as plain float32."""
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(tiny.config))
+    save_file(values, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_logits_are_those_of_the_values(case: str, backend: Any, tmp_path: Path, load: Callable[..., Stepper]) -> None:
+    """Exactly, once dequantized or multiplied as floats; nearly, where activations are rounded to int8."""
+    scheme, settings, tiny = CASES[case]
+    values = write(tmp_path / "quantized", tiny, scheme, settings)
+    plain = dense(tmp_path / "plain", tiny, values)
+    expected = load(plain, backend, context=128, eager=False).logits(tiny.ids())
+    reference = load(tmp_path / "quantized", backend, context=128, eager=False, dequantize=True).logits(tiny.ids())
+    assert_close(reference, expected, "logits")
+    with open_model(tmp_path / "quantized").files as files:
+        formats = {files.tensor(name).format for name in values}
+    found = load(tmp_path / "quantized", backend, context=128, eager=False).logits(tiny.ids())
+    if {form.activation for form in formats} == {"float"}:
+        assert_close(found, expected, "logits")
+    else:
+        assert np.abs(found - expected).max() > 0
+        assert_near_in_nat(found, expected, 0.01)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("scheme", "settings"),
+    [(made_by.fp8((128, 128), suffix="_scale_inv"), FP8), (made_by.fp8("tensor", suffix="_scale_inv"), FP8)],
+    ids=["tiles", "one scale"],
+)
+def test_logits_are_those_of_transformers(
+    scheme: Scheme, settings: dict[str, Any], backend: Any, tmp_path: Path, load: Callable[..., Stepper]
+) -> None:
+    """Transformers widens FP8 where it has no kernels for it, as on a CPU."""
+    torch = pytest.importorskip("torch", reason="torch is not installed: pip install 'sporelm[live]' compares live")
+    pytest.importorskip("accelerate", reason="transformers wants accelerate for FP8: it is not installed")
+    transformers = pytest.importorskip(
+        "transformers", reason="transformers is not installed: pip install 'sporelm[live]' compares live"
+    )
+    write(tmp_path / "quantized", SUPER, scheme, settings)
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        tmp_path / "quantized", dtype=torch.float32, attn_implementation="eager", local_files_only=True
+    )
+    with torch.no_grad():
+        expected = model(torch.tensor([SUPER.ids()])).logits[0].float().numpy()
+    found = load(tmp_path / "quantized", backend, context=128, eager=False).logits(SUPER.ids())
+    assert_close(found, expected, "logits")
