@@ -70,6 +70,7 @@ class LLM:
         self.model_bytes = self._opened.model_bytes
         self.threads = self._opened.threads
         self.kv = self._opened.kv
+        self.notes = self._opened.notes
         self._template: ChatTemplate | None = None  # read when first needed: not every use is a chat
         self._chat: KvSequence | None = None  # what `chat` keeps from one call to the next
 

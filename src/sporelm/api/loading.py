@@ -59,7 +59,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Opened:
-    """A model that is ready to run."""
+    """A model that is ready to run; `notes` say what of it is not as its files have it."""
 
     path: Path
     config: ModelConfig
@@ -71,6 +71,7 @@ class Opened:
     kv: str
     model_bytes: int
     load_s: float
+    notes: tuple[str, ...]
 
 
 def itself(backend: Backend) -> Backend:
@@ -130,7 +131,9 @@ def _load(
         raise
     give_back_freed()
     engine = Engine(worker, limits)
-    return Opened(source.path, source.config, tokenizer, backend, worker, engine, threads, kv, nbytes, load_s)
+    return Opened(
+        source.path, source.config, tokenizer, backend, worker, engine, threads, kv, nbytes, load_s, source.notes
+    )
 
 
 def _limits(

@@ -114,6 +114,8 @@ def open_model(args: argparse.Namespace, *, max_batch: int = 1, **options: Any) 
             **options,
         )
     warn_of_threads(args.threads)
+    for note in llm.notes:
+        sys.stderr.write(f"spore: {note}\n")
     return llm
 
 

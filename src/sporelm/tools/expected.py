@@ -1,6 +1,7 @@
 """Whether a model has the tensors of its architecture: all of them, no others, in the right shapes."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from sporelm.errors import ModelError, UnsupportedModel
 from sporelm.tools.findings import ERROR, NOTE, WARNING, Finding
@@ -41,31 +42,34 @@ def architecture_findings(source: Source) -> list[Finding]:
 
 def _against_params(source: Source) -> Iterator[Finding]:
     from sporelm.models.registry import build
-    from sporelm.weights.load import open_model
+    from sporelm.weights.load import adds_nothing, open_model
 
     model = open_model(source.path)
     try:
         params = build(model.config).params()
+        held: Mapping[str, Any] = model.files.tensors  # quantized weights of a folder put together
+        yield from (_note(note) for note in model.notes)
+        surplus = [name for name in held if not adds_nothing(model, name)]
     finally:
         model.close()
     kind: Kind = GGUF if source.kind == "gguf" else HF  # type: ignore[assignment]
     names = {stored_name(param.name, kind): param for param in params}
-    spare = ignorable(source.tensors, kind)
+    spare = ignorable(held, kind)
     if kind == HF and model.config.tie_embeddings:
         # A tied model may store its one matrix under either name, or under both.
         embedding, output = (stored_name(name, HF) for name in ("embedding.weight", "output.weight"))
-        if embedding not in source.tensors and output in source.tensors:
+        if embedding not in held and output in held:
             names[output] = names.pop(embedding)
         spare = spare | {output}
-    yield from _differences(source, names)
-    if surplus := sorted(set(source.tensors) - set(names) - spare):
+    yield from _differences(held, names)
+    if surplus := sorted(set(surplus) - set(names) - spare):
         what = f"{len(surplus)} tensors that {model.config.architecture} does not have: {listed(surplus)}"
         yield Finding(WARNING, "architecture", "", f"holds {what}")
 
 
-def _differences(source: Source, names: dict[str, Param]) -> Iterator[Finding]:
+def _differences(held: Mapping[str, Any], names: dict[str, Param]) -> Iterator[Finding]:
     for name, param in names.items():
-        entry = source.tensors.get(name)
+        entry = held.get(name)
         if entry is None:
             yield Finding(ERROR, "architecture", name, f"is missing; the architecture has it with {list(param.shape)}")
         elif entry.shape != param.shape:

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sporelm.errors import UnsupportedModel
-from sporelm.quant import FORMATS, QuantFormat
+from sporelm.quant import FOLDER_FORMATS, FORMATS, QuantFormat
 from sporelm.quant.format import supported_names
 from sporelm.tools.sources import Source
 from sporelm.weights.messages import shown
@@ -36,8 +36,8 @@ class TensorValues:
         self._format: type[QuantFormat] | None = None
         if self.entry.type_name in PLAIN:
             self._plain = np.dtype((">" if self._is_big else "<") + PLAIN[self.entry.type_name])
-        elif self.entry.type_name in FORMATS:
-            self._format = FORMATS[self.entry.type_name]
+        elif (found := (FORMATS | FOLDER_FORMATS).get(self.entry.type_name)) is not None:
+            self._format = found
         else:
             raise UnsupportedModel(
                 f"{source.path}: tensor {shown(name)} has type {self.entry.type_name}, whose values cannot be read;"

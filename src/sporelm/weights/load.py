@@ -126,13 +126,13 @@ def match_names(source: ModelSource, params: Sequence[Param]) -> dict[str, str]:
     if missing := sorted(set(names.values()) - held):
         raise ModelFileError(f"{source.path} lacks {len(missing)} of its {len(names)} tensors: {listed(missing)}")
     surplus = sorted(held - set(names.values()) - spare)
-    if surplus := [name for name in surplus if not _adds_nothing(source, name)]:
+    if surplus := [name for name in surplus if not adds_nothing(source, name)]:
         what = f"what {source.config.architecture} does not have: {listed(surplus)}"
         raise ModelFileError(f"{source.path} holds {what}; leaving it out would change the result")
     return names
 
 
-def _adds_nothing(source: ModelSource, name: str) -> bool:
+def adds_nothing(source: ModelSource, name: str) -> bool:
     """Whether a surplus tensor is a bias of zeros: AutoGPTQ writes one for every weight."""
     bias = source.kind == HF and name.endswith(".bias") and prod(source.files.tensors[name].shape) <= MOST_WIDTH
     return bias and not source.files.tensor(name).dequantize().any()
