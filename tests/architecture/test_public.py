@@ -14,7 +14,7 @@ from sporelm.cli import main
 
 PUBLIC = ["Completion", "Conversation", "LLM", "Piece", "SamplingParams", "SporeError", "__version__", "pipeline"]
 
-ENGINE = {"--backend", "--device", "--threads", "--eager", "--max-context", "--kv"}
+ENGINE = {"--backend", "--device", "--threads", "--eager", "--max-context", "--kv", "--speculate"}
 SAMPLING = {
     *{"-n", "--max-tokens", "--temp", "--top-k", "--top-p", "--min-p", "--repetition-penalty"},
     *{"--seed", "--stop", "--ignore-eos"},
@@ -58,6 +58,19 @@ OPTIONS = {
     "gguf merge": WRITING | EVERY,
     "gguf set-meta": {"--file", "--delete", "--in-place"} | WRITING | EVERY,
     "gguf convert": {"-x", "--steps"} | WRITING | EVERY,
+    "gguf from-hf": {"--type", "--pre", "--vocab-only", "--threads"} | WRITING | EVERY,
+    "gguf to-hf": {"--dtype", "--shard-size", "--vocab-only", "--threads"} | WRITING | EVERY,
+    "gguf quantize": {
+        *{"-t", "--type", "--imatrix", "--tensor", "--output-type", "--embedding-type", "--pure", "--keep-split"},
+        *{"--allow-requantize", "--threads"},
+    }
+    | WRITING
+    | EVERY,
+    "gguf imatrix": {
+        *{"-o", "--output", "--merge", "--chunks", "--context", "--process-output", "--resume", "--format"},
+        *{"--backend", "--device", "--threads", "--force", "--json"},
+    }
+    | EVERY,
 }
 
 # Python modules that exist on POSIX systems only.

@@ -470,3 +470,16 @@ def test_the_best_of_several_answers_are_the_likeliest(llm: LLM) -> None:
         SamplingParams(n=2, best_of=1)
     with pytest.raises(RequestError, match="in pieces"):
         llm.stream("The dog", params)
+
+
+def test_guesses_from_the_text_leave_every_token_as_it_is(llm: LLM, name: str, story: Path) -> None:
+    text = "Tom has a red ball. Tom has a red ball. Tom has a red"
+    wanted = [replace(GREEDY, max_tokens=40), SamplingParams(max_tokens=40, temperature=0.7, seed=2)]
+    plain = llm.generate([text] * 2, wanted)
+    with LLM(story, backend=name, threads=2, speculate="ngram") as quick:
+        for params, answer in zip(wanted, plain, strict=True):
+            assert quick.generate(text, params)[0].token_ids == answer.token_ids
+        assert quick.engine.speculation is not None
+        assert quick.engine.speculation.accepted > 0
+    with pytest.raises(RequestError, match="speculate is 'magic'"):
+        LLM(story, backend=name, speculate="magic")

@@ -47,6 +47,7 @@ class LLM:
         max_batch: int = 16,
         dequantize: bool = False,
         token_budget: int | None = None,
+        speculate: str | None = None,
     ) -> None:
         """Load a model: a .gguf file, a Hugging Face folder, hf:owner/name[:file], a stored name, or the default.
 
@@ -59,10 +60,14 @@ class LLM:
         max_batch     requests that run together
         dequantize    compute with the weights' values in float32: the reference that quantization is judged by
         token_budget  tokens of a step at most; None: as many as the back-end's largest program takes
+        speculate     "ngram": guess the next tokens from the text itself and check several at once, where that pays;
+                      the answers are the same
 
         Raises SporeError with one line that says what to do.
         """
-        options = Options(model, backend, device, threads, max_context, kv, eager, max_batch, dequantize, token_budget)
+        options = Options(
+            model, backend, device, threads, max_context, kv, eager, max_batch, dequantize, token_budget, speculate
+        )
         self._opened: Opened | None = open_engine(options, progress)
         self.config: ModelConfig = self._opened.config
         self.tokenizer: Tokenizer = self._opened.tokenizer

@@ -14,6 +14,7 @@ from sporelm.backends.registry import open_backend
 from sporelm.engine import Engine, Limits, LoadedModel, Worker
 from sporelm.engine.capacity import bytes_per_page, choose, step_bytes
 from sporelm.engine.request import whole_number
+from sporelm.engine.speculative import NgramDrafter, Speculation
 from sporelm.errors import BackendError, RequestError
 from sporelm.models import build
 from sporelm.quant import F32 as F32_FORMAT
@@ -29,6 +30,7 @@ from sporelm.weights.store import resolve
 KV_TYPES: dict[str, DType] = {"f16": F16, "f32": F32}
 HOST_BACKENDS = ("cpu", "reference")  # they have one device
 MOST_BATCH = 1024
+SPECULATIONS = ("ngram",)
 
 
 @dataclass(frozen=True)
@@ -45,11 +47,15 @@ class Options:
     max_batch: int
     dequantize: bool
     token_budget: int | None
+    speculate: str | None = None
 
     def check(self) -> None:
         """Raise RequestError for a value that cannot be."""
         if self.kv is not None and self.kv not in KV_TYPES:
             raise RequestError(f"kv is {self.kv!r:.60}: it must be one of {', '.join(KV_TYPES)}")
+        if self.speculate is not None and self.speculate not in SPECULATIONS:
+            known = ", ".join(SPECULATIONS)
+            raise RequestError(f"speculate is {self.speculate!r:.60}: it must be one of {known}, or None")
         if not 1 <= whole_number("max_batch", self.max_batch) <= MOST_BATCH:
             raise RequestError(f"max_batch is {self.max_batch}: it must be between 1 and {MOST_BATCH}")
         for name, value in (("--max-context", self.max_context), ("token_budget", self.token_budget)):
@@ -130,7 +136,7 @@ def _load(
         worker.close()
         raise
     give_back_freed()
-    engine = Engine(worker, limits)
+    engine = Engine(worker, limits, Speculation(NgramDrafter()) if options.speculate else None)
     return Opened(
         source.path, source.config, tokenizer, backend, worker, engine, threads, kv, nbytes, load_s, source.notes
     )

@@ -42,6 +42,12 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
         metavar="TYPE",
         help="numbers of the KV cache, f16 or f32; default: f32 for f32 weights, else f16",
     )
+    parser.add_argument(
+        "--speculate",
+        choices=("ngram",),
+        metavar="HOW",
+        help="ngram: guess tokens that repeat the text and check several at once, where that pays; same answers",
+    )
 
 
 def add_sampling(parser: argparse.ArgumentParser) -> None:
@@ -108,6 +114,7 @@ def open_model(args: argparse.Namespace, *, max_batch: int = 1, **options: Any) 
             threads=args.threads,
             max_context=args.max_context,
             kv=args.kv,
+            speculate=args.speculate,
             eager=args.eager,
             progress=progress,
             max_batch=max_batch,

@@ -15,6 +15,7 @@ from sporelm.engine.request import Request
 from sporelm.engine.runner import Scores
 from sporelm.engine.sampling import Sampler
 from sporelm.engine.scheduler import Advance, Scheduler
+from sporelm.engine.speculative import Speculation
 from sporelm.engine.step import Part, Step
 from sporelm.errors import MemoryShortage, RequestError
 
@@ -28,11 +29,12 @@ class StepRunner(Protocol):
 class Engine:
     """Continues requests together. Threads may share one: each call has it for itself, and every step serves all."""
 
-    def __init__(self, worker: StepRunner, limits: Limits) -> None:
+    def __init__(self, worker: StepRunner, limits: Limits, speculation: Speculation | None = None) -> None:
         self.runner = worker
         self.limits = limits
         self.store = SequenceStore(PagePool(limits.num_pages))
-        self.scheduler = Scheduler(limits, self.store)
+        self.scheduler = Scheduler(limits, self.store, speculation)
+        self.speculation = speculation
         self.sampler = Sampler()
         self.numbers = count(1)
         self._turn = threading.RLock()
@@ -54,15 +56,13 @@ class Engine:
             step = self.scheduler.next_step()
             began = perf_counter()
             scores = self.runner.run(step)
-            decoding = sum(part.rows == len(part.tokens) == 1 for part in step.parts)
-            self.scheduler.pace.observe(decoding, step.num_tokens - decoding, perf_counter() - began)
+            seconds = perf_counter() - began
             picked = self.sampler.pick(scores.best, scores.logits, step)
-            advances = self.scheduler.commit(step, picked.tokens)
+            self._learn(step, picked.tokens, seconds)
+            advances = self.scheduler.commit(step, picked)
             for advance in advances:
-                if advance.request.id in picked.scores:
-                    advance.request.scores.append(picked.scores[advance.request.id])
                 if advance.finish_reason:
-                    self.sampler.drop(advance.request.id)
+                    self._forget(advance.request)
             return advances
 
     def run(self, requests: Sequence[Request]) -> None:
@@ -79,7 +79,20 @@ class Engine:
         with self._turn:
             if request.finish_reason is None:
                 self.scheduler.end(request, "cancelled")
-                self.sampler.drop(request.id)
+                self._forget(request)
+
+    def _learn(self, step: Step, said: Sequence[Sequence[int]], seconds: float) -> None:
+        """What the time of a step says of the next ones."""
+        decoding = [len(part.tokens) for part in step.parts if part.rows == len(part.tokens)]
+        self.scheduler.pace.observe(len(decoding), step.num_tokens - sum(decoding), seconds)
+        if self.speculation is not None and len(decoding) == len(step.parts):
+            self.speculation.learn(step, said, seconds)
+
+    def _forget(self, request: Request) -> None:
+        """A request has ended."""
+        self.sampler.drop(request.id)
+        if self.speculation is not None:
+            self.speculation.end(request)
 
     def sequence(self, salt: str = "") -> KvSequence:
         """An empty sequence, to be given to requests one after the other; `drop` it at last.

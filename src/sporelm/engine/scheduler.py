@@ -7,6 +7,7 @@ it computes them anew later.
 """
 
 from collections import Counter
+from collections.abc import Sequence
 from time import perf_counter
 from typing import NamedTuple
 
@@ -17,7 +18,8 @@ from sporelm.engine.limits import Limits
 from sporelm.engine.pace import Pace
 from sporelm.engine.queue import WaitingQueue
 from sporelm.engine.request import FinishReason, Request
-from sporelm.engine.sampling import NOT_A_TOKEN
+from sporelm.engine.sampling import NOT_A_TOKEN, Picked, TokenScores
+from sporelm.engine.speculative import Speculation
 from sporelm.engine.step import Part, Step
 from sporelm.errors import BackendError, RequestError
 from sporelm.ops.attention import PAGE
@@ -51,12 +53,13 @@ class _Draft:
 class Scheduler:
     """Requests that wait and that run; its `store` holds their sequences."""
 
-    def __init__(self, limits: Limits, store: SequenceStore) -> None:
+    def __init__(self, limits: Limits, store: SequenceStore, speculation: Speculation | None = None) -> None:
         self.limits = limits
         self.store = store
         self.pace = Pace(limits.prefill_tokens)
         self.waiting = WaitingQueue(limits.max_waiting)
         self.running: dict[int, Request] = {}  # by id, in the order of admission
+        self.speculation = speculation
         self.owners: Counter[str] = Counter()  # of those that run
 
     def add(self, request: Request) -> None:
@@ -92,8 +95,11 @@ class Scheduler:
         """What to run now. Changes sequences (pages made ready) and admits requests; computes nothing."""
         draft = _Draft(self.limits.token_budget)
         decoding = [request for request in self.running.values() if request.decoding]
+        guesses: dict[int, list[int]] = {}
+        if self.speculation is not None and len(decoding) == len(self.running) and not self.waiting.lines:
+            guesses = self.speculation.propose(decoding, self.limits.max_context)
         for request in decoding:
-            self._schedule(request, draft)
+            self._schedule(request, draft, guesses.get(request.id, []))
         if draft.parts:
             draft.budget = min(draft.budget, self.pace.allowed())
         for request in sorted(self.running.values(), key=lambda request: request.priority):
@@ -107,22 +113,21 @@ class Scheduler:
             raise BackendError(f"nothing can run: all {self.limits.num_pages} pages are held; close a conversation")
         return Step(list(draft.parts.values()), draft.copies)
 
-    def commit(self, step: Step, tokens: list[int]) -> list[Advance]:
-        """Take in what a step computed: `tokens` holds one for each part that wanted logits. Changes requests."""
+    def commit(self, step: Step, picked: Picked) -> list[Advance]:
+        """Take in what a step computed. Changes requests."""
         advances: list[Advance] = []
-        row, now = 0, perf_counter()
-        room = self.limits.max_context
+        said, now = iter(picked.tokens), perf_counter()
         for part in step.parts:
             request = self.running[part.request]
             assert request.sequence is not None
-            self.store.extend(request.sequence, part.tokens)
             if not part.rows:
+                self.store.extend(request.sequence, part.tokens)
                 continue
-            token = tokens[row]
-            row += 1
-            if token == NOT_A_TOKEN:
+            tokens = next(said)
+            if NOT_A_TOKEN in tokens:
+                place = part.position + len(part.tokens) - part.rows + tokens.index(NOT_A_TOKEN)
                 request.error = (
-                    f"logits are not numbers at position {part.position + len(part.tokens) - 1}: "
+                    f"logits are not numbers at position {place}: "
                     "the weights or the cache hold NaN or infinite values; check the model file"
                 )
                 self.store.discard(request.sequence)
@@ -132,10 +137,25 @@ class Scheduler:
             request.last_token_at = now
             if not request.first_token_at:
                 request.first_token_at = now
-            request.commit(token, room)
+            scores = picked.scores.get(request.id, ())
+            advances += self._say(request, part, tokens, scores)
+        return advances
+
+    def _say(self, request: Request, part: Part, tokens: list[int], scores: Sequence[TokenScores]) -> list[Advance]:
+        """A request says tokens, of which all but the last were guessed, until it ends. Changes it."""
+        sequence, advances = request.sequence, list[Advance]()
+        assert sequence is not None
+        held = len(part.tokens) - part.rows + 1
+        self.store.extend(sequence, part.tokens[:held])
+        for number, token in enumerate(tokens):
+            if number:
+                self.store.extend(sequence, tokens[number - 1 : number])
+            request.commit(token, self.limits.max_context)
+            request.scores += scores[number : number + 1]
+            advances.append(Advance(request, token, request.finish_reason))
             if request.finish_reason:
                 self.end(request, request.finish_reason)
-            advances.append(Advance(request, token, request.finish_reason))
+                break
         return advances
 
     def end(self, request: Request, reason: FinishReason) -> None:
@@ -154,7 +174,7 @@ class Scheduler:
         if request.sequence is not None:
             self._rest(request, request.sequence)
 
-    def _schedule(self, request: Request, draft: _Draft) -> bool:
+    def _schedule(self, request: Request, draft: _Draft, guesses: Sequence[int] = ()) -> bool:
         """Add a request's part of at most the draft's budget of tokens; False if it lost its pages instead."""
         sequence = request.sequence
         if draft.budget <= 0 or request.id not in self.running:
@@ -162,14 +182,18 @@ class Scheduler:
         assert sequence is not None
         held = len(sequence.tokens)
         count = min(len(request.known) - held, draft.budget)
-        while not self.store.reserve(sequence, held + count, draft.copies):
+        guesses = guesses[: draft.budget - count]
+        if guesses and not self.store.has_room(sequence, held + count + len(guesses)):
+            guesses = ()  # nobody gives pages for a guess
+        while not self.store.reserve(sequence, held + count + len(guesses), draft.copies):
             victim = max(self.running.values(), key=lambda each: (each.priority, each.id))
             draft.drop(victim.id)
             self._preempt(victim)
             if victim is request:
                 return False
-        tokens = request.known[held : held + count]
-        draft.add(Part(request.id, tokens, held, sequence.table, int(held + count == len(request.known))))
+        tokens = [*request.known[held : held + count], *guesses]
+        rows = len(guesses) + (held + count == len(request.known))
+        draft.add(Part(request.id, tokens, held, sequence.table, rows))
         return True
 
     def _ready(self, request: Request) -> bool:

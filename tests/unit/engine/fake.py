@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from sporelm.engine import Engine, Limits, Scores, Step
+from sporelm.engine import Engine, Limits, Request, Scores, Step
 from sporelm.engine.runner import Inputs
+from sporelm.engine.speculative import Speculation
 from sporelm.ops.attention import PAGE
 
 VOCAB = 97
@@ -77,7 +78,25 @@ def limits(**changes: int) -> Limits:
     return Limits(**{**values, **changes})
 
 
-def engine(**changes: int) -> Engine:
+def engine(speculation: Speculation | None = None, **changes: int) -> Engine:
     """An engine over the fake model."""
     chosen = limits(**changes)
-    return Engine(FakeRunner(chosen), chosen)
+    return Engine(FakeRunner(chosen), chosen, speculation)
+
+
+class Oracle:
+    """Guesses what the fake model will say; every `wrong`-th token of a text it guesses wrong."""
+
+    def __init__(self, wrong: int = 0) -> None:
+        self.wrong = wrong
+        self.ended: list[int] = []
+
+    def propose(self, request: Request, most: int) -> list[int]:
+        guesses = expected(request.known, most)
+        for place in range(len(guesses)):
+            if self.wrong and (len(request.known) + place) % self.wrong == 0:
+                guesses[place] = (guesses[place] + 1) % VOCAB
+        return guesses
+
+    def end(self, request: Request) -> None:
+        self.ended.append(request.id)

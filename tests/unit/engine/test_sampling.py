@@ -298,8 +298,8 @@ def test_log_probabilities_are_the_models_own():
     sampler = Sampler()
     sampler.add(1, Sampling(logprobs=2, logit_bias={9: 100.0}), [0], [], 500)
     picked = sampler.pick(np.array([order[0]], np.int32), logits[None].copy(), Step([Part(1, [0], 0, (0,), 1)], []))
-    assert picked.tokens == [9]
-    assert picked.scores[1].logprob == pytest.approx(logs[9], abs=1e-12)
+    assert picked.tokens == [[9]]
+    assert picked.scores[1][0].logprob == pytest.approx(logs[9], abs=1e-12)
 
 
 def test_a_step_of_several_requests_uses_argmax_where_it_suffices():
@@ -312,7 +312,7 @@ def test_a_step_of_several_requests_uses_argmax_where_it_suffices():
     parts = [Part(1, [0], 0, (0,), 1), Part(9, [0], 0, (1,), 0), Part(2, [0], 0, (2,), 1), Part(3, [0], 0, (3,), 1)]
     best = np.array([11, logits[1].argmax(), NOT_A_TOKEN], np.int32)
     picked = sampler.pick(best, logits[:3], Step(parts, []))
-    assert picked.tokens == [11, logits[1].argmax(), NOT_A_TOKEN]
+    assert picked.tokens == [[11], [logits[1].argmax()], [NOT_A_TOKEN]]
     assert picked.scores == {}
     assert (logits == before).all()
     sampler.drop(3)

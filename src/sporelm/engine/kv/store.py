@@ -114,6 +114,10 @@ class SequenceStore:
         self._rewritten(sequence, first)
         return True
 
+    def has_room(self, sequence: KvSequence, end: int) -> bool:
+        """Whether the positions up to `end` can be had without taking pages from anybody. Changes nothing."""
+        return pages_for(end) - len(sequence.pages) + 1 <= self.pool.num_free or end <= len(sequence.pages) * PAGE
+
     def _rewritten(self, sequence: KvSequence, number: int) -> None:
         """A page is about to be written to: it does not hold any longer what it is known by."""
         if number < len(sequence.pages):

@@ -54,10 +54,26 @@ class Choice:
 
 
 class Picked(NamedTuple):
-    """What a step gave: a token for each part that wanted one, and the scores of those who asked, by request."""
+    """What a step gave: tokens for each part that wanted some, and the scores of those who asked, by request."""
 
-    tokens: list[int]
-    scores: dict[int, TokenScores]
+    tokens: list[list[int]]
+    scores: dict[int, list[TokenScores]]
+
+
+class _Turn(NamedTuple):
+    """A request that chooses, row by row: its first row, its guesses, and what it has said of them so far."""
+
+    choice: Choice
+    request: int
+    row: int
+    guesses: Sequence[int]
+    said: list[int]
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether its last guess was right, so that the next row counts too."""
+        count = len(self.said)
+        return count <= len(self.guesses) and self.said[-1] == self.guesses[count - 1]
 
 
 class Sampler:
@@ -76,27 +92,59 @@ class Sampler:
         self.choices.pop(request, None)
 
     def pick(self, best: NDArray[np.int32], logits: Logits, step: Step) -> Picked:
-        """One token for each part that wants one, in order; NOT_A_TOKEN where the logits are not numbers.
+        """What each part says that wants logits, in order; NOT_A_TOKEN where these are not numbers.
 
-        best int32 [rows], each row's argmax or -1 for NaN; logits float32 [rows, vocab]. Changes the generators.
+        best int32 [rows], each row's argmax or -1 for NaN; logits float32 [rows, vocab]. A part with several rows
+        guessed: it says a token for its first row, and for each further one as long as what it said was guessed. So
+        the tokens are those that would have been chosen one after the other. Changes the generators.
         """
-        tokens: list[int] = best.tolist()
-        if not self.choices:
-            return Picked(tokens, {})
-        requests = [part.request for part in step.parts if part.rows]
-        chosen = [row for row, request in enumerate(requests) if request in self.choices and tokens[row] != NOT_A_TOKEN]
-        choices = [self.choices[requests[row]] for row in chosen]
-        edited = any(choice.edits for choice in choices)
-        rows = logits[chosen] if edited else _taken(logits, chosen)
-        for row, token in zip(chosen, pick_rows(rows, choices), strict=True):
-            tokens[row] = token
-        scores = {}
-        for row, choice in zip(chosen, choices, strict=True):
-            if tokens[row] != NOT_A_TOKEN:
-                choice.accept(tokens[row])
-                if choice.sampling.logprobs is not None:
-                    scores[requests[row]] = scores_of(logits[row], tokens[row], choice.sampling.logprobs)
+        greedy: list[int] = best.tolist()
+        tokens: list[list[int]] = []
+        turns: list[_Turn] = []
+        row = 0
+        for part in step.parts:
+            rows = part.rows
+            if not rows:
+                continue
+            guesses = part.tokens[len(part.tokens) - rows + 1 :] if rows > 1 else ()
+            choice = self.choices.get(part.request)
+            if choice is None:
+                tokens.append(agreed(greedy[row : row + rows], guesses))
+            else:
+                turns.append(_Turn(choice, part.request, row, guesses, []))
+                tokens.append(turns[-1].said)
+            row += rows
+        scores: dict[int, list[TokenScores]] = {}
+        while turns:
+            self._say(turns, greedy, logits, scores)
+            turns = [turn for turn in turns if turn.goes_on]
         return Picked(tokens, scores)
+
+    def _say(self, turns: list[_Turn], greedy: list[int], logits: Logits, scores: dict[int, list[TokenScores]]) -> None:
+        """One token more for each turn."""
+        places = [turn.row + len(turn.said) for turn in turns]
+        sound = [place for place in places if greedy[place] != NOT_A_TOKEN]
+        choices = [turn.choice for turn, place in zip(turns, places, strict=True) if greedy[place] != NOT_A_TOKEN]
+        edited = any(choice.edits for choice in choices)
+        rows = logits[sound] if edited else _taken(logits, sound)
+        chosen = dict(zip(sound, pick_rows(rows, choices), strict=True)) if sound else {}
+        for turn, place in zip(turns, places, strict=True):
+            token = chosen.get(place, NOT_A_TOKEN)
+            turn.said.append(token)
+            if token == NOT_A_TOKEN:
+                continue
+            turn.choice.accept(token)
+            count = turn.choice.sampling.logprobs
+            if count is not None:
+                scores.setdefault(turn.request, []).append(scores_of(logits[place], token, count))
+
+
+def agreed(tokens: list[int], guesses: Sequence[int]) -> list[int]:
+    """The first token, and those after it as long as what was said is what was guessed."""
+    right = 0
+    while right < len(guesses) and tokens[right] == guesses[right]:
+        right += 1
+    return tokens[: right + 1]
 
 
 def pick_rows(logits: Logits, choices: Sequence[Choice]) -> list[int]:

@@ -1,0 +1,157 @@
+"""Guesses change how soon tokens come, never which."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sporelm.engine import Request, Sampling
+from sporelm.engine.sampling.sampler import agreed
+from sporelm.engine.speculative import NgramDrafter, Speculation
+from sporelm.engine.speculative.speculation import FIRST_PAUSE, MOST_LENGTH
+from sporelm.engine.step import Part, Step
+from unit.engine.fake import Oracle, engine, expected
+from unit.engine.test_engine import prompt
+
+SAMPLED = Sampling(temperature=30.0, seed=3, repetition_penalty=1.2, logprobs=1)
+
+
+@pytest.mark.parametrize("wrong", [0, 2, 3, 7])
+@pytest.mark.parametrize("sampling", [Sampling(), SAMPLED], ids=["greedy", "sampled"])
+def test_guesses_right_or_wrong_leave_the_tokens_as_they_are(wrong, sampling):
+    plain, made = engine(), engine(Speculation(Oracle(wrong), 16))
+    wanted, found = (
+        [each.add(Request(prompt(length), max_tokens=60, sampling=sampling)) for length in (5, 70)]
+        for each in (plain, made)
+    )
+    plain.run(wanted)
+    made.run(found)
+    assert [request.known for request in found] == [request.known for request in wanted]
+    assert [request.scores for request in found] == [request.scores for request in wanted]
+    assert made.scheduler.speculation.proposed > 0
+    made.check_integrity()
+
+
+def test_right_guesses_save_steps():
+    made = engine(Speculation(Oracle(), 16))
+    request = made.add(Request(prompt(10), max_tokens=100))
+    made.run([request])
+    assert request.generated == expected(request.prompt, 100)
+    assert len(made.runner.steps) < 30
+    assert made.speculation.accepted == made.speculation.proposed > 70
+    assert made.speculation.drafter.ended == [request.id]
+    assert not made.speculation.habits
+
+
+def test_a_full_batch_and_waiting_prompts_leave_no_room_for_guesses():
+    made = engine(Speculation(Oracle(), 4), max_batch=4)
+    requests = [made.add(Request(prompt(10, seed), max_tokens=20)) for seed in range(4)]
+    made.run(requests)
+    assert made.speculation.proposed == 0
+    alone = made.add(Request(prompt(10), max_tokens=20))
+    made.run([alone])
+    assert made.speculation.proposed > 0
+    decoding = [step for step in made.runner.steps if all(part.rows == len(part.tokens) for part in step.parts)]
+    assert {step.num_tokens for step in decoding} >= {4}
+    assert max(step.num_tokens for step in decoding) == 4
+
+
+def test_an_answer_ends_where_it_would_have():
+    start = prompt(12)
+    said = expected(start, 40)
+    for stop in (said[7], said[20]):
+        made = engine(Speculation(Oracle(), 16))
+        request = made.add(Request(start, max_tokens=40, stop_ids=[stop]))
+        made.run([request])
+        assert request.generated == said[: said.index(stop) + 1]
+        assert request.finish_reason == "stop"
+    made = engine(Speculation(Oracle(), 16), max_context=64, num_pages=4)
+    full = made.add(Request(prompt(50), max_tokens=100))
+    made.run([full])
+    assert full.generated == expected(prompt(50), 15)
+    made.check_integrity()
+
+
+def test_a_conversation_keeps_only_what_was_right():
+    made = engine(Speculation(Oracle(3), 16))
+    sequence = made.sequence()
+    first = made.add(Request(prompt(20), max_tokens=30, sequence=sequence))
+    made.run([first])
+    assert sequence.tokens == first.known[:-1]
+    second = made.add(Request([*first.known, 1, 2], max_tokens=10, sequence=sequence))
+    made.run([second])
+    assert second.cached_tokens == 49
+    assert second.generated == expected(second.prompt, 10)
+
+
+def test_requests_whose_guesses_do_not_pay_are_left_alone():
+    made = engine(Speculation(Oracle(1), 16))
+    request = made.add(Request(prompt(10), max_tokens=200))
+    made.run([request])
+    assert request.generated == expected(request.prompt, 200)
+    assert made.speculation.accepted == 0
+    tried = sum(step.num_tokens > 1 for step in made.runner.steps[1:])
+    assert tried < 30
+
+
+def test_lengths_and_pauses_follow_what_was_right():
+    speculation = Speculation(Oracle(), 16)
+    request = Request([1, 2, 3], max_tokens=100)
+    request.id = 1
+    speculation.propose([request], 1000)
+    habit = speculation.habits[1]
+
+    def happened(drafted: int, right: int, seconds: float = 1.0) -> None:
+        speculation.learn(Step([Part(1, [0] * (drafted + 1), 5, (0,), drafted + 1)], []), [[0] * (right + 1)], seconds)
+
+    happened(0, 0)
+    happened(4, 4)
+    assert habit.length == 8
+    happened(8, 8)
+    happened(15, 15)
+    assert habit.length == MOST_LENGTH
+    happened(8, 3)
+    assert (habit.length, habit.pause) == (4, 0)
+    for _ in range(40):
+        if not habit.pause:
+            happened(4, 0, 3.0)
+    assert habit.pause == FIRST_PAUSE
+    assert [len(speculation.propose([request], 1000)) for _ in range(FIRST_PAUSE)] == [0] * FIRST_PAUSE
+    happened(4, 0, 3.0)
+    assert habit.pause == 2 * FIRST_PAUSE
+
+
+def test_a_guess_from_the_text_is_what_followed_the_longest_match():
+    drafter = NgramDrafter()
+
+    def guess(known: list[int], most: int = 3) -> list[int]:
+        request = Request(known)
+        request.id = 7
+        found = drafter.propose(request, most)
+        drafter.end(request)
+        return found
+
+    assert guess([1, 2, 3, 4, 5]) == []
+    assert guess([1, 2, 3, 4, 9, 1, 2]) == [3, 4, 9]
+    assert guess([8, 1, 2, 3, 4, 50, 60, 7, 3, 4, 70, 1, 2, 3, 4]) == [50, 60, 7]  # four that agree before two
+    assert guess([1, 2, 3, 1, 2, 4, 1, 2]) == [4, 1, 2]  # the latest of them
+    assert guess([5, 5, 5, 5]) == [5]
+
+
+def test_a_guess_grows_with_the_text():
+    drafter = NgramDrafter()
+    request = Request([1, 2, 3])
+    assert drafter.propose(request, 4) == []
+    request.known += [1, 2]
+    assert drafter.propose(request, 4) == [3, 1, 2]
+    request.known += [9, 1, 2]
+    assert drafter.propose(request, 4) == [9, 1, 2]
+
+
+@given(st.lists(st.integers(0, 2), min_size=1, max_size=8), st.lists(st.integers(0, 2), max_size=7))
+def test_what_is_said_is_guessed_up_to_its_last_token(tokens, guesses):
+    guesses = guesses[: len(tokens) - 1]
+    tokens = tokens[: len(guesses) + 1]
+    said = agreed(tokens, guesses)
+    assert said == tokens[: len(said)]
+    assert said[:-1] == guesses[: len(said) - 1]
+    assert len(said) == len(tokens) or said[-1] != guesses[len(said) - 1]
