@@ -38,12 +38,11 @@ def parser() -> Parser:
 
 
 def run(args: argparse.Namespace) -> None:
-    from sporelm.cli.gguf_inputs import complain
+    from sporelm.cli.gguf_inputs import complain, one_model
     from sporelm.tools.hf.from_hf import from_hf
     from sporelm.tools.output import Output
-    from sporelm.tools.sources import find_models
 
-    (folder,) = find_models([args.folder])[:1]
+    folder = one_model(args.folder)
     found = from_hf(folder, type_name=args.type, pre=args.pre, vocab_only=args.vocab_only)
     kind = "vocab" if args.vocab_only else _type_of(found.model)
     path = gguf_output.place(folder.resolve(), args.output, f"{folder.resolve().name}-{kind}.gguf")

@@ -52,6 +52,17 @@ def each_model(words: Sequence[str], work: Callable[[Path], bool]) -> int:
     return 0 if is_good else 1
 
 
+def one_model(word: str) -> Path:
+    """The one model that a word stands for. Raises RequestError for a pattern with several, ModelNotFound."""
+    from sporelm.errors import RequestError
+    from sporelm.tools.sources import find_models
+
+    found = find_models([word])
+    if len(found) > 1:
+        raise RequestError(f"{word[:200]!r} stands for {len(found)} models; name one")
+    return found[0]
+
+
 def complain(reason: Exception | str) -> None:
     """The reason of a failure as one line on stderr, which cannot steer a terminal."""
     from sporelm.cli.gguf_text import plain

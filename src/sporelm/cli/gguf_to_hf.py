@@ -40,16 +40,15 @@ def parser() -> Parser:
 
 
 def run(args: argparse.Namespace) -> None:
-    from sporelm.cli.gguf_inputs import complain, print_json
+    from sporelm.cli.gguf_inputs import complain, one_model, print_json
     from sporelm.cli.gguf_text import bytes_text, plain
     from sporelm.cli.progress import ProgressLine
     from sporelm.tools.hf.save_folder import save_folder
     from sporelm.tools.hf.to_hf import to_hf
-    from sporelm.tools.sources import find_models
     from sporelm.tools.split import parse_size, stem_of
 
     size = parse_size(args.shard_size.removesuffix("B"))
-    (path,) = find_models([args.file])[:1]
+    path = one_model(args.file)
     found = to_hf(path, dtype=args.dtype, vocab_only=args.vocab_only)
     folder = path.with_name(f"{stem_of(path)}-hf") if args.output is None else Path(args.output).expanduser()
     with ProgressLine() as progress, gguf_output.ended_by_signals():

@@ -65,7 +65,8 @@ def fields_of_folder(path: Path, vocab: int | None = None, pre: str | None = Non
     if text is not None:
         message = f"{path}: its tokenizer makes other ids of {text[:60]!r} than the GGUF file would"
         if pre is None and found.kind != "bert":  # whose words GGUF files cut in llama.cpp's way
-            raise UnsupportedModel(f"{message}; --pre NAME names another way to cut text, and takes it as it is")
+            which = "--pre NAME names another way to cut text" if found.kind == "gpt2" else "it needs --pre default"
+            raise UnsupportedModel(f"{message}: they have no words for its rules; {which}, which takes it as it is")
         notes.append(message)
     elif (text := _around(wanted, made)) is not None:
         notes.append(f"text beside control tokens, as in {text[:60]!r}, has other ids than in {path}: spaces there")
