@@ -19,10 +19,11 @@ _seeds: dict[str, Seed] = {}
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a case was and what it cost; `fault` is None if all is well."""
+    """What a case was, whether the target took the damaged model, and what it cost; `fault` is None if all is well."""
 
     seed: str
     target: str
+    taken: bool
     files_bytes: int
     seconds: float
     memory_bytes: int | None
@@ -41,18 +42,21 @@ def run_case(random: Random, *, measured: bool = True, only: str | None = None) 
     """Draw a case and run it. `only` fixes the seed."""
     model = seed(only or random.choice(sorted(WRITERS)))
     changed = mutations.damaged(dict(model.files), random)
-    target = random.choice(targets.names())
+    target = random.choice(targets.suitable(model.name) if random.random() < 0.9 else targets.names())
     with tempfile.TemporaryDirectory(prefix="fuzz-") as place:
         folder = Path(place)
         sound, broken = model.written(folder / "sound"), model.written(folder / "damaged", changed)
         (folder / "out").mkdir()
+        (folder / "text").write_text("a b ab " * 20)
+        other = seed("dense").written(folder / "model")
+        places = {"FILE": broken, "SOUND": sound, "MODEL": other, "TEXT": folder / "text", "OUT": folder / "out"}
         nbytes = sum(len(content) for content in (model.files | changed).values())
         if measured:
             forget_peak()
         before, began = resident(), time.process_time()
-        fault, shown = None, target
+        fault, shown, taken = None, target, False
         try:
-            shown = targets.run(target, broken, sound, folder / "out", random)
+            shown, taken = targets.run(target, model.name, places, random)
         except Exception as error:
             fault = f"{type(error).__name__}: {error}"
         seconds, after = time.process_time() - began, peak()
@@ -61,7 +65,7 @@ def run_case(random: Random, *, measured: bool = True, only: str | None = None) 
         fault = f"took {seconds:.1f} s of CPU time for {nbytes} bytes"
     if fault is None and memory is not None and memory > MEMORY_BYTES + 2 * nbytes:
         fault = f"took {memory / 1e6:.0f} MB of memory for {nbytes} bytes"
-    return Outcome(model.name, shown, nbytes, seconds, memory, fault, changed)
+    return Outcome(model.name, shown, taken, nbytes, seconds, memory, fault, changed)
 
 
 def forget_peak() -> None:

@@ -5,10 +5,13 @@ Everything is drawn from a `random.Random`: a seeded one repeats a case, one of 
 
 import json
 from collections.abc import Callable
+from math import prod
 from random import Random
 from struct import error as struct_error
 from struct import pack_into, unpack_from
 from typing import Any
+
+from fuzz.gguf_edits import FILLS, NAMES, edited
 
 WIDTHS = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}  # of GGUF's value types, by id
 STRING, ARRAY = 8, 9
@@ -179,15 +182,58 @@ def safetensors_header(data: bytearray, random: Random) -> None:
     data[: 8 + length] = len(header).to_bytes(8, "little") + header
 
 
+def gguf_content(data: bytearray, random: Random) -> None:
+    """Other metadata or tensors in a file whose structure stays sound."""
+    changed = edited(bytes(data), random)
+    if changed is None:
+        gguf_field(data, random)
+    else:
+        data[:] = changed
+
+
+def safetensors_content(data: bytearray, random: Random) -> None:
+    """Other names, shapes, types or values in a safetensors file whose structure stays sound."""
+    length = int.from_bytes(data[:8], "little")
+    try:
+        header = json.loads(bytes(data[8 : 8 + length]))
+        name = random.choice([name for name in header if name != "__metadata__"])
+        entry = header[name]
+        begin, end = entry["data_offsets"]
+        how = random.choice(("name", "out", "shape", "type", "data", "data"))
+        if how == "name":
+            header[random.choice((*NAMES, "model.embed_tokens.weight", "model.norm.weight"))] = header.pop(name)
+        elif how == "out":
+            del header[name]
+        elif how == "shape":
+            count = prod(entry["shape"])
+            entry["shape"] = random.choice(([count], [count, 1], [1, count], entry["shape"][::-1], [1, 1, count]))
+        elif how == "type":
+            wide = {2: ("F16", "BF16", "I16", "U16"), 4: ("F32", "I32", "U32"), 8: ("F64", "I64", "U64")}
+            entry["dtype"] = random.choice(
+                wide.get((end - begin) // max(1, prod(entry["shape"])), ("U8", "I8", "BOOL"))
+            )
+        else:
+            start = 8 + length + begin
+            run = random.choice(FILLS) * ((end - begin) // 2 + 1)
+            data[start : start + end - begin] = run[: end - begin]
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError):
+        any_bytes(data, random)
+        return
+    text = json.dumps(header).encode()
+    data[: 8 + length] = len(text).to_bytes(8, "little") + text
+
+
 Mutation = Callable[[bytearray, Random], None]
 GENERAL: tuple[Mutation, ...] = (any_bytes, cut, moved, longer)
 
 
 def mutations_of(name: str) -> tuple[Mutation, ...]:
-    """How a file of this name may be damaged: its own structure most of the time."""
-    own: dict[str, Mutation] = {".gguf": gguf_field, ".safetensors": safetensors_header, ".json": json_file}
-    special = next((mutation for ending, mutation in own.items() if name.endswith(ending)), any_bytes)
-    return (special,) * 6 + GENERAL
+    """How a file of this name may be damaged: its content most of the time, its structure often."""
+    if name.endswith(".gguf"):
+        return (gguf_content,) * 12 + (gguf_field,) * 4 + GENERAL
+    if name.endswith(".safetensors"):
+        return (safetensors_content,) * 8 + (safetensors_header,) * 4 + GENERAL
+    return ((json_file,) * 12 if name.endswith(".json") else (any_bytes,) * 6) + GENERAL
 
 
 def damaged(files: dict[str, bytes], random: Random) -> dict[str, bytes]:

@@ -86,7 +86,7 @@ def watch(minutes: float, seed: int, keep: Path) -> int:
     """Run for so long; print what was found. The number of faults."""
     until, first, cases, faults = time.monotonic() + 60 * minutes, 0, 0, list[dict[str, Any]]()
     most: dict[str, Any] = {"seconds": 0.0, "memory_bytes": 0}
-    counts: dict[str, int] = {}
+    counts: dict[str, tuple[int, int]] = {}  # target -> cases, and those in which it took the damaged model
     watched = Watched(seed, first, keep)
     while time.monotonic() < until and len(faults) < FAULTS_TO_STOP:
         time.sleep(0.2)
@@ -95,7 +95,8 @@ def watch(minutes: float, seed: int, keep: Path) -> int:
         for report in reports:
             cases += 1
             name = " ".join(word for word in report["target"].split()[:2] if not word.isupper())
-            counts[name] = counts.get(name, 0) + 1
+            run, taken = counts.get(name, (0, 0))
+            counts[name] = (run + 1, taken + report["taken"])
             for key in most:
                 most[key] = max(most[key], report[key] or 0)
             if report["fault"]:

@@ -15,10 +15,12 @@ import gguf_samples
 import tiny_files
 from sporelm.quant import BF16, F16, Q4_0, Q4_K, Q6_K, Q8_0
 from sporelm.quant.ggml_types import GGML_TYPES
+from sporelm.tools.imatrix_file import Gathered, Imatrix, write_imatrix
 from sporelm.weights.gguf import GgufWriter
-from tiny_models import SUPER, WIDE
+from tiny_models import SUPER, WIDE, Tiny
 
 SENTENCEPIECE = Path(__file__).resolve().parents[1] / "data" / "sentencepiece"
+SPOKEN = Tiny("llama-of-llama-words", WIDE.config | {"vocab_size": 480}, 24)  # as many as the SentencePiece model has
 WORDS = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(8)), "▁a", "▁b", "a", "b", "ab", "▁ab", "▁"]
 
 
@@ -86,6 +88,13 @@ def _vocabulary_file(kind: str) -> Callable[[Path], Path]:
     return write
 
 
+def _minicpm() -> dict[str, Any]:
+    """The dense model's metadata as MiniCPM's, which has factors to fold in."""
+    found = {key.replace("llama.", "minicpm."): value for key, value in gguf_models.META.items()}
+    scales = {f"minicpm.{name}_scale": 1.5 for name in ("embedding", "residual", "logit")}
+    return found | {"general.architecture": "minicpm"} | scales
+
+
 def _split(folder: Path) -> Path:
     return gguf_samples.splits(folder)[0]
 
@@ -100,13 +109,13 @@ def _folder(folder: Path) -> Path:
 def _shards(folder: Path) -> Path:
     made = folder / "model"
     made.mkdir()
-    index, weights = {}, list(WIDE.weights().items())
+    index, weights = {}, list(SPOKEN.weights().items())
     for number, part in enumerate((weights[:3], weights[3:]), 1):
         name = f"model-{number:05}-of-00002.safetensors"
         save_file({key: np.ascontiguousarray(value) for key, value in part}, made / name, {"format": "pt"})
         index |= {key: name for key, _ in part}
     (made / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": index}))
-    (made / "config.json").write_text(json.dumps(WIDE.config))
+    (made / "config.json").write_text(json.dumps(SPOKEN.config))
     _tokenizer_files(made)
     (made / "tokenizer.json").unlink()
     (made / "tokenizer.model").write_bytes((SENTENCEPIECE / "llama.model").read_bytes())
@@ -138,6 +147,20 @@ def _safetensors(folder: Path) -> Path:
     return path
 
 
+def _imatrix(form: str) -> Callable[[Path], Path]:
+    def write(folder: Path) -> Path:
+        path = folder / f"imatrix.{form}"
+        values = np.abs(gguf_samples.values_of((3, gguf_models.WIDTH)))
+        entries = {
+            "blk.0.attn_q.weight": Gathered(values[:1], np.array([7], np.int64)),
+            "blk.1.ffn_up.weight": Gathered(values, np.array([7, 0, 2], np.int64)),
+        }
+        write_imatrix(path, Imatrix(entries, ("text",), 3, 8), form=form)
+        return path
+
+    return write
+
+
 WRITERS: dict[str, Callable[[Path], Path]] = {
     "little": lambda folder: gguf_samples.sample(folder / "x.gguf"),
     "big": lambda folder: gguf_samples.sample(folder / "x.gguf", byte_order="big"),
@@ -148,8 +171,11 @@ WRITERS: dict[str, Callable[[Path], Path]] = {
     "super": lambda folder: tiny_files.write_gguf(
         folder / "x.gguf", SUPER, matrices=Q4_K, others={"token_embd.weight": Q6_K}
     ),
+    "minicpm": lambda folder: gguf_models.write_model(folder / "x.gguf", matrices=F16, meta=_minicpm()),
     "split": _split,
     "safetensors": _safetensors,
+    "imatrix": _imatrix("gguf"),
+    "imatrix-dat": _imatrix("dat"),
     "folder": _folder,
     "shards": _shards,
     **{kind: _vocabulary_file(kind) for kind in ("gpt2", "bert", "t5")},

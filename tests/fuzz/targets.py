@@ -6,7 +6,7 @@ nothing unexpected. What a tool wrote is a sound file; where it failed, it left 
 
 import contextlib
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from random import Random
 
@@ -22,7 +22,8 @@ STEPS = (
     *("sort", "permute-qk", "merge-linear", "split-linear", "to-llama", "permute-qk-rev->sort"),
     *("filter-meta:general.*", "filter-tensor:*.weight", "cast:linear:q8_0,embd:f16", "merge-linear->cast:linear:f32"),
 )
-# FILE: the damaged model; SOUND: the same before; OUT: a new folder.
+MIXES = ("Q4_K_M", "Q8_0", "IQ4_NL", "Q2_K", "Q5_1", "TQ2_0", "MXFP4", "IQ4_XS", "Q3_K_S")
+# FILE: the damaged model; SOUND: the same before; MODEL: another sound one; TEXT: a file; OUT: a new folder.
 COMMANDS: dict[str, list[list[str]]] = {
     "gguf show": [["FILE"], ["FILE", "--full", "--json"], ["FILE", "-m", "*token*", "-n", "all"]],
     "gguf show-data": [["FILE", "*", "--rows", ":"], ["FILE", "*", "--json", "--head", "3"]],
@@ -34,12 +35,28 @@ COMMANDS: dict[str, list[list[str]]] = {
     "gguf set-meta": [["FILE", "general.name=x", "a:[u32]=1,2", "-o", "OUT/x.gguf"],
                       ["FILE", "-o", "OUT/x.gguf", "--delete", "*t*", "--force"]],
     "gguf convert": [["FILE", "-o", "OUT/x.gguf", "-x", steps] for steps in STEPS],
-    "gguf quantize": [["FILE", "-o", "OUT/x.gguf", mix] for mix in ("q4_k_m", "q8_0", "iq4_nl")],
-    "gguf from-hf": [["FILE", "-o", "OUT/x.gguf"]],
-    "gguf to-hf": [["FILE", "-o", "OUT/hf"]],
+    "gguf quantize": [
+        *(["FILE", "-o", "OUT/x.gguf", "--allow-requantize", "--type", mix] for mix in MIXES),
+        ["FILE", "-o", "OUT/x.gguf", "--type", "Q4_0", "--pure", "--tensor", "*ffn*=Q6_K"],
+        ["MODEL", "-o", "OUT/x.gguf", "--allow-requantize", "--type", "Q4_1", "--imatrix", "FILE"],
+    ],
+    "gguf imatrix": [
+        ["--merge", "FILE", "SOUND", "-o", "OUT/i.gguf"],
+        ["--merge", "FILE", "-o", "OUT/i.dat", "--format", "dat"],
+        ["FILE", "TEXT", "-o", "OUT/i.gguf", "--chunks", "1", "--context", "8", "--backend", "reference"],
+    ],
+    "gguf from-hf": [
+        ["FILE", "-o", "OUT/x.gguf", "--pre", "default"],
+        ["FILE", "-o", "OUT/x.gguf", "--type", "q8_0", "--pre", "qwen2"],
+        ["FILE", "-o", "OUT/x.gguf", "--vocab-only"],
+    ],
+    "gguf to-hf": [["FILE", "-o", "OUT/hf"], ["FILE", "-o", "OUT/hf", "--vocab-only"]],
     "tokenize": [["FILE", "a b <s> \u00e9", "--json"]],
     "info": [["FILE", "--no-speed", "--backend", "reference", "--json"]],
 }  # fmt: skip
+
+
+LOOK = ("gguf show", "gguf show-data", "gguf verify", "gguf diff")
 
 
 class Fault(AssertionError):
@@ -96,15 +113,48 @@ def names() -> list[str]:
     return [*READERS, *(name for name in COMMANDS if name in main.COMMANDS)]
 
 
-def run(target: str, damaged: Path, sound: Path, out: Path, random: Random) -> str:
-    """Run one target; what was run, for a report. Raises Fault, and whatever a reader should not."""
+def suitable(seed: str) -> list[str]:
+    """The targets that get somewhere with a seed of this name."""
+    if seed.startswith("imatrix"):
+        wanted = {"gguf imatrix", "gguf quantize", "open_gguf"}
+    elif seed in ("folder", "shards"):
+        wanted = {*LOOK, "open_safetensors", "open_model", "load_tokenizer", "tokenize", "info", "gguf from-hf"}
+    elif seed == "safetensors":
+        wanted = {*LOOK, "open_safetensors"}
+    else:
+        wanted = {*LOOK, "open_gguf", "gguf set-meta", "gguf merge"}
+        if seed in ("gpt2", "bert", "t5", "llama"):
+            wanted |= {"load_tokenizer", "tokenize", "gguf to-hf"}
+        if seed not in ("gpt2", "bert", "t5"):
+            wanted |= {"gguf split", "gguf convert", "gguf quantize"}
+        if seed in ("llama", "super"):
+            wanted |= {"open_model", "info", "gguf imatrix", "gguf to-hf"}
+    return [name for name in names() if name in wanted]
+
+
+def fitting(target: str, seed: str, random: Random) -> list[str]:
+    """One of a command's calls; of those about importance matrices one for this seed."""
+    about = [call for call in COMMANDS[target] if "--merge" in call or "--imatrix" in call]
+    if not about:
+        return random.choice(COMMANDS[target])
+    others = [call for call in COMMANDS[target] if call not in about]
+    return random.choice(about if seed.startswith("imatrix") else others)
+
+
+def run(target: str, seed: str, places: Mapping[str, Path], random: Random) -> tuple[str, bool]:
+    """Run one target on what was made of a seed; what was run, and whether it took the damaged model.
+
+    Raises Fault, and whatever a reader should not.
+    """
     if target in READERS:
-        with contextlib.suppress(SporeError):
-            READERS[target](damaged)
-        return target
-    places = {"FILE": str(damaged), "SOUND": str(sound)}
-    chosen = random.choice(COMMANDS[target])
-    words = [*target.split(), *(places.get(word) or word.replace("OUT", str(out)) for word in chosen)]
+        try:
+            READERS[target](places["FILE"])
+        except SporeError:
+            return target, False
+        return target, True
+    out = places["OUT"]
+    chosen = fitting(target, seed, random)
+    words = [*target.split(), *(str(places.get(word, word)).replace("OUT", str(out)) for word in chosen)]
     code, text, errors = captured(words)
     shown = " ".join([target, *chosen])
     if code not in (0, 1) or "unexpected " in errors or "Traceback" in text + errors:
@@ -114,7 +164,7 @@ def run(target: str, damaged: Path, sound: Path, out: Path, random: Random) -> s
     if "\x1b" in text + errors:
         raise Fault(f"{shown}: an escape sequence out of the file came through")
     check_written(shown, code, sorted(path for path in out.rglob("*") if path.is_file()))
-    return shown
+    return shown, code == 0
 
 
 def captured(words: list[str]) -> tuple[int, str, str]:
@@ -131,13 +181,15 @@ def check_written(shown: str, code: int, files: list[Path]) -> None:
         raise Fault(f"{shown}: it failed and left {', '.join(path.name for path in files)}")
     for path in first_files(files):
         try:
-            open_gguf(path).close()
+            if path.suffix == ".gguf":
+                open_gguf(path).close()
+            else:
+                open_safetensors(path.parent).close()
         except SporeError as error:
             raise Fault(f"{shown}: what it wrote cannot be read: {error}") from None
 
 
-def first_files(files: list[Path]) -> Iterator[Path]:
-    """The GGUF files among these that are opened: of a split the first one."""
-    for path in files:
-        if path.suffix == ".gguf" and ("-of-" not in path.name or "-00001-of-" in path.name):
-            yield path
+def first_files(files: list[Path]) -> list[Path]:
+    """The files among these that are opened: of a split the first one."""
+    kinds = (".gguf", ".safetensors")
+    return [path for path in files if path.suffix in kinds and ("-of-" not in path.name or "-00001-of-" in path.name)]

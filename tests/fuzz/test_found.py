@@ -3,9 +3,12 @@
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from gguf_samples import values_of
+from sporelm.errors import ModelFileError
 from sporelm.quant import BF16
+from sporelm.tools.imatrix_file import Gathered, Imatrix, merge
 from sporelm.tools.verify import verify
 from sporelm.weights.gguf import GgufWriter
 from sporelm.weights.stored import StoredTensor
@@ -19,3 +22,10 @@ def test_signalling_nans_are_findings_without_a_warning(tmp_path: Path) -> None:
     writer.add_tensor("b.weight", values_of((2, 2)))
     writer.write()
     assert any("1 values are NaN" in finding.message for finding in verify(tmp_path / "x.gguf").findings)
+
+
+@pytest.mark.parametrize("value", [1e38, np.inf, np.nan])
+def test_sums_that_float32_cannot_hold_are_refused(value: float) -> None:
+    entries = {"a.weight": Gathered(np.full((1, 4), value, np.float32), np.array([3], np.int64))}
+    with pytest.raises(ModelFileError, match="are not finite"):
+        merge([Imatrix(entries, is_legacy=True, path=Path("x.dat"))])

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from fuzz.cases import run_case, seed
 from fuzz.seeds import WRITERS
 from fuzz.targets import captured, names, read_gguf, read_model, read_safetensors, read_tokenizer
+from sporelm.tools.imatrix_file import read_imatrix
 
 FOLDERS = ("folder", "shards")
 MODELS = ("llama", "super", *FOLDERS)
@@ -21,6 +22,9 @@ HEALTH = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function
 def test_seeds_are_sound(name: str, tmp_path: Path) -> None:
     """What is damaged is worth damaging."""
     sound = seed(name).written(tmp_path)
+    if name == "imatrix-dat":
+        read_imatrix(sound)
+        return
     read = read_safetensors if name in ("safetensors", *FOLDERS) else read_gguf
     read(sound)
     assert captured(["gguf", "show", str(sound)])[0] == 0

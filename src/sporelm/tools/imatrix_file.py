@@ -90,15 +90,17 @@ class Imatrix:
         if not self.is_legacy:
             return self
         size = self.chunk_size
-        entries = {
-            name: Gathered(found.sums * np.float32(size), found.counts * size) for name, found in self.entries.items()
-        }
+        with np.errstate(over="ignore", invalid="ignore"):  # `merge` refuses what comes of it
+            entries = {
+                name: Gathered(found.sums * np.float32(size), found.counts * size)
+                for name, found in self.entries.items()
+            }
         return replace(self, entries=entries, is_legacy=False)
 
 
 def merge(parts: Sequence[Imatrix]) -> Imatrix:
     """Importance matrices of several texts as one: sums and counts are added. Raises RequestError where they differ in
-    size, and for none at all."""
+    size, and for none at all; ModelFileError for sums that float32 cannot hold."""
     if not parts:
         raise RequestError("there is nothing to merge: give at least one importance matrix")
     entries: dict[str, Gathered] = {}
@@ -106,6 +108,8 @@ def merge(parts: Sequence[Imatrix]) -> Imatrix:
         for name, found in part.raw().entries.items():
             before = entries.get(name)
             entries[name] = found if before is None else _added(name, before, found)
+            if not np.isfinite(entries[name].sums).all():
+                raise ModelFileError(f"{part.path}: the sums for {shown(name)} are not finite; the file is damaged")
     size = next((part.chunk_size for part in parts if not part.is_legacy), parts[0].chunk_size)
     most = max((int(found.counts.max(initial=0)) for found in entries.values()), default=0)
     datasets = tuple(dataset for part in parts for dataset in part.datasets)
@@ -119,7 +123,8 @@ def _added(name: str, left: Gathered, right: Gathered) -> Gathered:
             f"the importance matrices have {left.sums.size} and {right.sums.size} values for {shown(name)}, counted in"
             f" {len(left.counts)} and {len(right.counts)} parts: they are of different models"
         )
-    sums = (left.sums.reshape(-1) + right.sums.reshape(-1)).reshape(count, -1)
+    with np.errstate(over="ignore", invalid="ignore"):
+        sums = (left.sums.reshape(-1) + right.sums.reshape(-1)).reshape(count, -1)
     return Gathered(sums, left.counts + right.counts)
 
 
