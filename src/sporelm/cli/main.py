@@ -35,6 +35,10 @@ COMMANDS = {
     "gguf merge": "join the files of a split model",
     "gguf set-meta": "change metadata",
     "gguf convert": "change a model by steps: number formats, order, joined weights, filters",
+    "gguf from-hf": "a Hugging Face folder as a GGUF file",
+    "gguf to-hf": "a GGUF file as a Hugging Face folder",
+    "gguf quantize": "round a model to fewer bits",
+    "gguf imatrix": "find out which columns of a model's weights matter, from a text",
 }
 
 

@@ -142,7 +142,10 @@ def watched_model(model: str | Path | None, run: Run, progress: Progress | None)
         dequantize=False,
         token_budget=None,
     )
-    opened = open_engine(options, progress, lambda backend: observed(backend, gatherer))
+    try:
+        opened = open_engine(options, progress, lambda backend: observed(backend, gatherer))
+    except RequestError as reason:  # the option has another name here
+        raise RequestError(str(reason).replace("--max-context", "--context")) from None
     try:
         gatherer.know(opened.worker.runner.weights, run.outputs)
         yield opened, gatherer

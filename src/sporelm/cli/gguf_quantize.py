@@ -1,0 +1,136 @@
+"""`spore gguf quantize`: round a model to fewer bits."""
+
+import argparse
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sporelm.cli import gguf_inputs, gguf_output
+from sporelm.cli.parser import Parser
+
+if TYPE_CHECKING:
+    from sporelm.tools.output import Written
+    from sporelm.tools.quantize import Quantized, Recipe
+
+FLOAT_NAME = re.compile(r"(.+[-.])(?:F32|F16|BF16)", re.IGNORECASE | re.DOTALL)
+
+
+def parser() -> Parser:
+    made = Parser(
+        "gguf quantize",
+        "Round GGUF models to a mix of number formats, tensor by tensor as llama.cpp's quantizer chooses: Q4_K_M, "
+        "Q5_K_M, Q6_K, Q8_0, Q3_K_S, IQ4_XS, TQ2_0, MXFP4_MOE, BF16 and others. An importance matrix ('spore gguf "
+        "imatrix') says which columns of a weight matter most. Everything streams: a few MB are in memory at a time.",
+        "FILE... --type TYPE [-o OUT] [options]",
+        [
+            "spore gguf quantize model-F16.gguf --type Q4_K_M",
+            "spore gguf quantize model.gguf --type Q3_K_M --imatrix imatrix.gguf -o small.gguf",
+            "spore gguf quantize model.gguf --type Q4_K_M --tensor 'blk.*.ffn_down.weight=Q6_K' --output-type Q8_0",
+            "spore gguf quantize 'models/*-BF16.gguf' --type Q6_K -o quantized/ --dry-run",
+        ],
+    )
+    made.add_argument(
+        "files",
+        nargs="+",
+        metavar="FILE",
+        help="a .gguf file, the first file of a split model, a stored name or a pattern",
+    )
+    made.add_argument("-t", "--type", metavar="TYPE", help="the mix, such as Q4_K_M; any case")
+    made.add_argument("--imatrix", metavar="FILE", help="an importance matrix, .gguf or the older .dat")
+    made.add_argument(
+        "--tensor", action="append", default=[], metavar="PATTERN=TYPE",
+        help="another type for tensors whose whole name fits (* ? [...] a|b, !PATTERN for all others); may be "
+        "repeated, and the first that fits counts",
+    )  # fmt: skip
+    made.add_argument("--output-type", metavar="TYPE", help="type of the matrix that gives the scores")
+    made.add_argument("--embedding-type", metavar="TYPE", help="type of the token embeddings")
+    made.add_argument("--pure", action="store_true", help="the mix's main type for every matrix")
+    made.add_argument("--allow-requantize", action="store_true", help="take quantized tensors too: quality suffers")
+    made.add_argument("--keep-split", action="store_true", help="of a split model write as many files")
+    made.add_argument("--threads", type=int, metavar="N", help="default: the cores that are there, 8 at most")
+    gguf_output.add_output(made, "a file, or a folder for NAME-TYPE.gguf in it; default: beside FILE")
+    return made
+
+
+def run(args: argparse.Namespace) -> None:
+    from time import perf_counter
+
+    from sporelm.api.machine import usable_cores
+    from sporelm.cli.progress import ProgressLine
+    from sporelm.errors import RequestError
+    from sporelm.tools import output
+    from sporelm.tools.lazy import open_model
+    from sporelm.tools.quantize import outputs, quantize
+    from sporelm.tools.sources import find_models
+
+    if args.threads is not None and args.threads < 1:
+        raise RequestError(f"--threads is {args.threads}: it must be at least 1")
+    recipe, began = recipe_of(args), perf_counter()
+    paths = find_models(args.files)
+    made = [quantize(open_model(path), recipe) for path in paths]
+    files = []
+    for path, quantized in zip(paths, made, strict=True):
+        place = gguf_output.place(path, args.output, default_name(path, recipe.mix.name))
+        files += outputs(quantized, place, keep_split=args.keep_split)
+    output.check_places([file.path for file in files], args.force)
+    for path, quantized in zip(paths, made, strict=True):
+        for warning in quantized.warnings:
+            gguf_inputs.complain(f"{path.name}: {warning}")
+    threads = args.threads or max(1, min(8, usable_cores()))
+    with ProgressLine() as progress, gguf_output.ended_by_signals():
+        written = output.save(files, force=args.force, dry_run=args.dry_run, threads=threads, progress=progress)
+    tell(args, recipe, made, written, perf_counter() - began)
+
+
+def recipe_of(args: argparse.Namespace) -> "Recipe":
+    """What the options ask for. Raises RequestError."""
+    from sporelm.errors import RequestError
+    from sporelm.tools.imatrix_file import read_imatrix
+    from sporelm.tools.quantize import Recipe, makeable, parse_format, parse_mix, parse_override
+
+    if args.type is None:
+        raise RequestError(f"--type is missing: one of {', '.join(makeable())}")
+    return Recipe(
+        mix=parse_mix(args.type),
+        overrides=tuple(parse_override(text) for text in args.tensor),
+        output=parse_format("--output-type", args.output_type) if args.output_type else None,
+        embedding=parse_format("--embedding-type", args.embedding_type) if args.embedding_type else None,
+        pure=args.pure,
+        allow_requantize=args.allow_requantize,
+        imatrix=read_imatrix(Path(args.imatrix).expanduser()) if args.imatrix else None,
+    )
+
+
+def default_name(path: Path, mix: str) -> str:
+    """ "model-F16.gguf" -> "model-Q4_K_M.gguf", "model.gguf" -> "model-Q4_K_M.gguf"."""
+    from sporelm.tools.split import stem_of
+
+    stem = stem_of(path)
+    found = FLOAT_NAME.fullmatch(stem)
+    return f"{found[1] if found else stem + '-'}{mix}.gguf"
+
+
+def tell(
+    args: argparse.Namespace, recipe: "Recipe", made: "list[Quantized]", written: "list[Written]", seconds: float
+) -> None:
+    """Print what was written, and what became of the sizes."""
+    models: list[dict[str, Any]] = [quantized.as_json() for quantized in made]
+    if args.json:
+        gguf_inputs.print_json(
+            {
+                "written": not args.dry_run,
+                "type": recipe.mix.name,
+                "files": [file.as_json() for file in written],
+                "models": models,
+                "seconds": round(seconds, 3),
+            }
+        )
+        return
+    from sporelm.cli.gguf_text import bytes_text
+
+    gguf_output.print_table(written, args.dry_run)
+    for model in models:
+        sizes = f"{bytes_text(model['bytes_before'])} -> {bytes_text(model['bytes_after'])}"
+        bits = f"{model['bits_per_weight_before']:g} -> {model['bits_per_weight']:g} bits per weight"
+        print(f"{recipe.mix.name}: {sizes}, {bits}; {', '.join(f'{n} {name}' for name, n in model['types'].items())}")
+    print(f"{seconds:.1f} s")
