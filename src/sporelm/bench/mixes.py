@@ -3,6 +3,7 @@
 from sporelm.bench.shapes import Shape
 from sporelm.errors import RequestError
 from sporelm.quant import F32, FORMATS, QuantFormat
+from sporelm.quant.made_up import FACTOR_AT
 from sporelm.quant.mixes import MIXES as ALL_MIXES
 from sporelm.quant.mixes import Traits, choose
 
@@ -26,8 +27,9 @@ FILE_TYPES = {name.lower(): mix.file_type for name, mix in ALL_MIXES.items()} | 
 
 
 def plain() -> list[str]:
-    """The number formats that a model's weights can be rounded to, by their ids."""
-    chosen = [form for form in FORMATS.values() if form.can_quantize and form.name not in NOT_FOR_WEIGHTS]
+    """The number formats that a made-up model's weights can have, by their ids."""
+    able = [form for form in FORMATS.values() if form.can_quantize or form.name in FACTOR_AT]
+    chosen = [form for form in able if form.name not in NOT_FOR_WEIGHTS]
     return [form.name.lower() for form in sorted(chosen, key=lambda form: form.ggml_id)]
 
 

@@ -3,8 +3,9 @@
 The file is the same on every machine, and other programs read it: a benchmark needs a model's shape and its number
 formats, not what it has learned. A billion values would take minutes to draw and round; so one pool of runs of 256
 values is drawn and quantized per format, and every matrix is a random sequence of the pool's runs. A run is whole
-blocks, so a matrix is what quantizing its values would have given. The values look normal, with a standard deviation
-of 1 / sqrt(width): each matrix keeps the size of what it multiplies, and no activation leaves its range.
+blocks, so a matrix is what quantizing its values would have given; formats that nobody rounds to here get random codes
+instead. The values look normal, with a standard deviation of 1 / sqrt(width): each matrix keeps the size of what it
+multiplies, and no activation leaves its range.
 """
 
 import shutil
@@ -24,6 +25,7 @@ from sporelm.bench.shapes import SHAPES
 from sporelm.bench.vocabulary import add_vocabulary
 from sporelm.errors import RequestError
 from sporelm.quant import F32, QuantFormat, quantize_tensor
+from sporelm.quant.made_up import made_up_blocks
 
 if TYPE_CHECKING:
     from sporelm.weights.stored import StoredTensor
@@ -166,7 +168,12 @@ class Pools:
     def runs(self, number_format: type[QuantFormat]) -> NDArray[np.uint8]:
         """The pool in a format: uint8 [POOL_RUNS, bytes of a run]."""
         if number_format not in self.blocks:
-            self.blocks[number_format] = quantize_tensor(number_format, self.values).reshape(POOL_RUNS, -1)
+            if number_format.can_quantize:
+                blocks = quantize_tensor(number_format, self.values)
+            else:
+                raw = Draws(SEED, number_format.ggml_id).below_64k(POOL_RUNS * number_format.nbytes).astype(np.uint8)
+                blocks = made_up_blocks(number_format, raw.reshape(POOL_RUNS, -1), self.values.reshape(POOL_RUNS, -1))
+            self.blocks[number_format] = blocks.reshape(POOL_RUNS, -1)
         return self.blocks[number_format]
 
 

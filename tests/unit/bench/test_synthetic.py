@@ -65,14 +65,15 @@ def test_values_are_those_drawn(model: str) -> None:
     with open_gguf(path) as file:
         assert set(file.tensors) == set(SHAPES["tiny"].tensors())
         for name, info in file.tensors.items():
-            values = file.tensor(name).dequantize()
+            values, form = file.tensor(name).dequantize(), file.tensor(name).format
+            coarse = form.nbytes * 8 < 3 * form.values  # rounding to so few levels moves the deviation
             assert values.shape == info.shape == SHAPES["tiny"].tensors()[name]
             assert np.isfinite(values).all()
             if values.ndim == 1:
                 assert np.abs(values - 1).max() < 0.5
             else:
-                assert values.std() == pytest.approx(256**-0.5, rel=0.02)
-                assert abs(values.mean()) < 0.001
+                assert values.std() == pytest.approx(256**-0.5, rel=0.2 if coarse else 0.02)
+                assert abs(values.mean()) < 0.002
                 assert len(np.unique(values, axis=0)) > 0.9 * len(values), "a row of 256 is one run: few come twice"
 
 
