@@ -120,17 +120,17 @@ def _byte_level(vocabulary: Vocabulary, roles: Roles) -> Part:
             "model": _bpe(vocabulary, merges, byte_fallback=True),
         }
     return {
-        "pre_tokenizer": _sequence(_cutting(pre)),
+        "pre_tokenizer": cutting(pre),
         "decoder": _PLAIN_BYTES,
         "model": _bpe(vocabulary, merges, ignore_merges=pre.ignore_merges),
     }
 
 
-def _cutting(pre: PreTokenizer) -> list[Part]:
-    """The steps that cut text; the library's own GPT-2 pattern where that comes last."""
+def cutting(pre: PreTokenizer) -> Part:
+    """The pre_tokenizer that cuts text so; the library's own GPT-2 pattern where that comes last."""
     if pre.rules[-1] == _GPT2:
-        return [*(_split(rule) for rule in pre.rules[:-1]), _PLAIN_BYTES | {"use_regex": True}]
-    return [*(_split(rule) for rule in pre.rules), _PLAIN_BYTES]
+        return _sequence([*(_split(rule) for rule in pre.rules[:-1]), _PLAIN_BYTES | {"use_regex": True}])
+    return _sequence([*(_split(rule) for rule in pre.rules), _PLAIN_BYTES])
 
 
 def _split(rule: Rule) -> Part:
@@ -184,7 +184,7 @@ def _unigram(vocabulary: Vocabulary, roles: Roles) -> Part:
     if charsmap := charsmap_of(vocabulary):
         steps.append({"type": "Precompiled", "precompiled_charsmap": base64.b64encode(charsmap).decode()})
     if merges := flag(vocabulary, "remove_extra_whitespaces", False):
-        steps.append({"type": "Replace", "pattern": {"Regex": "^ +| +$"}, "content": ""})
+        steps.append({"type": "Replace", "pattern": {"Regex": r"\A +| +\z"}, "content": ""})
         steps.append({"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "})
     if merges or flag(vocabulary, "add_space_prefix", False):
         steps.append({"type": "Prepend", "prepend": SPACE})
