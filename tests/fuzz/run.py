@@ -85,7 +85,7 @@ class Watched:
 def watch(minutes: float, seed: int, keep: Path) -> int:
     """Run for so long; print what was found. The number of faults."""
     until, first, cases, faults = time.monotonic() + 60 * minutes, 0, 0, list[dict[str, Any]]()
-    most: dict[str, Any] = {"seconds": 0.0, "memory_bytes": 0}
+    most: dict[str, dict[str, Any]] = {"seconds": {}, "memory_bytes": {}}  # the case that took most
     counts: dict[str, tuple[int, int]] = {}  # target -> cases, and those in which it took the damaged model
     watched = Watched(seed, first, keep)
     while time.monotonic() < until and len(faults) < FAULTS_TO_STOP:
@@ -98,7 +98,8 @@ def watch(minutes: float, seed: int, keep: Path) -> int:
             run, taken = counts.get(name, (0, 0))
             counts[name] = (run + 1, taken + report["taken"])
             for key in most:
-                most[key] = max(most[key], report[key] or 0)
+                if (report[key] or 0) > (most[key].get(key) or 0):
+                    most[key] = report
             if report["fault"]:
                 faults.append(report)
                 print(json.dumps(report), flush=True)

@@ -98,6 +98,7 @@ def test_list_of_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
         (["folder"], {"folder/config.json", "folder/model.safetensors"}),
         (["hf:owner/two:q8_0", "hf:owner/two:m-Q8_0.gguf"], {"hf/owner/two/m-Q8_0.gguf"}),
         (["hf:owner/two"], {"hf/owner/two/m-Q4_K_M.gguf", "hf/owner/two/m-Q8_0.gguf"}),
+        (["hf:owner/two:Q4_K_M", "hf:owner/two"], {"hf/owner/two/m-Q4_K_M.gguf", "hf/owner/two/m-Q8_0.gguf"}),
         (["hf:owner/half", "little"], {"hf/owner/.pull-half/abc.part", "little/x.gguf"}),
         (["hf:owner/tiny@v1"], {f"hf/owner/tiny@v1/{name}" for name in FOLDER}),
     ],
@@ -112,6 +113,18 @@ def test_rm(folder: Path, names: list[str], gone: set[str], capsys: pytest.Captu
     assert size > 0
     assert not any(path.name.startswith(".remove") for path in folder.iterdir())
     assert not [path for path in folder.rglob("*") if path.is_dir() and not any(path.iterdir())], "no empty folder"
+
+
+def test_rm_takes_all_files_of_a_split(folder: Path) -> None:
+    place = folder / "hf" / "owner" / "split"
+    place.mkdir()
+    for number in (1, 2):
+        (place / f"m-Q4_0-{number:05}-of-00002.gguf").write_bytes(b"GGUF")
+    (place / "n-Q8_0-00002-of-00002.gguf").write_bytes(b"GGUF")  # the rest of an interrupted one
+    store.remove(store.planned_removal(["hf:owner/split:Q4_0"]))
+    assert [path.name for path in place.iterdir()] == ["n-Q8_0-00002-of-00002.gguf"]
+    store.remove(store.planned_removal(["hf:owner/split"]))
+    assert not place.exists(), "the whole repository means leftovers too"
 
 
 @pytest.mark.parametrize("name", ["../x", "/etc", ".", "", "hf", "a/b", "hf:../x", "hf:a/b:../x", ".hidden", "x\n"])

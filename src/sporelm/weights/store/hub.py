@@ -11,6 +11,7 @@ import shutil
 import sys
 import warnings
 from collections.abc import Iterator
+from errno import EACCES, EAGAIN, EDEADLK
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +96,7 @@ def check_room(store: Path, needed: int, address: Address) -> None:
 def held_alone(scratch: Path, address: Address) -> Iterator[None]:
     """Hold a folder for this process; the system lets go when the process ends, however it does.
 
-    Raises ModelNotFound if another one holds it.
+    Where the disk knows no locks nothing is held. Raises ModelNotFound if another process holds it.
     """
     with (scratch / "lock").open("wb") as file:
         try:
@@ -107,8 +108,9 @@ def held_alone(scratch: Path, address: Address) -> Iterator[None]:
                 import fcntl
 
                 fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise ModelNotFound(f"{address.whole} is being fetched by another process: wait for it") from None
+        except OSError as error:
+            if error.errno in (EACCES, EAGAIN, EDEADLK):
+                raise ModelNotFound(f"{address.whole} is being fetched by another process: wait for it") from None
         yield
 
 

@@ -21,7 +21,13 @@ def planned_removal(names: Sequence[str]) -> list[Removable]:
     for name in names:
         for each in _named(name):
             found[f"{type(each).__name__} {each.name}"] = each
-    return list(found.values())
+    # A repository and a model of it, both named: the repository holds the model.
+    whole = [set(each.files) for each in found.values() if isinstance(each, Entry)]
+    return [
+        each
+        for each in found.values()
+        if isinstance(each, Unfinished) or not any(set(each.files) < more for more in whole)
+    ]
 
 
 def _named(name: str) -> list[Removable]:
@@ -29,13 +35,14 @@ def _named(name: str) -> list[Removable]:
     exact: list[Removable] = [entry for entry in stored if entry.name == name]
     if name.startswith(HUB_MARK):
         address = parse(name)
-        inside = [
-            entry for entry in stored if entry.name == address.whole or entry.name.startswith(f"{address.whole}:")
-        ]
+        folder = settings.MODEL_STORE.path / HUB / address.owner / address.folder_name
+        files = tuple(sorted(path for path in folder.rglob("*") if path.is_file() or path.is_symlink()))
         if address.file is None:
-            exact = [*inside, *(left for left in unfinished() if left.name == address.whole)]
+            exact = [Entry(name, folder, files, folder)] if files else []
+            exact += [left for left in unfinished() if left.name == name]
         elif not exact:
-            held = {path.relative_to(entry.folder).as_posix(): entry for entry in inside for path in entry.files}
+            inside = [entry for entry in stored if entry.folder == folder]
+            held = {path.relative_to(folder).as_posix(): entry for entry in inside for path in entry.files}
             first = chosen_gguf(held, address)
             exact = [] if first is None else [held[first]]
     elif not is_name(name):
@@ -49,11 +56,6 @@ def _named(name: str) -> list[Removable]:
         hint = f"; did you mean {near[0]}" if near else f"; stored: {listing()}"
         raise ModelNotFound(f"no stored model {name[:200]!r}{hint}")
     return exact
-
-
-def _is_of(entry: Entry, repository: str) -> bool:
-    """Whether a model is one of a repository's, given by its address."""
-    return entry.name == repository or entry.name.startswith(f"{repository}:")
 
 
 def remove(models: Sequence[Removable]) -> int:
