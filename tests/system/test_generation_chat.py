@@ -14,7 +14,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from available import BACKENDS, opened
 from sporelm import LLM, Completion, Conversation, SamplingParams, pipeline
 from sporelm.engine import Scores, Step
-from sporelm.errors import ContextOverflow, RequestError
+from sporelm.errors import ContextOverflow, ModelFileError, RequestError
 
 # Messages stand between tokens of their own, as chat formats do it, so that no word crosses from one to the next.
 TEMPLATE = """{% for message in messages %}<s>{{ message['content'] }}</s>{% endfor %}<s>"""
@@ -273,3 +273,41 @@ def test_a_pipeline_fills_in_the_template(folder: Path) -> None:
         assert all(chat.startswith(response.text) for chat, response in zip(chats, texts, strict=True))
         with pytest.raises(RequestError, match="messages need the chat template"):
             pipe([[{"role": "user", "content": "Hi"}]], do_preprocess=False)
+
+
+def test_a_conversation_sleeps_in_a_file_and_goes_on_elsewhere(
+    llm: LLM, folder: Path, conversation: Conversation, tmp_path: Path
+) -> None:
+    for turn in TURNS[:3]:
+        last = say(conversation, turn)
+    held = len(last.prompt_token_ids) + len(last.token_ids) - 1
+    twin = conversation.fork()
+    path = tmp_path / "talk.session"
+    free = llm.engine.store.pool.num_free
+    assert conversation.sleep(path) == path.stat().st_size
+    assert llm.engine.store.pool.num_free >= free
+    with pytest.raises(RequestError, match="was closed"):
+        conversation.ask("More")
+    awake = say(twin, TURNS[3])
+    twin.close()
+    with LLM(folder, backend=llm.backend.name, threads=1, max_batch=2) as other:
+        woken = other.wake(path)
+        assert [message["content"] for message in woken.messages[::2]] == TURNS[:3]
+        after = say(woken, TURNS[3])
+        assert (after.cached_tokens, after.token_ids) == (held, awake.token_ids)
+        assert after.token_ids == fresh(other, woken).token_ids
+        woken.close()
+
+
+def test_a_file_that_holds_no_conversation_is_refused(llm: LLM, tmp_path: Path) -> None:
+    for number, notes in enumerate(
+        ({}, {"messages": [{"role": 1}], "told": []}, {"messages": [], "told": [[1, 2, 3]]})
+    ):
+        sequence = llm.engine.sequence()
+        path = tmp_path / str(number)
+        llm.engine.sleep(sequence, path, llm.opened.identity, notes)
+        llm.engine.drop(sequence)
+        count = len(llm.engine.store.sequences)
+        with pytest.raises(ModelFileError, match="holds no conversation"):
+            llm.wake(path)
+        assert len(llm.engine.store.sequences) == count

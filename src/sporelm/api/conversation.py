@@ -1,14 +1,15 @@
 """A conversation: messages, and the keys and values of what was said, so that a turn costs only its own tokens."""
 
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sporelm.api.answer import Answer
 from sporelm.api.completion import Piece
 from sporelm.api.params import SamplingParams, single
 from sporelm.engine import KvSequence
-from sporelm.errors import RequestError
+from sporelm.errors import ModelFileError, RequestError
 from sporelm.text import Detokenizer
 
 if TYPE_CHECKING:
@@ -84,6 +85,31 @@ class Conversation:
         while self._told and self._told[-1].messages > n:
             self._told.pop()
 
+    def sleep(self, path: str | Path) -> int:
+        """Write the conversation to a file, keys and values too, and close it; the file's bytes.
+
+        `LLM.wake` goes on where it stopped, without computing anything again. Raises RequestError while an answer is
+        being made, or if the file cannot be written; then the conversation is as it was.
+        """
+        self.check_idle()
+        notes = {"messages": self.messages, "told": [list(told) for told in self._told]}
+        written = self.llm.engine.sleep(self.sequence, Path(path), self.llm.opened.identity, notes)
+        self.close()
+        return written
+
+    @classmethod
+    def woken(cls, llm: "LLM", path: Path) -> "Conversation":
+        """What `sleep` wrote. Raises as `Engine.wake`."""
+        sequence, notes = llm.engine.wake(path, llm.opened.identity)
+        made = cls.__new__(cls)
+        made.llm, made._sequence = llm, sequence
+        try:
+            made.messages, made._told = messages_of(notes), told_of(notes)
+        except (KeyError, TypeError, ValueError):
+            llm.engine.drop(sequence)
+            raise ModelFileError(f"{path} holds no conversation: its notes are not what sleeping writes") from None
+        return made
+
     def close(self) -> None:
         """Forget the keys and values; the messages stay readable. Closing again does nothing."""
         if self._sequence is not None and self.llm.is_open:
@@ -127,3 +153,22 @@ class Conversation:
         if said != answer.text:  # cut at a stop string, or inside a character
             generated, said = [], ""
         self._told.append(Told(len(self.messages), rendered + said, ids + generated))
+
+
+def messages_of(notes: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The messages in a session's notes. Raises KeyError, TypeError or ValueError if they are none."""
+    messages = notes["messages"]
+    for message in messages:
+        if not isinstance(message["role"], str) or not isinstance(message["content"], str):
+            raise ValueError("a message has a role and a content, both text")
+    return [dict(message) for message in messages]
+
+
+def told_of(notes: Mapping[str, Any]) -> list[Told]:
+    """What was rendered so far, in a session's notes. Raises as `messages_of`."""
+    found = []
+    for messages, text, ids in notes["told"]:
+        if not isinstance(text, str) or not all(type(number) is int for number in (messages, *ids)):
+            raise ValueError("a rendered history is a count, a text and ids")
+        found.append(Told(messages, text, list(ids)))
+    return found

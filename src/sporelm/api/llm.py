@@ -158,6 +158,13 @@ class LLM:
         """A chat that keeps its history, and the keys and values of it."""
         return Conversation(self, system)
 
+    def wake(self, path: str | Path) -> Conversation:
+        """A conversation that `Conversation.sleep` wrote; nothing is computed again.
+
+        Raises ModelNotFound, ModelFileError for a damaged file, RequestError for one of another model.
+        """
+        return Conversation.woken(self, Path(path))
+
     def logits(self, ids: Sequence[int]) -> NDArray[np.float32]:
         """Scores of the next token at every position: float32 [len(ids), vocab], the caller's own.
 

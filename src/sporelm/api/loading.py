@@ -22,6 +22,7 @@ from sporelm.quant import format_of
 from sporelm.tensor.dtype import F16, F32, DType
 from sporelm.text import Tokenizer, load_tokenizer
 from sporelm.weights.config import ModelConfig
+from sporelm.weights.identity import identity_of
 from sporelm.weights.load import ModelSource, load_parameters, match_names, open_model
 from sporelm.weights.names import Param
 from sporelm.weights.resident import available_on, give_back_freed
@@ -78,6 +79,7 @@ class Opened:
     model_bytes: int
     load_s: float
     notes: tuple[str, ...]
+    identity: str  # what the model is known by
 
 
 def itself(backend: Backend) -> Backend:
@@ -127,6 +129,7 @@ def _load(
         weights = load_parameters(source, params, backend, progress, dequantize=options.dequantize, threads=threads)
         tokenizer = coming.result()
     tables = {name: backend.tensor(table) for name, table in model.tables(limits.max_context).items()}
+    identity = identity_of(source)
     load_s = perf_counter() - began
     loaded = LoadedModel(model, weights | tables)
     worker = Worker(loaded, backend, limits=limits, kv=KV_TYPES[kv], eager=options.eager)
@@ -138,7 +141,18 @@ def _load(
     give_back_freed()
     engine = Engine(worker, limits, Speculation(NgramDrafter()) if options.speculate else None)
     return Opened(
-        source.path, source.config, tokenizer, backend, worker, engine, threads, kv, nbytes, load_s, source.notes
+        source.path,
+        source.config,
+        tokenizer,
+        backend,
+        worker,
+        engine,
+        threads,
+        kv,
+        nbytes,
+        load_s,
+        source.notes,
+        identity,
     )
 
 

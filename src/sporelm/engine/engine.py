@@ -3,13 +3,16 @@
 import threading
 from collections.abc import Iterator, Sequence
 from itertools import count
+from pathlib import Path
 from time import perf_counter
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sporelm.engine.kv import KvSequence, PagePool, SequenceStore
+from sporelm.engine.kv.asleep import Asleep, read_asleep, write_asleep
+from sporelm.engine.kv.pages import pages_for
 from sporelm.engine.limits import Limits
 from sporelm.engine.request import Request
 from sporelm.engine.runner import Scores
@@ -24,6 +27,8 @@ class StepRunner(Protocol):
     """What computes steps: a worker, or a test's stand-in."""
 
     def run(self, step: Step) -> Scores: ...
+    def export_pages(self, pages: Sequence[int]) -> list[NDArray[Any]]: ...
+    def import_pages(self, pages: Sequence[int], layers: Sequence[NDArray[Any]]) -> None: ...
 
 
 class Engine:
@@ -113,6 +118,42 @@ class Engine:
             if sequence.busy:
                 raise RequestError("a request still uses this sequence: cancel it first")
             self.store.drop(sequence)
+
+    def sleep(self, sequence: KvSequence, path: Path, model: str, notes: dict[str, Any]) -> int:
+        """Write what a sequence holds to a file, beside `notes`; the file's bytes. The sequence stays as it is.
+
+        `model` is what the model is known by: only it can wake the file. Raises RequestError while a request uses the
+        sequence, or if the file cannot be written.
+        """
+        with self._turn:
+            if sequence.busy:
+                raise RequestError("a request still uses this sequence: wait for it, or cancel it first")
+            layers = self.runner.export_pages(sequence.pages[: pages_for(sequence.length)])
+            asleep = Asleep(list(sequence.tokens), layers, notes)
+        return write_asleep(path, asleep, model)
+
+    def wake(self, path: Path, model: str, salt: str = "") -> tuple[KvSequence, dict[str, Any]]:
+        """A sequence that holds what a file does, and the file's notes. Idle sequences may give way to it.
+
+        Raises ModelNotFound, ModelFileError, RequestError, and MemoryShortage if there are not the pages for it.
+        """
+        with self._turn:
+            like = self.runner.export_pages([])
+            asleep = read_asleep(path, model, like, self.limits.max_context, self.limits.vocab)
+            sequence = self.store.new(salt)
+            self.store.use(sequence)  # or it would give way to itself
+            try:
+                if not self.store.reserve(sequence, len(asleep.tokens), []):
+                    needed, free = pages_for(len(asleep.tokens)), self.store.obtainable()
+                    raise MemoryShortage(f"{path} needs {needed} pages, {free} can be had: finish some requests first")
+                self.runner.import_pages(sequence.pages, asleep.layers)
+                self.store.extend(sequence, asleep.tokens)
+            except BaseException:
+                self.store.drop(sequence)
+                raise
+            finally:
+                sequence.busy = False
+            return sequence, asleep.notes
 
     def logits(self, tokens: Sequence[int]) -> Iterator[NDArray[np.float32]]:
         """Scores at every position, chunk by chunk: float32 [chunk, vocab] views, valid until the next one.

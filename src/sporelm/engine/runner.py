@@ -152,3 +152,12 @@ class Runner:
         for source, target in copies:
             for cache in self.caches:
                 self.backend.import_pages(cache, [target], self.backend.export_pages(cache, [source]))
+
+    def export_pages(self, pages: Sequence[int]) -> list[NDArray[Any]]:
+        """What pages hold, of each layer: [pages, 2, kv_heads, PAGE, head_dim]."""
+        return [self.backend.export_pages(cache, pages) for cache in self.caches]
+
+    def import_pages(self, pages: Sequence[int], layers: Sequence[NDArray[Any]]) -> None:
+        """Put into pages what `export_pages` gave. Changes the caches."""
+        for cache, layer in zip(self.caches, layers, strict=True):
+            self.backend.import_pages(cache, pages, layer)

@@ -1,8 +1,10 @@
 """A worker: one rank's cut of every weight, its pages and its plan; it runs steps."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from numpy.typing import NDArray
 
 from sporelm.backends.backend import Backend, Progress
 from sporelm.engine.capacity import DEFAULT_CONTEXT, bytes_per_page, choose
@@ -67,6 +69,14 @@ class Worker:
     def run(self, step: Step) -> Scores:
         """Compute a step. Changes the caches; the scores are valid until the next step."""
         return self.runner.run(step)
+
+    def export_pages(self, pages: Sequence[int]) -> list[NDArray[Any]]:
+        """What pages hold, of each layer: [pages, 2, kv_heads, PAGE, head_dim]."""
+        return self.runner.export_pages(pages)
+
+    def import_pages(self, pages: Sequence[int], layers: Sequence[NDArray[Any]]) -> None:
+        """Put into pages what `export_pages` gave. Changes the caches."""
+        self.runner.import_pages(pages, layers)
 
     def close(self) -> None:
         """Free the programs and the caches; no step can run after that."""

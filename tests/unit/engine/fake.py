@@ -64,6 +64,16 @@ class FakeRunner:
         best = np.where(np.isnan(logits).any(axis=-1), -1, logits.argmax(axis=-1)).astype(np.int32)
         return Scores(best, logits)
 
+    def export_pages(self, pages: Sequence[int]) -> list[np.ndarray]:
+        """The ids in pages, as the keys of one layer of one head of dimension 1; values are their negatives."""
+        cells = self.cells.reshape(-1, PAGE)[list(pages)].astype(np.float32)
+        return [np.stack([cells, -cells], axis=1)[:, :, None, :, None]]
+
+    def import_pages(self, pages: Sequence[int], layers: Sequence[np.ndarray]) -> None:
+        (layer,) = layers
+        assert (layer[:, 0] == -layer[:, 1]).all()
+        self.cells.reshape(-1, PAGE)[list(pages)] = layer[:, 0, 0, :, 0]
+
 
 def limits(**changes: int) -> Limits:
     """Small limits."""

@@ -1,6 +1,7 @@
 """What a decode step costs beside the model: no memory that grows, and no arrays made anew."""
 
 import tracemalloc
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +27,12 @@ class Instant:
         arrays, _ = self.inputs.fill(step)
         self.filled.append(id(arrays))
         return Scores(self.best[: len(step.parts)], self.logits[: len(step.parts)])
+
+    def export_pages(self, pages: Sequence[int]) -> list[np.ndarray]:
+        raise NotImplementedError
+
+    def import_pages(self, pages: Sequence[int], layers: Sequence[np.ndarray]) -> None:
+        raise NotImplementedError
 
 
 @pytest.mark.parametrize("batch", [1, 4])

@@ -6,6 +6,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from sporelm.errors import ModelFileError
 from sporelm.quant import format_of
 from sporelm.weights.gguf.header import GgufTensorInfo, Header, read_header
@@ -59,16 +62,21 @@ class GgufFile(Closing):
 
         Raises ModelFileError if there is none of that name.
         """
+        blocks = self.raw(name)
+        info = self.tensors[name]
+        number_format = format_of(info.type_id)
+        if self.byte_orders[info.part] == "big":
+            blocks = number_format.swapped(blocks.reshape(-1, number_format.nbytes))
+        return StoredTensor(name, number_format, info.shape, blocks)
+
+    def raw(self, name: str) -> NDArray[np.uint8]:
+        """A tensor's bytes as they lie in the file, uint8 [nbytes], a view. Raises ModelFileError if there is none."""
         if self._data is None:
             raise ModelFileError(f"{self.path} was closed; open it again to read {shown(name)}")
         info = self.tensors.get(name)
         if info is None:
             raise no_such_tensor(self.path, name, self.tensors)
-        number_format = format_of(info.type_id)
-        blocks = byte_array(self._data[info.part], info.offset, info.nbytes)
-        if self.byte_orders[info.part] == "big":
-            blocks = number_format.swapped(blocks.reshape(-1, number_format.nbytes))
-        return StoredTensor(name, number_format, info.shape, blocks)
+        return byte_array(self._data[info.part], info.offset, info.nbytes)
 
     def close(self) -> None:
         """Let go of the files; each is unmapped when the last tensor or string array that looks at it is gone."""
