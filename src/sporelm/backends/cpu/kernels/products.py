@@ -41,13 +41,29 @@ def add_block(k: Builder, kind: BlockPanels, sums: Sums, blocks: list[Block], re
             offset = make_offset()
             for t in tokens:
                 sums[t][p].set(k.fma(offset, k.broadcast(k.vf, records[t], X_SCALED_SUM), sums[t][p].value))
-    for part in range(kind.parts):
-        dots = _part(k, kind, blocks, records, part)
-        for p in panels:
-            scale = blocks[p].scale(part)
-            for t in tokens:
-                scaled = dots[t][p].to_float() * k.broadcast(k.vf, records[t], X_SCALE)
-                sums[t][p].set(k.fma(scaled, scale, sums[t][p].value))
+    if kind.parts == 2:
+        _add_halves(k, kind, sums, blocks, records)
+        return
+    dots = _part(k, kind, blocks, records, 0)
+    for p in panels:
+        scale = blocks[p].scale(0)
+        for t in tokens:
+            scaled = dots[t][p].to_float() * k.broadcast(k.vf, records[t], X_SCALE)
+            sums[t][p].set(k.fma(scaled, scale, sums[t][p].value))
+
+
+def _add_halves(k: Builder, kind: BlockPanels, sums: Sums, blocks: list[Block], records: list[Val]) -> None:
+    """The same of blocks whose halves have scales of their own: both are summed, then multiplied by the token's."""
+    tokens, panels = range(len(sums)), range(len(blocks))
+    dots = _part(k, kind, blocks, records, 0)
+    scales = [block.scale(0) for block in blocks]
+    first = [[dots[t][p].to_float() * scales[p] for p in panels] for t in tokens]
+    dots = _part(k, kind, blocks, records, 1)
+    for p in panels:
+        scale = blocks[p].scale(1)
+        for t in tokens:
+            both = k.fma(dots[t][p].to_float(), scale, first[t][p])
+            sums[t][p].set(k.fma(both, k.broadcast(k.vf, records[t], X_SCALE), sums[t][p].value))
 
 
 def _part(k: Builder, kind: BlockPanels, blocks: list[Block], records: list[Val], part: int) -> Totals:
