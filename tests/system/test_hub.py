@@ -1,5 +1,7 @@
 """Models of the hub: what an address means, and fetching from a hub on this machine, faults included."""
 
+import errno
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -56,8 +58,6 @@ def fake(folder: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(transfer, "PAUSE_S", 0.0)
     with serving(FakeHub(files)) as served:
         monkeypatch.setattr(constants, "ENDPOINT", served.address)
-        template = served.address + "/{repo_id}/resolve/{revision}/{filename}"
-        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
         yield served
 
 
@@ -278,6 +278,24 @@ def test_no_room(folder: Path, fake: FakeHub, monkeypatch: pytest.MonkeyPatch) -
     assert store.pull("hf:owner/one").is_file()
 
 
+@pytest.mark.parametrize(("number", "is_kept"), [(errno.ENOSPC, False), (errno.EIO, True)], ids=["full", "broken"])
+def test_a_full_disk_is_left_free(tmp_path: Path, number: int, is_kept: bool) -> None:
+    class Disk:
+        def write(self, data: memoryview) -> int:
+            if len(data) < 8:
+                raise OSError(number, "no")
+            return 4
+
+        def close(self) -> None:
+            """Closed."""
+
+    part = tmp_path / "x.part"
+    part.write_bytes(b"12345678")
+    with pytest.raises(OSError, match="no"):
+        transfer.write(Disk(), part, b"12345678")
+    assert part.exists() == is_kept
+
+
 def test_one_process_at_a_time(folder: Path, fake: FakeHub) -> None:
     scratch = folder / "hf" / "owner" / ".pull-one"
     scratch.mkdir(parents=True)
@@ -306,17 +324,26 @@ def test_offline_is_one_line(folder: Path, spore: Spore) -> None:
     assert "HF_HUB_OFFLINE is set" in one_line(done.stderr)
 
 
-def test_a_killed_pull_goes_on(folder: Path, fake: FakeHub, spore: Spore) -> None:
+@pytest.mark.parametrize("how", ["killed", "interrupted"])
+def test_a_pull_that_is_ended_goes_on(folder: Path, fake: FakeHub, spore: Spore, how: str) -> None:
+    if how == "interrupted" and sys.platform == "win32":
+        pytest.skip("Ctrl-C cannot be sent to one process here")
     fake.cut["only.gguf"] = [700_000]
     variables = {"HF_ENDPOINT": fake.address, "SPORE_MODEL_STORE": str(folder)}
     slow = "import sporelm.weights.store.transfer as t; t.PAUSE_S = 10; "
     words = command("pull", "hf:owner/one")
     words[2] = slow + words[2]
-    with subprocess.Popen(words, env=environment(**variables), stderr=subprocess.DEVNULL) as process:
+    with subprocess.Popen(words, env=environment(**variables), stderr=subprocess.PIPE, text=True) as process:
         while not any(store.unfinished()) or store.unfinished()[0].nbytes < 700_000:
             assert process.poll() is None
-        process.kill()
+        process.send_signal(signal.SIGINT) if how == "interrupted" else process.kill()
+        _, errors = process.communicate(timeout=60)
+    if how == "interrupted":
+        assert process.returncode == 130
+        assert one_line(errors) == "spore: fetching the model (2 MB)"
+    assert store.find("hf:owner/one") is None
     done = spore("pull", "hf:owner/one", **variables)
     assert done.returncode == 0, done.stderr
     assert Path(done.stdout.strip()).read_bytes() == CONTENT
     assert set(fake.ranges_asked()) == {"bytes=700000-"}
+    assert left(folder) == ["hf/owner/one/only.gguf"]

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from errno import EACCES, EAGAIN, EDEADLK
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from sporelm.errors import ModelNotFound
 from sporelm.weights.store.address import Address, chosen_gguf, models_alone, parse, wanted_files
@@ -138,7 +139,8 @@ class Api:
         return found
 
     def url(self, name: str, commit: str) -> str:
-        return str(self.hub.hf_hub_url(self.address.repository, name, revision=commit, endpoint=self.endpoint))
+        """Where a file is; the commit keeps files of one listing together."""
+        return f"{self.endpoint}/{self.address.repository}/resolve/{quote(commit, safe='')}/{quote(name)}"
 
     def listing(self) -> tuple[str, dict[str, tuple[int, str | None, str | None]]]:
         """The commit, and the files: name -> size in bytes, sha256, git's sha1. Raises ModelNotFound."""
