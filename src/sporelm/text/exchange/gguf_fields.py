@@ -15,7 +15,7 @@ from sporelm.text.exchange.gguf_kinds import Fields, Vocabulary, read_vocabulary
 from sporelm.text.hf_folder import Folder
 from sporelm.text.load import load_tokenizer
 from sporelm.text.special_tokens import TURN_ENDS
-from sporelm.text.token_types import CONTROL
+from sporelm.text.token_types import BYTE, CONTROL
 from sporelm.text.tokenizer import Tokenizer
 
 # Names of special tokens, and what GGUF calls them (the third is spelled so).
@@ -57,6 +57,8 @@ def fields_of_folder(path: Path, vocab: int | None = None, pre: str | None = Non
     found = read_vocabulary(path, folder, vocab, pre)
     fields = found.fields | _special(found, wanted, folder) | _framing(found, wanted, str(path))
     notes = list(found.notes)
+    if found.kind == "llama" and BYTE not in found.types:
+        notes.append("no tokens stand for bytes: llama.cpp gives up on characters that are no token")
     fields |= _templates(wanted.chat_templates, notes)
     notes += _more_ends(found, wanted, fields)
     label = f"{path}, as GGUF"

@@ -1,0 +1,201 @@
+"""`spore gguf from-hf | to-hf` as a user runs them; and llama.cpp as the reader, where it is there."""
+
+import contextlib
+import importlib.util
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gguf_models import contents
+from hf_folders import write_model
+from sporelm.cli.main import main
+from sporelm.quant import BF16
+from sporelm.text import load_tokenizer
+from sporelm.weights.safetensors import open_safetensors
+from system.processes import command, environment, one_line
+from tiny_models import TINY
+
+
+def spore(*words: object, **options: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command("gguf", *words), capture_output=True, text=True, env=environment(), timeout=120, check=False, **options
+    )
+
+
+def failure(*words: object) -> str:
+    """The line that a command ends with, without the cost of a process."""
+    with contextlib.redirect_stderr(io.StringIO()) as found:
+        assert main(["gguf", *map(str, words)]) == 1
+    return one_line(found.getvalue())
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write_model(tmp_path / "model", TINY[0], BF16)
+
+
+def test_there_and_back(folder: Path, tmp_path: Path) -> None:
+    linked = tmp_path / "linked"
+    linked.mkdir()
+    for path in folder.iterdir():  # as folders in the cache of the hub are
+        (linked / path.name).symlink_to(path)
+    done = spore("from-hf", linked, "--json", "--threads", "1")
+    assert (done.returncode, done.stderr) == (0, "")
+    told = json.loads(done.stdout)
+    assert told["notes"] == []
+    file = tmp_path / "linked-BF16.gguf"
+    assert told["files"][0]["path"] == str(file)
+    assert told["files"][0]["bytes"] == file.stat().st_size
+    done = spore("to-hf", file, "--shard-size", "20K", "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    back = tmp_path / "linked-BF16-hf"
+    assert {Path(entry["path"]) for entry in json.loads(done.stdout)["files"]} == set(back.iterdir())
+    with open_safetensors(folder) as wanted, open_safetensors(back) as found:
+        assert set(found.names) == set(wanted.names)
+        for name in wanted.names:
+            assert np.array_equal(found.tensor(name).blocks, wanted.tensor(name).blocks)
+    done = spore("from-hf", back, "-o", tmp_path / "again.gguf")
+    assert done.returncode == 0
+    assert contents(tmp_path / "again.gguf") == contents(file)
+
+
+def test_vocabularies_alone(folder: Path, tmp_path: Path) -> None:
+    assert spore("from-hf", folder, "--vocab-only").returncode == 0
+    file = tmp_path / "model-vocab.gguf"
+    assert contents(file) == {}
+    done = spore("to-hf", file, "-o", tmp_path / "made")
+    assert done.returncode == 0, done.stderr
+    assert sorted(path.name for path in (tmp_path / "made").iterdir()) == [
+        "special_tokens_map.json", "tokenizer.json", "tokenizer_config.json",
+    ]  # fmt: skip
+    assert load_tokenizer(tmp_path / "made").encode("abc") == load_tokenizer(folder).encode("abc")
+
+
+def test_notes_are_told(tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "model", next(tiny for tiny in TINY if tiny.name == "mistral-window-5"))
+    done = spore("from-hf", folder, "--dry-run")
+    assert done.returncode == 0
+    assert one_line(done.stderr).startswith("spore: note: llama.cpp leaves the sliding window aside")
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["from-hf", "{no}"], "no model at"),
+        (["from-hf", "{m}/config.json"], "is no folder"),
+        (["from-hf", "{m}/*.json"], "stands for 3 models"),
+        (["from-hf", "{m}", "--threads", "0"], "--threads 0"),
+        (["from-hf", "{m}", "-o", "{no}/x.gguf"], "there is no folder"),
+        (["from-hf", "{m}", "--pre", "x"], "tokenizer.ggml.pre 'x' is not supported"),
+        (["to-hf", "{m}"], "is a folder; give a .gguf file"),
+        (["to-hf", "{m}/config.json"], "is not a GGUF file"),
+        (["to-hf", "{m}/model.safetensors", "--shard-size", "5X"], "size '5X' must be"),
+    ],
+)
+def test_wrong_calls_end_with_one_line(folder: Path, tmp_path: Path, words: list[str], reason: str) -> None:
+    before = sorted(tmp_path.rglob("*"))
+    assert reason in failure(*(word.format(m=folder, no=tmp_path / "no") for word in words))
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_nothing_is_overwritten(folder: Path, tmp_path: Path) -> None:
+    assert main(["gguf", "from-hf", str(folder), "-o", str(tmp_path / "m.gguf")]) == 0
+    assert "is there already; --force" in failure("from-hf", folder, "-o", tmp_path / "m.gguf")
+    assert "is there already; --force" in failure("to-hf", tmp_path / "m.gguf", "-o", folder)
+    assert main(["gguf", "to-hf", str(tmp_path / "m.gguf"), "-o", str(folder), "--force"]) == 0
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a limit on the size of files")
+@pytest.mark.parametrize("tool", ["from-hf", "to-hf"])
+def test_a_file_that_may_not_grow(folder: Path, tmp_path: Path, tool: str) -> None:
+    import resource
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+
+    source, place = folder, tmp_path / "out.gguf"
+    if tool == "to-hf":
+        assert main(["gguf", "from-hf", str(folder), "-o", str(tmp_path / "m.gguf")]) == 0
+        source, place = tmp_path / "m.gguf", tmp_path / "out"
+    before = sorted(tmp_path.rglob("*"))
+    done = spore(tool, source, "-o", place, preexec_fn=limit)
+    assert done.returncode == 1
+    assert "cannot be written" in one_line(done.stderr)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows ends processes without a word")
+def test_an_end_in_the_middle_leaves_no_folder(tmp_path: Path) -> None:
+    from tiny_models import Tiny
+
+    wide = TINY[0].config | {"hidden_size": 768, "intermediate_size": 4096, "num_hidden_layers": 2}
+    folder = write_model(tmp_path / "model", Tiny("wide", wide, 1), BF16)
+    assert main(["gguf", "from-hf", str(folder), "-o", str(tmp_path / "m.gguf")]) == 0
+    place = tmp_path / "out"
+    words = command("gguf", "to-hf", tmp_path / "m.gguf", "--dtype", "f32", "--shard-size", "10M", "-o", place)
+    process = subprocess.Popen(words, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    until = time.monotonic() + 60
+    while not (place.is_dir() and list(place.iterdir())):
+        assert process.poll() is None, "it ended before it was stopped"
+        assert time.monotonic() < until
+        time.sleep(0.002)
+    os.kill(process.pid, signal.SIGTERM)
+    assert process.wait(60) == 130
+    assert not place.exists()
+
+
+@pytest.fixture(scope="session")
+def peer() -> Path:
+    """The folder in which bench/peer.sh has built llama.cpp, as SPORE_PEER names it."""
+    place = os.environ.get("SPORE_PEER")
+    if not place:
+        pytest.skip("SPORE_PEER names no folder with llama.cpp's programs and libraries: bench/peer.sh builds one")
+    return Path(place)
+
+
+@pytest.mark.parametrize("type_name", ["auto", "q8_0"])
+def test_llama_cpp_goes_on_with_the_same_words(story: Path, peer: Path, tmp_path: Path, type_name: str) -> None:
+    file = tmp_path / "story.gguf"
+    assert main(["gguf", "from-hf", str(story), "-o", str(file), "--type", type_name]) == 0
+    prompt = "Once upon a time"
+    if not (peer / "llama-simple").is_file():
+        pytest.skip(f"{peer} has no llama-simple")
+    theirs = subprocess.run(
+        [peer / "llama-simple", "-m", file, "-n", "32", prompt], capture_output=True, text=True, timeout=120,
+        env=os.environ | {"LD_LIBRARY_PATH": str(peer)}, check=True,
+    )  # fmt: skip
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        words = ["run", str(file), "-p", prompt, "-n", "32", "--temp", "0", "--json"]
+        assert main(words) == 0
+    ours = json.loads(printed.getvalue())["text"]
+    assert theirs.stdout.rstrip().endswith((prompt + ours).rstrip())
+
+
+def test_llama_cpp_cuts_texts_alike(story: Path, peer: Path, root: Path, tmp_path: Path) -> None:
+    spec = importlib.util.spec_from_file_location("peer_vocab", root / "bench" / "peer_vocab.py")
+    assert spec
+    assert spec.loader
+    peer_vocab = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(peer_vocab)
+    library = peer_vocab.load_library(peer)
+    for number, source in enumerate([story, write_model(tmp_path / "model", TINY[0])]):
+        file = tmp_path / f"{number}.gguf"
+        assert main(["gguf", "from-hf", str(source), "-o", str(file), "--vocab-only"]) == 0
+        ours = load_tokenizer(file)
+        with peer_vocab.PeerVocab(library, file) as theirs:
+            # llama.cpp ends the process at a character that neither a token nor bytes can write.
+            for text in (
+                ("Once upon a time, there was Tom.", "  two  spaces", "\n\na") if number == 0 else ("abc", "Hi!")
+            ):
+                ids = ours.encode(text, add_special_tokens=False, parse_special=False)
+                assert theirs.encode(text) == ids, text
