@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sporelm.api import LLM, Completion, Conversation, Piece, SamplingParams
+    from sporelm.api import LLM, AsyncLLM, Completion, Conversation, Piece, SamplingParams
     from sporelm.api.pipeline import pipeline
     from sporelm.errors import SporeError
 
@@ -15,6 +15,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "LLM": "sporelm.api",
+    "AsyncLLM": "sporelm.api",
     "SamplingParams": "sporelm.api",
     "Completion": "sporelm.api",
     "Conversation": "sporelm.api",
@@ -23,7 +24,17 @@ _HOMES = {
     "SporeError": "sporelm.errors",
 }
 
-__all__ = ["LLM", "Completion", "Conversation", "Piece", "SamplingParams", "SporeError", "__version__", "pipeline"]
+__all__ = [
+    "LLM",
+    "AsyncLLM",
+    "Completion",
+    "Conversation",
+    "Piece",
+    "SamplingParams",
+    "SporeError",
+    "__version__",
+    "pipeline",
+]
 
 
 def __getattr__(name: str) -> Any:

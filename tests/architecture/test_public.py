@@ -12,7 +12,10 @@ from architecture.sources import PACKAGE, ROOT, python_files, relative, tree_of
 from sporelm import errors
 from sporelm.cli import main
 
-PUBLIC = ["Completion", "Conversation", "LLM", "Piece", "SamplingParams", "SporeError", "__version__", "pipeline"]
+PUBLIC = [
+    *("AsyncLLM", "Completion", "Conversation", "LLM", "Piece", "SamplingParams", "SporeError"),
+    *("__version__", "pipeline"),
+]
 
 ENGINE = {"--backend", "--device", "--threads", "--eager", "--max-context", "--kv", "--speculate"}
 SAMPLING = {

@@ -1,5 +1,6 @@
 """A path in, text out: models that answer, what is asked of them and what comes back."""
 
+from sporelm.api.async_llm import AsyncLLM
 from sporelm.api.completion import Completion, Piece, Timings
 from sporelm.api.conversation import Conversation
 from sporelm.api.llm import LLM
@@ -9,6 +10,7 @@ from sporelm.api.pipeline import Pipeline, Response, pipeline
 
 __all__ = [
     "LLM",
+    "AsyncLLM",
     "Completion",
     "Conversation",
     "Piece",

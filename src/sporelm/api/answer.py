@@ -1,12 +1,19 @@
 """One request seen from outside: its tokens as text, cut at stop strings."""
 
 from collections.abc import Sequence
+from typing import Protocol
 
 from sporelm.api.completion import Completion, Piece, Timings
 from sporelm.api.params import SamplingParams
-from sporelm.engine import Engine, FinishReason, KvSequence, Request
+from sporelm.engine import FinishReason, KvSequence, Request
 from sporelm.engine.sampling.params import MOST_SEED
 from sporelm.text import Detokenizer, StopMatcher, Tokenizer
+
+
+class Canceller(Protocol):
+    """Where requests can be cancelled."""
+
+    def cancel(self, request: Request) -> None: ...
 
 
 class Answer:
@@ -52,12 +59,15 @@ class Answer:
         """All text so far that is certain not to belong to a stop string."""
         return "".join(self.texts)
 
-    def take(self, engine: Engine) -> Piece | None:
-        """What is new, or None if nothing is. Cancels the request when a stop string has come."""
+    def take(self, engine: Canceller) -> Piece | None:
+        """What is new, or None if nothing is. Cancels the request when a stop string has come.
+
+        The engine may run in another thread: it adds the last token before it says that a request has ended.
+        """
         request = self.request
-        begin = len(self.token_ids)
+        begin, ended = len(self.token_ids), request.finish_reason
         new = request.known[request.num_prompt + begin :]
-        if self.finish_reason or (not new and request.finish_reason is None):
+        if self.finish_reason or (not new and ended is None):
             return None
         parts = []
         for token in new:
@@ -70,8 +80,8 @@ class Answer:
                 self.finish_reason = "stop"
                 engine.cancel(request)
                 break
-        if self.finish_reason is None and request.finish_reason is not None:
-            self.finish_reason = request.finish_reason
+        if self.finish_reason is None and ended is not None:
+            self.finish_reason = ended
             parts.append(self.rest())
         text = "".join(parts)
         self.texts.append(text)
@@ -82,7 +92,7 @@ class Answer:
         text, stopped = self.matcher.push(self.detokenizer.flush())
         return text if stopped is not None else text + self.matcher.flush()
 
-    def end(self, engine: Engine) -> None:
+    def end(self, engine: Canceller) -> None:
         """Cancel what still runs and take in what has come."""
         engine.cancel(self.request)
         self.take(engine)

@@ -126,9 +126,9 @@ class LLM:
         chosen = list(params) if isinstance(params, Sequence) else [params or SamplingParams()] * len(texts)
         if len(chosen) != len(texts):
             raise RequestError(f"{len(chosen)} sampling parameters for {len(texts)} prompts: give one, or one for each")
-        groups = [self._several(self.prompt_ids(text), each) for text, each in zip(texts, chosen, strict=True)]
+        groups = [self.several_answers(self.prompt_ids(text), each) for text, each in zip(texts, chosen, strict=True)]
         self.run([answer for group in groups for answer in group])
-        return [self._best(group) for group in groups]
+        return [self.best_of(group) for group in groups]
 
     def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Generator[Piece, None, None]:
         """Continue one prompt piece by piece; closing the iterator cancels, even while the prompt is computed.
@@ -239,13 +239,13 @@ class LLM:
         self.engine.scheduler.check(answer.request)
         return answer
 
-    def _several(self, ids: list[int], params: SamplingParams) -> list[Answer]:
+    def several_answers(self, ids: list[int], params: SamplingParams) -> list[Answer]:
         """The answers that are made of one prompt."""
         first = self.answer(ids, params)
         others = range(1, params.made)
         return [first, *(Answer(ids, params, self.tokenizer, first=first, number=number) for number in others)]
 
-    def _best(self, answers: list[Answer]) -> Completion:
+    def best_of(self, answers: list[Answer]) -> Completion:
         """Of the answers to one prompt those that are wanted, as one completion."""
         params = answers[0].params
         if params.made > params.n:

@@ -150,8 +150,8 @@ class Scheduler:
         for number, token in enumerate(tokens):
             if number:
                 self.store.extend(sequence, tokens[number - 1 : number])
-            request.commit(token, self.limits.max_context)
             request.scores += scores[number : number + 1]
+            request.commit(token, self.limits.max_context)
             advances.append(Advance(request, token, request.finish_reason))
             if request.finish_reason:
                 self.end(request, request.finish_reason)

@@ -1,0 +1,137 @@
+"""AsyncLLM: many answers at once, from one event loop."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from sporelm.api.answer import Answer
+from sporelm.api.completion import Completion, Piece
+from sporelm.api.llm import LLM, Message, Prompt
+from sporelm.api.params import SamplingParams, single
+from sporelm.api.pump import Pump
+from sporelm.engine import Request
+
+T = TypeVar("T")
+
+
+class AsyncLLM:
+    """An `LLM` whose steps run in a thread of their own; its methods never hold up the event loop.
+
+    Requests that are made while others run join them in the next step.
+    """
+
+    def __init__(self, model: str | Path | None = None, **options: Any) -> None:
+        """Load a model; the options are those of `LLM`. Raises SporeError."""
+        self.llm = LLM(model, **options)
+        self.pump = Pump(self.llm.engine)
+
+    @property
+    def healthy(self) -> bool:
+        """Whether requests are taken."""
+        return self.pump.failure is None and self.llm.is_open
+
+    def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> AsyncGenerator[Piece, None]:
+        """Continue one prompt piece by piece; closing the iterator, or cancelling the task, cancels the request.
+
+        Raises RequestError, ContextOverflow at once; QueueFull with the first piece.
+        """
+        return self._pieces(self.llm.answer(self.llm.prompt_ids(prompt), single(params)))
+
+    def chat_stream(
+        self, messages: Sequence[Message], params: SamplingParams | None = None
+    ) -> AsyncGenerator[Piece, None]:
+        """The answer to messages {"role", "content"}, piece by piece. What others said before is found again."""
+        ids = self.llm.chat_ids(self.llm.render(messages))
+        return self._pieces(self.llm.answer(ids, single(params), continues=False))
+
+    async def generate(self, prompt: Prompt, params: SamplingParams | None = None) -> Completion:
+        """Continue one prompt; with n > 1 the completion has alternatives. Raises as `stream`."""
+        group = self.llm.several_answers(self.llm.prompt_ids(prompt), params or SamplingParams())
+        tasks = [asyncio.ensure_future(_last(self._pieces(answer))) for answer in group]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+        return self.llm.best_of(group)
+
+    async def chat(self, messages: Sequence[Message], params: SamplingParams | None = None) -> Completion:
+        """The answer to messages. Raises as `stream`."""
+        return await _last(self.chat_stream(messages, params))
+
+    async def close(self) -> None:
+        """Cancel what runs, and free the model. Closing again does nothing."""
+        await asyncio.to_thread(self.pump.close)
+        self.llm.close()
+
+    async def __aenter__(self) -> "AsyncLLM":
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.close()
+
+    async def between_steps(self, what: Callable[[], T]) -> T:
+        """The result of a call that happens between two steps, in the engine's thread; it raises what that raises."""
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[T] = loop.create_future()
+
+        def run() -> None:
+            try:
+                result = what()
+            except BaseException as error:
+                _tell(loop, done, None, error)
+            else:
+                _tell(loop, done, result, None)
+
+        self.pump.ask(run)
+        return await done
+
+    async def _pieces(self, answer: Answer) -> AsyncGenerator[Piece, None]:
+        loop, news = asyncio.get_running_loop(), asyncio.Event()
+
+        def tell(request: Request) -> None:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(news.set)
+
+        await self.between_steps(lambda: self.pump.follow(answer.request, tell))
+        try:
+            while True:
+                await news.wait()
+                news.clear()
+                piece = answer.take(self.pump)
+                if piece is None:
+                    continue
+                if piece.finish_reason:
+                    if self.pump.failure is not None:
+                        raise self.pump.stopped() from self.pump.failure
+                    yield replace(piece, completion=answer.completion(self.llm.timings))
+                    return
+                yield piece
+        finally:
+            self.pump.cancel(answer.request)
+
+
+def _tell(loop: asyncio.AbstractEventLoop, done: "asyncio.Future[T]", result: Any, error: BaseException | None) -> None:
+    """Settle a future of another thread's loop, unless nobody waits for it any more."""
+
+    def settle() -> None:
+        if done.done():
+            return
+        if error is not None:
+            done.set_exception(error)
+        else:
+            done.set_result(result)
+
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(settle)
+
+
+async def _last(pieces: AsyncGenerator[Piece, None]) -> Completion:
+    """The completion at the end of a stream."""
+    async for piece in pieces:
+        if piece.completion is not None:
+            await pieces.aclose()
+            return piece.completion
+    raise AssertionError("a stream ends with its completion")

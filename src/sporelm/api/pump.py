@@ -1,0 +1,104 @@
+"""The thread that steps an engine for those who must not wait: event loops."""
+
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from sporelm.engine import Engine, Request
+from sporelm.errors import BackendError
+
+News = Callable[[Request], None]
+
+
+class Pump:
+    """Steps the engine while there are requests, in a thread of its own.
+
+    What is asked of it happens between two steps, so that nobody who asks waits for one. `news(request)` is called
+    from that thread when a request has new tokens or has ended. A step that fails ends every request, and the pump:
+    `failure` then says why.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.failure: BaseException | None = None
+        self._todo: deque[Callable[[], None]] = deque()
+        self._followed: dict[int, tuple[Request, News, int]] = {}  # by id, with the tokens that were told of
+        self._awake = threading.Condition()
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        self._thread.start()
+
+    def ask(self, what: Callable[[], None]) -> None:
+        """Have something done between two steps. Returns at once. Raises BackendError if the pump has stopped."""
+        with self._awake:
+            if self._closing or self.failure is not None:
+                raise self.stopped()
+            self._todo.append(what)
+            self._awake.notify()
+
+    def stopped(self) -> BackendError:
+        """Why nothing is taken any more."""
+        reason = f" failed: {self.failure}" if self.failure is not None else " was closed"
+        return BackendError(f"the engine{reason}; open the model again")
+
+    def follow(self, request: Request, news: News) -> None:
+        """Add a request to the engine and tell its news. Only between steps. Raises as `Engine.add`, and BackendError
+        if the pump has stopped."""
+        if self._closing or self.failure is not None:
+            raise self.stopped()
+        self.engine.add(request)
+        self._followed[request.id] = (request, news, request.num_generated)
+
+    def cancel(self, request: Request) -> None:
+        """End a request soon. Returns at once; does nothing if the pump has stopped."""
+        with self._awake:
+            if not self._closing and self.failure is None:
+                self._todo.append(lambda: self.engine.cancel(request))
+                self._awake.notify()
+
+    def close(self) -> None:
+        """Cancel what runs and end the thread; waits for the step that runs."""
+        with self._awake:
+            self._closing = True
+            self._awake.notify()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            while self._wait():
+                while self._todo:
+                    self._todo.popleft()()
+                if not self.engine.scheduler.idle:
+                    self.engine.step()
+                self._tell()
+        except BaseException as failure:  # whoever waits must hear of it, whatever it is
+            with self._awake:
+                self.failure = failure
+        self._end()
+
+    def _wait(self) -> bool:
+        """Sleep until there is something to do; False when the pump is to end."""
+        with self._awake:
+            while not self._closing and not self._todo and not self._followed:
+                self._awake.wait()
+            return not self._closing
+
+    def _tell(self) -> None:
+        for number, (request, news, told) in list(self._followed.items()):
+            if request.finish_reason is not None:
+                del self._followed[number]
+            elif request.num_generated == told:
+                continue
+            else:
+                self._followed[number] = (request, news, request.num_generated)
+            news(request)
+
+    def _end(self) -> None:
+        """Nothing more will come: end all requests, and say so."""
+        while self._todo:
+            self._todo.popleft()()  # those who asked hear that the pump has stopped
+        for request, news, _ in list(self._followed.values()):
+            self.engine.cancel(request)
+            news(request)
+        self._followed.clear()
