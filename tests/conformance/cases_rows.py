@@ -50,6 +50,11 @@ def selected(on: On, tokens: int, width: int) -> Any:
     return ops.select_rows(on.rows(tokens, width), on.ints(wanted))
 
 
+def columns_selected(on: On, tokens: int, width: int) -> Any:
+    wanted = on.random.integers(0, width, max(1, width - 1))
+    return ops.select_columns(on.rows(tokens, width), on.ints(wanted))
+
+
 def logits(on: On, rows: int, vocab: int, kind: str) -> np.ndarray:
     """Random scores: `plain`, with many `ties`, with `-inf` as masks leave them, or with `NaN`."""
     values = on.values(rows, vocab)
@@ -139,6 +144,7 @@ def plain_cases() -> Iterator[Case]:
             yield case("add", name, pairwise, "add", tokens, width, 1.0, exact=True)
             yield case("silu_mul", name, pairwise, "silu_mul", tokens, width, 1.0)
             yield case("select_rows", name, selected, tokens, width, exact=True)
+            yield case("select_columns", name, columns_selected, tokens, width, exact=True)
     for scale in (1e15, 1e-15, 1e-30, 0.0):
         yield case("rms_norm", f"values of {scale:g}", norm, 7, 33, scale)
     for scale in (10.0, 100.0, 1e4, 1e-30, 0.0):

@@ -82,12 +82,13 @@ def row_ops(on: On) -> dict[str, Callable[[np.ndarray], Any]]:
         "silu_mul": lambda x: ops.silu_mul(on.tensor(x), on.tensor(np.flip(x, 1))),
         **{f"embedding {form}": partial(embedded, on, form) for form in FORMAT_NAMES},
         "top_k": lambda x: ops.top_k(on.tensor(x), k=7)[0],
+        "select_columns": lambda x: ops.select_columns(on.tensor(x), on.ints(np.arange(x.shape[1])[::-1])),
         "select_rows": lambda x: ops.select_rows(on.tensor(other), on.ints(np.abs(x[:, 0] * 20) % MOST)),
     }
 
 
 EMBEDDINGS = [pytest.param(f"embedding {f}", marks=[pytest.mark.all] if f in ALIKE else []) for f in FORMAT_NAMES]
-OTHERS = ("rms_norm", "add_rms_norm", "silu_mul", "top_k", "select_rows", *EMBEDDINGS)
+OTHERS = ("rms_norm", "add_rms_norm", "silu_mul", "top_k", "select_columns", "select_rows", *EMBEDDINGS)
 
 
 @pytest.mark.parametrize("name", OTHERS)

@@ -96,6 +96,10 @@ FORMS = [
 ]
 
 
+# What model files are converted to.
+CONVERTED = [form for form in FORMATS.values() if form.can_quantize and form.name not in ("F32", "F64", "Q8_1", "Q8_K")]
+
+
 def width_of(form: type[QuantFormat]) -> int:
     """Columns of the matrices of a number format."""
     return WIDTH if WIDTH % form.values == 0 else SUPER_WIDTH
@@ -124,6 +128,7 @@ def cases() -> Iterator[Case]:
         yield Case("add", f"{tokens}", partial(elementwise, op=ops.add, tokens=tokens))
         yield Case("silu_mul", f"{tokens}", partial(elementwise, op=ops.silu_mul, tokens=tokens))
         yield Case("select_rows", f"{tokens}", partial(select_rows, tokens=tokens))
+        yield Case("select_columns", f"{tokens}", partial(select_columns, tokens=tokens))
         for activation in ROW_FORMATS:
             name = f"{activation} {tokens}"
             yield Case("quantize_rows", name, partial(quantize_rows, tokens=tokens, activation=activation))
@@ -131,6 +136,13 @@ def cases() -> Iterator[Case]:
             yield Case("linear", f"{form.name} {tokens}", partial(linear, form=form, tokens=tokens))
             yield Case("linear_group", f"{form.name} {tokens}", partial(group, form=form, tokens=tokens))
             yield Case("linear_silu_mul", f"{form.name} {tokens}", partial(gated, form=form, tokens=tokens))
+    for form in CONVERTED:
+        yield Case("quantize_blocks", form.name, partial(quantize_blocks, form=form))
+        if form.weighted:
+            name = f"{form.name} with importance"
+            yield Case("quantize_blocks", name, partial(quantize_blocks, form=form, weighted=True))
+        yield Case("dequantize_blocks", form.name, partial(dequantize_blocks, form=form))
+    yield Case("count_nonfinite", "", count_nonfinite)
     for form in FORMS:
         yield Case("embedding", form.name, partial(embedding, form=form))
     for style in ("half", "adjacent"):
@@ -174,6 +186,11 @@ def select_rows(backend: Backend, *, tokens: int) -> Any:
     return ops.select_rows(backend.tensor(values(tokens, WIDTH)), backend.tensor(wanted))
 
 
+def select_columns(backend: Backend, *, tokens: int) -> Any:
+    turned = np.arange(WIDTH - 1, -1, -1, dtype=np.int32)
+    return ops.select_columns(backend.tensor(values(tokens, WIDTH)), backend.tensor(turned))
+
+
 def quantize_rows(backend: Backend, *, tokens: int, activation: str) -> Any:
     """What products see of rounded rows: a matrix with equal numbers on its diagonal gives them back, scaled."""
     form = Q8_0 if activation == INT8_32.name else Q6_K
@@ -181,6 +198,23 @@ def quantize_rows(backend: Backend, *, tokens: int, activation: str) -> Any:
     blocks = quantize_tensor(form, np.eye(width, dtype=np.float32))
     diagonal = backend.pack(StoredTensor("diagonal", form, (width, width), blocks))
     return ops.linear(ops.quantize_rows(backend.tensor(values(tokens, width)), activation=activation), diagonal)
+
+
+def quantize_blocks(backend: Backend, *, form: type[QuantFormat], weighted: bool = False) -> Any:
+    width = width_of(form)
+    importance = [backend.tensor(values(width) ** 2)] if weighted else []
+    return ops.quantize_blocks(backend.tensor(values(7, width)), *importance, format=form.name)
+
+
+def dequantize_blocks(backend: Backend, *, form: type[QuantFormat]) -> Any:
+    blocks = quantize_tensor(form, values(7, width_of(form)))
+    return ops.dequantize_blocks(backend.tensor(blocks.reshape(7, -1)), format=form.name)
+
+
+def count_nonfinite(backend: Backend) -> Any:
+    x = values(7, WIDTH)
+    x[2, 5], x[2, 90], x[6, 0] = np.nan, np.inf, -np.inf
+    return ops.count_nonfinite(backend.tensor(x))
 
 
 def gated(backend: Backend, *, form: type[QuantFormat], tokens: int) -> Any:

@@ -8,7 +8,7 @@ from sporelm.ops.linear import linear, linear_group, linear_silu_mul, quantize_r
 from sporelm.ops.norm import add_rms_norm, rms_norm
 from sporelm.ops.op import ALL, Op
 from sporelm.ops.rope import rope, rope_store
-from sporelm.ops.rows import argmax, embedding, select_rows, top_k
+from sporelm.ops.rows import argmax, embedding, select_columns, select_rows, top_k
 from sporelm.ops.spec import Spec, Symbol
 
 __all__ = [
@@ -34,6 +34,7 @@ __all__ = [
     "rms_norm",
     "rope",
     "rope_store",
+    "select_columns",
     "select_rows",
     "silu_mul",
     "store_kv",

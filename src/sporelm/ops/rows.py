@@ -1,4 +1,4 @@
-"""Picking rows, and picking tokens from rows of logits."""
+"""Picking rows and columns, and picking tokens from rows of logits."""
 
 from typing import Any
 
@@ -20,6 +20,14 @@ def _selected(x: Any, wanted: Any) -> Spec:
 
 def _rows_inside(x: Any, wanted: Any) -> None:
     within("rows", wanted.numpy(), 0, x.shape[0])
+
+
+def _columns_selected(x: Any, columns: Any) -> Spec:
+    return Spec((rows("x", x).shape[0], ints("columns", columns).shape[0]), F32)
+
+
+def _columns_inside(x: Any, columns: Any) -> None:
+    within("columns", columns.numpy(), 0, x.shape[1])
 
 
 def _one_each(logits: Any) -> Spec:
@@ -44,6 +52,12 @@ def embedding(ids, table):  # ids int32 [tokens], table [vocab, width] of any fo
 def select_rows(x, wanted):  # x [tokens, width], wanted int32 [outputs]
     """The rows whose results are wanted."""
     return x[wanted]
+
+
+@op(_columns_selected, indices=_columns_inside)
+def select_columns(x, columns):  # x [tokens, width], columns int32 [wanted]
+    """The columns in this order: what a weight whose columns were put in order multiplies."""
+    return x[:, columns]
 
 
 @op(_one_each)

@@ -182,6 +182,7 @@ def test_embedding_and_rows() -> None:
     assert_close(ops.embedding(ints(8, 0, 8), table).numpy(), held[[8, 0, 8]], "f32")
     x = random(4, 5)
     assert_close(ops.select_rows(tensor(x), ints(3, 3, 0)).numpy(), x[[3, 3, 0]], "exact")
+    assert_close(ops.select_columns(tensor(x), ints(4, 0, 0)).numpy(), x[:, [4, 0, 0]], "exact")
 
 
 def test_argmax_takes_the_lowest_id_and_marks_nan() -> None:

@@ -245,6 +245,16 @@ def _select_rows(low: Lowering, call: Call) -> None:
     low.emit(rows.select_rows(low.places.target), fields, cell_of(count), grain=low.row_grain(count))
 
 
+def _select_columns(low: Lowering, call: Call) -> None:
+    x, columns = call.args
+    out = call.results[0]
+    count, width = spec_of(x).shape[0], fixed(spec_of(columns).shape[0])
+    fields = {"x": low.at(x), "x_stride": stride_of(x), "columns": low.at(columns), "out": low.at(out)}
+    fields |= {"out_stride": stride_of(out), "width": width}
+    fields |= {"padded": low.vectors(width) * low.places.target.lanes}
+    low.emit(rows.select_columns(low.places.target), fields, cell_of(count), grain=low.row_grain(count))
+
+
 def _argmax(low: Lowering, call: Call) -> None:
     (logits,) = call.args
     count, vocab = spec_of(logits).shape
@@ -293,6 +303,7 @@ RULES: dict[str, Callable[[Lowering, Call], None]] = {
     "dequantize_blocks": conversions.dequantize_blocks,
     "quantize_blocks": conversions.quantize_blocks,
     "embedding": _embedding,
+    "select_columns": _select_columns,
     "select_rows": _select_rows,
     "argmax": _argmax,
     "top_k": _top_k,

@@ -66,6 +66,10 @@ def select_rows(x: Tensor, wanted: Tensor) -> Tensor:
     return x.index_select(0, wanted)
 
 
+def select_columns(x: Tensor, columns: Tensor) -> Tensor:
+    return x.index_select(1, columns)
+
+
 def argmax(logits: Tensor) -> Tensor:
     """The first of equals, as torch promises."""
     return logits.argmax(dim=-1).masked_fill(logits.isnan().any(dim=-1), -1).int()
@@ -164,7 +168,7 @@ def attention(
 FUNCTIONS = {
     function.__name__: function
     for function in (
-        *(add, silu_mul, rms_norm, add_rms_norm, embedding, select_rows, argmax, top_k, quantize_rows),
+        *(add, silu_mul, rms_norm, add_rms_norm, embedding, select_columns, select_rows, argmax, top_k, quantize_rows),
         *(linear, linear_group, linear_silu_mul, rope, store_kv, rope_store, attention),
     )
 }

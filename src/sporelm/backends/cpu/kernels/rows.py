@@ -1,4 +1,4 @@
-"""Picking rows, and picking tokens from rows of logits."""
+"""Picking rows and columns, and picking tokens from rows of logits."""
 
 from typing import Any
 
@@ -20,6 +20,20 @@ def select_rows(target: Any) -> Kernel:
                 k.store(k.load(k.vf, source, at), f.out, item * f.stride + at)
 
     return Kernel("select_rows", fields("x:p rows:p out:p stride:i vectors:i"), body)
+
+
+def select_columns(target: Any) -> Kernel:
+    """An item is one row."""
+
+    def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
+        with k.range(first, last) as item:
+            source, out = k.at(f.x, item * f.x_stride), k.at(f.out, item * f.out_stride)
+            with k.range(f.width) as column:
+                chosen = k.load(i32, f.columns, column * 4).sext(i64)
+                k.store(k.load(f32, source, chosen * 4), out, column * 4)
+            _pad(k, out, f.width, f.padded)
+
+    return Kernel("select_columns", fields("x:p x_stride:i columns:p out:p out_stride:i width:i padded:i"), body)
 
 
 def embedding(target: Any, kind: Panels) -> Kernel:
