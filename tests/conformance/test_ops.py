@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from close import assert_close
-from conformance import cases_attention, cases_linear, cases_rows
+from conformance import cases_attention, cases_blocks, cases_linear, cases_rows
 from conformance.case import ALIKE, FORMAT_NAMES, Arrays, Case, width_of
 from conformance.guarded import TARGETS
 from sporelm import ops
@@ -18,7 +18,8 @@ from sporelm.quant import FORMATS, dequantize_tensor
 from sporelm.tensor.dtype import F32
 from sporelm.weights.stored import StoredTensor
 
-CASES = list(itertools.chain(cases_rows.cases(), cases_linear.cases(), cases_attention.cases()))
+PARTS = (cases_rows, cases_linear, cases_attention, cases_blocks)
+CASES = list(itertools.chain.from_iterable(part.cases() for part in PARTS))
 
 
 def on_targets() -> list[Any]:

@@ -8,6 +8,7 @@ import pytest
 from sporelm import ops
 from sporelm.backends.cpu import CpuBackend
 from sporelm.backends.cpu.backend import FEW
+from sporelm.backends.cpu.conversions import BY_FORMAT
 from sporelm.backends.cpu.entries import Cell, Entry
 from sporelm.backends.cpu.formats import FORMATS as PANELS
 from sporelm.backends.cpu.jit import Builder, Compiler, Kernel, Val
@@ -22,7 +23,7 @@ from sporelm.errors import BackendError, OpError
 from sporelm.ops import Spec, Symbol, trace
 from sporelm.plan import Plan
 from sporelm.quant import FORMATS, quantize_tensor
-from sporelm.tensor.dtype import F16, F32, I32
+from sporelm.tensor.dtype import F16, F32, I32, U8
 from sporelm.weights.stored import StoredTensor
 
 random = np.random.default_rng(3)
@@ -185,7 +186,9 @@ def test_chained_kernels_are_those_that_plans_know_of(cpu: CpuBackend) -> None:
         return {"y": ops.linear(ops.rms_norm(total, norm, eps=1e-5), weight)}
 
     plan = Plan(trace(function, {"ids": Spec((Symbol("tokens", 64),), I32)}), cpu)
-    assert {call.op.name for call in plan.graph.calls} >= cpu.row_by_row - {"add"}
+    assert {call.op.name for call in plan.graph.calls} >= cpu.row_by_row - {"add"} - BY_FORMAT.keys() - {
+        "count_nonfinite"
+    }
     for regime in cpu.regimes:
         program = program_of(plan, regime)
         chained = [program.entries[at] for at, chain in enumerate(chains(program)) if chain]
@@ -193,6 +196,19 @@ def test_chained_kernels_are_those_that_plans_know_of(cpu: CpuBackend) -> None:
         assert all(entry.rowwise for entry in chained)
         names = [entry.kernel.name for entry in program.entries if entry.rowwise]
         assert all(any(name.startswith(known) for known in cpu.row_by_row) for name in names)
+    plan.close()
+
+
+def test_conversions_follow_each_other_without_a_barrier(cpu: CpuBackend) -> None:
+    """They take the same rows at a time, whatever the sizes of their blocks."""
+
+    def function(source: Any) -> dict[str, Any]:
+        values = ops.dequantize_blocks(source, format="Q8_0")
+        return {"broken": ops.count_nonfinite(values), "out": ops.quantize_blocks(values, format="Q4_K")}
+
+    plan = Plan(trace(function, {"source": Spec((Symbol("lines", 64), 34 * 16), U8)}), cpu)
+    program = program_of(plan, next(iter(cpu.regimes)))
+    assert [bool(chain) for chain in chains(program)] == [True, True, False]
     plan.close()
 
 
