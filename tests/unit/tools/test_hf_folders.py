@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import quantized_folders as made_by
 from available import opened
 from gguf_models import contents
 from hf_folders import stored, tokenizer_json, write_model, write_safetensors, write_tokenizer
@@ -336,3 +337,28 @@ def test_q8_0_rounds_as_the_format_does(tmp_path: Path) -> None:
     blocks = stored(original, Q8_0)
     wanted = dequantize_tensor(Q8_0, np.frombuffer(blocks, np.uint8).copy(), original.shape)
     assert np.array_equal(stored_values, wanted)
+
+
+SCHEMES = {
+    "gptq": (made_by.gptq(), {"quant_method": "gptq", "bits": 4, "group_size": 32, "desc_act": False, "sym": False}),
+    "awq": (made_by.awq(), {"quant_method": "awq", "bits": 4, "group_size": 32, "version": "gemm"}),
+    "fp8": (made_by.fp8(), {"quant_method": "fp8", "activation_scheme": "static"}),
+}
+
+
+@pytest.mark.parametrize("name", ["gptq", *(pytest.param(name, marks=pytest.mark.all) for name in ("awq", "fp8"))])
+def test_quantized_folders_are_written_as_their_values(tmp_path: Path, name: str) -> None:
+    scheme, settings = SCHEMES[name]
+    folder = tmp_path / "model"
+    values = made_by.write(folder, WIDE, scheme, settings)
+    write_tokenizer(folder, tokenizer_json(131))
+    found = from_hf(folder)
+    assert "written as F16" in found.notes[-1]
+    file = converted(folder, type_name="f32")
+    wanted = values["model.layers.1.mlp.down_proj.weight"]
+    with open_gguf(file) as model:
+        np.testing.assert_allclose(model.tensor("blk.1.ffn_down.weight").dequantize(), wanted, rtol=1e-6, atol=1e-7)
+    half = converted(folder.rename(tmp_path / "half"))
+    with open_gguf(half) as model:
+        tensor = model.tensor("blk.1.ffn_down.weight")
+        np.testing.assert_allclose(tensor.dequantize(), wanted, rtol=1e-3, atol=1e-5)
