@@ -53,12 +53,14 @@ def rounded(weight: np.ndarray, bits: int, group_of: np.ndarray, symmetric: bool
     return numbers, scales, zeros
 
 
-def gptq(bits: int = 4, group: int = 32, symmetric: bool = False, order: bool = False, version: int = 1) -> Scheme:
+def gptq(bits: int = 4, group: int = 32, symmetric: bool = False, order: str = "", version: int = 1) -> Scheme:
+    """`order`: "own", an order of columns for each weight, or "shared", one for all of a width."""
+
     def make(weight: np.ndarray, random: np.random.Generator) -> Made:
         out, width = weight.shape
         group_of = np.arange(width) // (group if group > 0 else width)
         if order:
-            group_of = group_of[random.permutation(width)]
+            group_of = group_of[(np.random.default_rng(width) if order == "shared" else random).permutation(width)]
         numbers, scales, zeros = rounded(weight, bits, group_of, symmetric)
         stored = (zeros - 1) % 2**bits if version == 1 else zeros
         made = {

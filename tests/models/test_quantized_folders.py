@@ -12,7 +12,9 @@ from safetensors.numpy import save_file
 import quantized_folders as made_by
 from close import assert_close, assert_near_in_nat
 from quantized_folders import Scheme, write
-from sporelm.weights.load import open_model
+from sporelm.backends.reference import ReferenceBackend
+from sporelm.models import build, input_specs, trace_model
+from sporelm.weights.load import load_parameters, open_model
 from stepping import Stepper
 from tiny_models import SUPER, WIDE, Tiny
 
@@ -25,7 +27,7 @@ INT8 = {
 }
 CASES: dict[str, tuple[Scheme, dict[str, Any], Tiny]] = {
     "gptq": (made_by.gptq(group=128), GPTQ, SUPER),
-    "gptq act-order": (made_by.gptq(order=True), GPTQ | {"group_size": 32, "desc_act": True}, WIDE),
+    "gptq act-order": (made_by.gptq(order="own"), GPTQ | {"group_size": 32, "desc_act": True}, WIDE),
     "awq": (made_by.awq(), {"quant_method": "awq", "bits": 4, "group_size": 32, "version": "gemm"}, WIDE),
     "fp8": (made_by.fp8((128, 128), suffix="_scale_inv"), FP8, SUPER),
     "w8a8": (made_by.int8(), INT8, WIDE),
@@ -58,6 +60,21 @@ def test_logits_are_those_of_the_values(case: str, backend: Any, tmp_path: Path,
     else:
         assert np.abs(found - expected).max() > 0
         assert_near_in_nat(found, expected, 0.01)
+
+
+def test_weights_of_one_order_share_the_rows_that_were_put_in_order(tmp_path: Path) -> None:
+    """As GPTQ's are, which orders columns by the activations that query, key and value have in common."""
+    settings = GPTQ | {"group_size": 32, "desc_act": True}
+    write(tmp_path / "quantized", WIDE, made_by.gptq(order="shared"), settings)
+    source, backend = open_model(tmp_path / "quantized"), ReferenceBackend()
+    model = build(source.config)
+    weights = load_parameters(source, model.params(), backend)
+    stepper = Stepper(model, weights, backend, context=128, eager=True)
+    specs = input_specs(tokens=16, sequences=1, rows=16, max_pages=2)
+    graph = trace_model(model, stepper.weights, stepper.caches, specs)
+    names = [call.op.name for call in graph.calls]
+    assert names.count("select_columns") == 4 * WIDE.config["num_hidden_layers"]
+    assert weights["layers.0.attn_q.order"] is weights["layers.0.attn_v.order"]
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from sporelm.tensor.tensor import Tensor
 from sporelm.weights.config import MOST_HEAD_DIM, MOST_WIDTH, ModelConfig, config_from_gguf, config_from_hf
 from sporelm.weights.gguf import GgufFile, open_gguf
 from sporelm.weights.json_object import read_object
-from sporelm.weights.names import GGUF, HF, Kind, Param, ignorable, listed, stored_name
+from sporelm.weights.names import GGUF, HF, ORDERED, Kind, Param, ignorable, listed, order_name, stored_name
 from sporelm.weights.progress import counted
 from sporelm.weights.quantized import QuantizedFolder, with_quantized
 from sporelm.weights.resident import available_bytes, drop_pages
@@ -84,6 +84,7 @@ def load_parameters(
     """The weights by our names, packed for the back-end by several threads at once.
 
     progress(stage="load", done bytes, total bytes of the file's tensors) is called from those threads, one at a time.
+    A weight whose columns are not in place is joined by their order, int32 [in], under `order_name` of its name.
     With `dequantize`, every tensor is loaded as its values in float32: the reference that quantization is judged by.
     Raises ModelFileError for a missing, surplus, misshapen or not finite tensor, MemoryShortage before anything loads.
     """
@@ -94,12 +95,18 @@ def load_parameters(
     workers = _affordable(source, params, names, backend, dequantize, most)
     total = sum(source.files.tensors[name].nbytes for name in names.values())
     report = counted(progress, "load", total)
+    orders: dict[str, np.ndarray] = {}
 
     def load(param: Param) -> Tensor:
         stored = source.files.tensor(names[param.name])
         check_finite(source, stored)
         wanted = _unpaired(source, param, stored)
-        packed = backend.pack(_as_f32(wanted) if dequantize else wanted)
+        if dequantize or (wanted.order is not None and not param.name.endswith(ORDERED)):
+            wanted = _as_f32(wanted)
+        if wanted.order is not None:
+            orders[order_name(param.name)] = wanted.order
+            wanted = replace(wanted, order=None)
+        packed = backend.pack(wanted)
         drop_pages(stored.blocks)
         report(stored.nbytes)
         return packed
@@ -108,7 +115,16 @@ def load_parameters(
         # Largest first: the last thread to finish then has little left to do.
         order = sorted(params, key=lambda param: -source.files.tensors[names[param.name]].nbytes)
         tensors = dict(zip((param.name for param in order), pool.map(load, order), strict=True))
-    return {param.name: tensors[param.name] for param in params}
+    return {param.name: tensors[param.name] for param in params} | _shared(orders, backend)
+
+
+def _shared(orders: Mapping[str, np.ndarray], backend: Backend) -> dict[str, Tensor]:
+    """Orders of columns as tensors; weights of one order share a tensor, so that they can share its product's rows."""
+    made: dict[bytes, Tensor] = {}
+    for order in orders.values():
+        if order.tobytes() not in made:
+            made[order.tobytes()] = backend.tensor(order)
+    return {name: made[orders[name].tobytes()] for name in sorted(orders)}
 
 
 def match_names(source: ModelSource, params: Sequence[Param]) -> dict[str, str]:
@@ -157,6 +173,8 @@ def _affordable(
         needed += backend.packed_bytes(F32 if dequantize else stored, param.shape)
         if stored is not F32 and (dequantize or stored is BF16):
             values.append(prod(param.shape) * 4)
+        elif isinstance(source.files, QuantizedFolder):
+            values.append(stored.tensor_nbytes(param.shape))  # blocks that are put together, not views of the file
     if (free := backend.free_bytes()) is not None:
         if needed > free:
             raise _shortage(source, needed, free)

@@ -77,6 +77,15 @@ IGNORED: Mapping[Kind, tuple[str, ...]] = {
 }
 
 
+# Weights of products, the only ones that may have their columns in another order: others are looked up by row.
+ORDERED = tuple(f"{part}.weight" for part in ("_q", "_k", "_v", "_o", "_gate", "_up", "_down", "output"))
+
+
+def order_name(weight: str) -> str:
+    """What the order of a weight's columns is called, where it has one: "x.weight" -> "x.order"."""
+    return f"{weight.removesuffix('.weight')}.order"
+
+
 def stored_name(name: str, kind: Kind, table: Iterable[Names] = COMMON) -> str:
     """What the file calls our weight `name`; the name itself where the table has none."""
     template, layer = templated(name)

@@ -18,6 +18,9 @@ class StoredTensor:
     blocks   uint8 [rows, bytes per row], a view of the file wherever the file allows it. A row is one position of the
              outermost axis; a tensor whose only axis is cut into blocks, and a scalar, is a single row.
 
+    order    where the columns of the blocks lie in the tensor, int32 [in]: column j of the blocks is column order[j];
+             None where they are in place. Only `dequantize` puts them back
+
     `blocks` may be given in any contiguous shape. Raises OpError if a row is not whole blocks, ModelFileError if the
     number of bytes is not what the shape needs.
     """
@@ -26,6 +29,7 @@ class StoredTensor:
     format: type[QuantFormat]
     shape: tuple[int, ...]
     blocks: NDArray[np.uint8] = field(repr=False)
+    order: NDArray[np.int32] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         needed = self.format.tensor_nbytes(self.shape)
@@ -56,14 +60,21 @@ class StoredTensor:
 
     def dequantize(self) -> NDArray[np.float32]:
         """All values: float32 of the logical shape."""
-        return dequantize_tensor(self.format, np.ascontiguousarray(self.blocks), self.shape)
+        values = dequantize_tensor(self.format, np.ascontiguousarray(self.blocks), self.shape)
+        if self.order is None:
+            return values
+        placed = np.empty_like(values)
+        placed[..., self.order] = values
+        return placed
 
     def rows(self, start: int, stop: int) -> "StoredTensor":
         """Rows start to stop - 1, still a view. Raises OpError outside the rows."""
         self._check_has_rows()
         if not 0 <= start <= stop <= self.row_count:
             raise OpError(f"tensor {self.name!r} has {self.row_count} rows; rows {start} to {stop} are not among them")
-        return StoredTensor(self.name, self.format, (stop - start, *self.shape[1:]), self.blocks[start:stop])
+        return StoredTensor(
+            self.name, self.format, (stop - start, *self.shape[1:]), self.blocks[start:stop], self.order
+        )
 
     def take_rows(self, index: ArrayLike) -> "StoredTensor":
         """The rows with these numbers, in this order, copied as blocks: nothing is dequantized, nothing rounded.
@@ -74,7 +85,7 @@ class StoredTensor:
         order = np.asarray(index, np.int64)
         if order.ndim != 1 or (order.size and not 0 <= int(order.min()) <= int(order.max()) < self.row_count):
             raise OpError(f"tensor {self.name!r} has {self.row_count} rows; the row numbers given leave them")
-        return StoredTensor(self.name, self.format, (len(order), *self.shape[1:]), self.blocks[order])
+        return StoredTensor(self.name, self.format, (len(order), *self.shape[1:]), self.blocks[order], self.order)
 
     def _check_has_rows(self) -> None:
         if not self.shape or (len(self.shape) == 1 and self.format.values > 1):

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sporelm import ops
-from sporelm.models.blocks.linear import Linear
+from sporelm.models.blocks.linear import Linear, products
 from sporelm.models.inputs import ROPE, StepInputs
 from sporelm.weights.config import ModelConfig
 from sporelm.weights.names import Columns, Param, Rows
@@ -37,7 +37,7 @@ class Attention:
         return [*self.q.params(), *self.k.params(), *self.v.params(), *self.o.params()]
 
     def __call__(self, x: Any, step: StepInputs, weights: Mapping[str, Any], cache: Any) -> Any:  # x [tokens, width]
-        q, k, v = self.q(x, weights), self.k(x, weights), self.v(x, weights)
+        q, k, v = products(x, weights, self.q, self.k, self.v)
         dim, table = self.memory.head_dim, weights[ROPE]
         q = ops.rope(q, step.positions, table, head_dim=dim, style="half")
         k = ops.rope(k, step.positions, table, head_dim=dim, style="half")

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sporelm import ops
-from sporelm.models.blocks.linear import Linear
+from sporelm.models.blocks.linear import Linear, products
 from sporelm.weights.config import ModelConfig
 from sporelm.weights.names import Columns, Param, Rows
 
@@ -22,4 +22,5 @@ class GatedMLP:
         return [*self.gate.params(), *self.up.params(), *self.down.params()]
 
     def __call__(self, x: Any, weights: Mapping[str, Any]) -> Any:  # x [tokens, width]
-        return self.down(ops.silu_mul(self.gate(x, weights), self.up(x, weights)), weights)
+        gate, up = products(x, weights, self.gate, self.up)
+        return self.down(ops.silu_mul(gate, up), weights)

@@ -1,10 +1,10 @@
-"""A product with a weight matrix, with or without a bias."""
+"""Products with weight matrices, with or without a bias."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from sporelm import ops
-from sporelm.weights.names import Columns, Param, Rows
+from sporelm.weights.names import Columns, Param, Rows, order_name
 
 
 class Linear:
@@ -23,6 +23,23 @@ class Linear:
         return [weight, Param(f"{self.name}.bias", (self.out,), self.split if isinstance(self.split, Rows) else None)]
 
     def __call__(self, x: Any, weights: Mapping[str, Any]) -> Any:  # x [tokens, width] -> [tokens, out]
+        (result,) = products(x, weights, self)
+        return result
+
+    def of_ordered(self, x: Any, weights: Mapping[str, Any]) -> Any:
+        """The product with x whose columns are in the weight's order already."""
         if self.bias:
             return ops.linear(x, weights[f"{self.name}.weight"], weights[f"{self.name}.bias"])
         return ops.linear(x, weights[f"{self.name}.weight"])
+
+
+def products(x: Any, weights: Mapping[str, Any], *linears: Linear) -> list[Any]:  # x [tokens, width]
+    """Each product of x. Weights that want its columns in one order (GPTQ's act-order) share those that were put so."""
+    ordered = {None: x}
+    results = []
+    for linear in linears:
+        order = weights.get(order_name(linear.name))
+        if order not in ordered:
+            ordered[order] = ops.select_columns(x, order)
+        results.append(linear.of_ordered(ordered[order], weights))
+    return results

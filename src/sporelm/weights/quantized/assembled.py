@@ -20,6 +20,7 @@ class Assembled:
     """One weight: its format and shape [..., out, in], and how its rows are made of the parts.
 
     note    what differs from the folder, "" if nothing does
+    order   the column of the weight that each column of the rows is, int32 [in]; None where they are in place
     """
 
     name: str
@@ -28,6 +29,7 @@ class Assembled:
     parts: tuple[str, ...]
     rows: Rows = field(repr=False)
     note: str = ""
+    order: NDArray[np.int32] | None = field(default=None, repr=False)
 
     @property
     def nbytes(self) -> int:

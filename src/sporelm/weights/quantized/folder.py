@@ -57,7 +57,7 @@ class QuantizedFolder(Closing):
         blocks = made.blocks()
         for part in made.parts:
             drop_pages(self.files.raw(part))
-        return StoredTensor(name, made.format, made.shape, blocks)
+        return StoredTensor(name, made.format, made.shape, blocks, made.order)
 
     def close(self) -> None:
         self.files.close()

@@ -27,6 +27,14 @@ def cut(group_of: NDArray[np.integer]) -> Columns:
     return Columns(1, group_of.astype(np.intp))
 
 
+def sorted_groups(group_of: NDArray[np.integer]) -> NDArray[np.int32] | None:
+    """An order of columns in which those of a group follow each other, int32 [in]; None if they can be cut as they are.
+
+    With act-order GPTQ quantizes columns from the most important on, and groups are made in that order.
+    """
+    return None if cut(group_of).size > 1 else np.argsort(group_of, kind="stable").astype(np.int32)
+
+
 def even_groups(width: int, size: int) -> NDArray[np.intp]:
     """The group of each of `width` columns where `size` after each other belong together; -1: all of them."""
     return np.arange(width) // (size if size > 0 else max(1, width))

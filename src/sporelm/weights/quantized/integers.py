@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from sporelm.quant import F32, Q4_0, QuantFormat, format_of
 from sporelm.quant.packing import join_nibbles, to_halves
 from sporelm.weights.quantized.assembled import Assembled
-from sporelm.weights.quantized.groups import WIDENED, Columns, cut
+from sporelm.weights.quantized.groups import WIDENED, Columns, cut, sorted_groups
 
 Bytes = NDArray[np.uint8]
 Factors = tuple[NDArray[np.float32], NDArray[np.int16]]
@@ -39,16 +39,20 @@ class Integers:
 
     def assembled(self) -> Assembled:
         """In the format that holds it exactly and takes least memory."""
-        columns = cut(self.group_of)
+        order = sorted_groups(self.group_of)
+        columns = cut(self.group_of if order is None else self.group_of[order])
+        if columns.size == 1:  # not even in order are they runs of whole blocks
+            order, columns = None, cut(self.group_of)
         scales, zeros = self.factors(0, self.shape[0])
         symmetric = bool((zeros == 1 << self.bits - 1).all())
         chosen, note = _choice(self.bits, columns.size, symmetric, _fits_half(scales))
 
         def rows(start: int, stop: int) -> Bytes:
             scales, zeros = self.factors(start, stop)
-            return _blocks(chosen, self.numbers(start, stop), scales, zeros, columns)
+            numbers = self.numbers(start, stop)
+            return _blocks(chosen, numbers if order is None else numbers[:, order], scales, zeros, columns)
 
-        return Assembled(self.name, chosen, self.shape, self.parts, rows, note)
+        return Assembled(self.name, chosen, self.shape, self.parts, rows, note, order)
 
 
 def unpack(words: NDArray[np.integer], bits: int) -> Bytes:
