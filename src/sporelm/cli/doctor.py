@@ -118,10 +118,7 @@ def model_store(folder: Path) -> dict[str, Any]:
     """The stored models and their sizes in bytes."""
     from sporelm.weights import store
 
-    sizes = {
-        name: sum(path.stat().st_size for path in (folder / name).rglob("*") if path.is_file())
-        for name in store.names()
-    }
+    sizes = {entry.name: entry.nbytes for entry in store.entries()}
     return {"path": str(folder), "models": sizes, "known": sorted(store.KNOWN)}
 
 
