@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from gguf_samples import values_of
-from sporelm.errors import ModelFileError
+from sporelm.errors import ModelFileError, RequestError
 from sporelm.quant import BF16
-from sporelm.tools.imatrix_file import Gathered, Imatrix, merge
+from sporelm.tools.imatrix_file import Gathered, Imatrix, merge, write_imatrix
 from sporelm.tools.verify import verify
 from sporelm.weights.gguf import GgufWriter
 from sporelm.weights.stored import StoredTensor
@@ -29,3 +29,11 @@ def test_sums_that_float32_cannot_hold_are_refused(value: float) -> None:
     entries = {"a.weight": Gathered(np.full((1, 4), value, np.float32), np.array([3], np.int64))}
     with pytest.raises(ModelFileError, match="are not finite"):
         merge([Imatrix(entries, is_legacy=True, path=Path("x.dat"))])
+
+
+@pytest.mark.parametrize(("count", "chunks"), [(1 << 52, 3), (7, 1 << 31)], ids=["calls", "chunks"])
+def test_counts_that_the_older_form_cannot_tell_are_refused(tmp_path: Path, count: int, chunks: int) -> None:
+    entries = {"a.weight": Gathered(np.ones((1, 4), np.float32), np.array([count], np.int64))}
+    with pytest.raises(RequestError, match=r"write \.gguf instead"):
+        write_imatrix(tmp_path / "x.dat", Imatrix(entries, ("text",), chunks, 8))
+    assert list(tmp_path.iterdir()) == []

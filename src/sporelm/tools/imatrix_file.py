@@ -25,6 +25,7 @@ SUMS, COUNTS = ".in_sum2", ".counts"
 DATASETS, CHUNK_COUNT, CHUNK_SIZE = "imatrix.datasets", "imatrix.chunk_count", "imatrix.chunk_size"
 USUAL_CHUNK = 512  # tokens; the older form does not say it
 LONGEST_NAME = 1024
+MOST_CALLS = (1 << 31) - 1
 LARGEST_COUNT = float(1 << 53)
 _INT = Struct("<i")
 
@@ -265,14 +266,25 @@ def in_name_order(imatrix: Imatrix) -> list[tuple[str, Gathered]]:
 
 
 def _write_dat(file: BinaryIO, imatrix: Imatrix) -> None:
-    """Entries without any rows are left out; an expert without is written as ones."""
+    """Entries without any rows are left out; an expert without is written as ones.
+
+    Raises RequestError for counts that the older form cannot tell.
+    """
     kept = [(name, found) for name, found in in_name_order(imatrix) if found.unseen < len(found.counts)]
     file.write(_INT.pack(len(kept)))
     for name, found in kept:
-        calls = -(-int(found.counts.max()) // imatrix.chunk_size)
+        calls = _counted(-(-int(found.counts.max()) // imatrix.chunk_size))
         counts = found.counts.astype(np.float32)[:, None]
         means = np.where(counts > 0, found.sums / np.maximum(counts, np.float32(1)), np.float32(1))
         file.write(_INT.pack(len(name.encode())) + name.encode() + _INT.pack(calls) + _INT.pack(means.size))
-        file.write((means * np.float32(calls)).astype("<f4").tobytes())
+        with np.errstate(over="ignore"):
+            file.write((means * np.float32(calls)).astype("<f4").tobytes())
     dataset = (imatrix.datasets[-1] if imatrix.datasets else "").encode()
-    file.write(_INT.pack(imatrix.chunks) + _INT.pack(len(dataset)) + dataset)
+    file.write(_INT.pack(_counted(imatrix.chunks)) + _INT.pack(len(dataset)) + dataset)
+
+
+def _counted(count: int) -> int:
+    """A count that the older form can tell: 32 bits, one for the sign."""
+    if count > MOST_CALLS:
+        raise RequestError(f"the older form counts up to {MOST_CALLS}, here are {count}: write .gguf instead")
+    return count
