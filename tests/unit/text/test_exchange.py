@@ -137,6 +137,8 @@ def test_what_a_gguf_file_has_no_words_for(tmp_path: Path) -> None:
     assert "not normalized (NFC)" in note
     with pytest.raises(UnsupportedModel, match="300 tokens, the model's embedding 200 rows"):
         fields_of_folder(tmp_path, 200)
+    with pytest.raises(UnsupportedModel, match="at most 262144 can be filled up"):
+        fields_of_folder(tmp_path, 1 << 20)
     twice = {"Sequence": {"id": "A", "type_id": 0}}
     odd = {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<unk>", "type_id": 0}}, twice], "pair": []}
     odd["special_tokens"] = {"<unk>": {"id": "<unk>", "ids": [0], "tokens": ["<unk>"]}}
@@ -218,6 +220,9 @@ def test_user_defined_pieces_of_a_unigram_model_are_refused(root: Path, tmp_path
     shutil.copyfile(root / "tests/data/sentencepiece/unigram.model", tmp_path / "tokenizer.model")
     with pytest.raises(UnsupportedModel, match="--pre default"):
         fields_of_folder(tmp_path)
+    with pytest.raises(RequestError, match="kind 't5', for which it is 'default'"):
+        fields_of_folder(tmp_path, pre="gpt-2")
+    assert len(fields_of_folder(tmp_path, pre="default").notes) == 1
 
 
 def unigram() -> dict[str, Any]:
@@ -257,3 +262,14 @@ def test_unigram_both_ways(tmp_path: Path) -> None:
     for text in ("the he  athe", "  the,  two!", "9 8", "other"):
         assert back.encode(text) == ours.encode(text)
         assert back.decode(back.encode(text)[:-1]) == ours.decode(ours.encode(text)[:-1])
+
+
+def test_tokens_that_are_too_long_are_refused() -> None:
+    meta = {
+        "tokenizer.ggml.model": "llama",
+        "tokenizer.ggml.tokens": ["<unk>", "a", "a" * 5000],
+        "tokenizer.ggml.scores": [0.0, 0.0, 0.0],
+        "tokenizer.ggml.token_type": [2, 1, 1],
+    }
+    with pytest.raises(ModelFileError, match="too long"):
+        files_of_metadata(meta, "m")

@@ -9,7 +9,7 @@ from pathlib import Path
 from string import ascii_letters, digits
 from typing import Any, NamedTuple, cast
 
-from sporelm.errors import UnsupportedModel
+from sporelm.errors import RequestError, UnsupportedModel
 from sporelm.text.exchange import comparison
 from sporelm.text.exchange.gguf_kinds import Fields, Vocabulary, read_vocabulary
 from sporelm.text.hf_folder import Folder
@@ -55,6 +55,10 @@ def fields_of_folder(path: Path, vocab: int | None = None, pre: str | None = Non
     """
     wanted, folder = load_tokenizer(path), Folder(path)
     found = read_vocabulary(path, folder, vocab, pre)
+    if pre not in (None, "default") and found.kind != "gpt2":
+        raise RequestError(
+            f"--pre {str(pre)[:60]}: {path} has a tokenizer of kind {found.kind!r}, for which it is 'default'"
+        )
     fields = found.fields | _special(found, wanted, folder) | _framing(found, wanted, str(path))
     notes = list(found.notes)
     if found.kind == "llama" and BYTE not in found.types:

@@ -25,6 +25,7 @@ from sporelm.text.token_types import CONTROL, NORMAL, UNUSED, USER_DEFINED
 
 Fields = dict[str, tuple[str, Any]]  # a metadata key -> the kind of its value ("u32", "[str]", ...), and the value
 ADDED_SCORE, ABSENT_SCORE = -1000.0, -10000.0  # as llama.cpp's converter has them
+MOST_ABSENT = 1 << 18  # ids without a token that are given one: embeddings are padded, and not by more
 # Added tokens that are control tokens whatever their file says, by llama.cpp's converter (does_token_look_special).
 _CONTROL_TEXTS = ("<pad>", "<mask>", "<2mass>", "[@BOS@]")
 _CONTROL_ENDS = (("<|", "|>"), ("<｜", "｜>"), ("<unused", ">"))
@@ -106,11 +107,7 @@ class Listed:
         self.ids: dict[str, int] = library.get_vocab(with_added_tokens=True)
         self.added = library.get_added_tokens_decoder()
         count = max(self.ids.values(), default=-1) + 1
-        if size is not None and count > size:
-            raise UnsupportedModel(
-                f"{label} has {count} tokens, the model's embedding {size} rows: a GGUF file must have as many of both"
-            )
-        self.texts: list[str | None] = [None] * (count if size is None else size)
+        self.texts: list[str | None] = [None] * padded(count, size, label)
         for text, token in self.ids.items():
             self.texts[token] = text
 
@@ -126,6 +123,18 @@ class Listed:
             tokens.append(text)
             types.append(kind)
         return tokens, types
+
+
+def padded(count: int, size: int | None, label: str) -> int:
+    """How many tokens the file has: as many as the embedding has rows, `size`, where that is known."""
+    if size is None:
+        return count
+    if not count <= size <= count + MOST_ABSENT:
+        raise UnsupportedModel(
+            f"{label} has {count} tokens, the model's embedding {size} rows: a GGUF file must have as many of both, and"
+            f" at most {MOST_ABSENT} can be filled up"
+        )
+    return size
 
 
 def absent(token: int) -> str:

@@ -18,6 +18,7 @@ from sporelm.text.exchange.gguf_kinds import (
     absent,
     added_as,
     merges_of,
+    padded,
 )
 from sporelm.text.hf_folder import Folder
 from sporelm.text.sentencepiece_folder import extra_tokens, kind_of_folder
@@ -33,12 +34,7 @@ def of_sentencepiece(path: Path, folder: Folder, model: SentencePieceModel, size
     named = set(added.named.values())
     more = {token: text for token, text in added.texts.items() if token >= len(model.pieces) or token not in named}
     count = max(len(model.pieces), *(token + 1 for token in added.texts), 1)
-    if size is not None and count > size:
-        raise UnsupportedModel(
-            f"{path}: its tokenizer has {count} tokens, the model's embedding {size} rows: a GGUF file must have as"
-            " many of both"
-        )
-    total = count if size is None else size
+    total = padded(count, size, str(path))
     unused = total - len(model.pieces)
     tokens = [*model.pieces, *(absent(len(model.pieces) + i) for i in range(unused))]
     scores, types = [*model.scores, *[ABSENT_SCORE] * unused], [*model.types, *[UNUSED] * unused]

@@ -15,6 +15,7 @@ from sporelm.text.pre_tokenizers import PRE_TOKENIZERS, PreTokenizer, pre_tokeni
 from sporelm.text.special_tokens import SpecialTokens
 from sporelm.text.token_bytes import SPACE
 from sporelm.text.token_types import BYTE, CONTROL, NORMAL, UNUSED
+from sporelm.text.unigram import check_total_length
 
 Part = dict[str, Any]
 
@@ -159,6 +160,7 @@ def _scored(vocabulary: Vocabulary, roles: Roles) -> Part:
     usable = {
         text: i for i, text in enumerate(vocabulary.tokens) if text and i not in roles.control and types[i] != BYTE
     }
+    check_total_length(usable, vocabulary.label)  # every way to cut each of them in two is looked at
     steps = [_SPACES_TO_PIECES]
     if flag(vocabulary, "add_space_prefix", True):
         steps.insert(0, {"type": "Prepend", "prepend": SPACE})

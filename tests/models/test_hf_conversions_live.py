@@ -1,0 +1,50 @@
+"""transformers reads what to-hf writes: the logits and the ids of the folder that from-hf was given."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hf_folders import write_model
+from sporelm.tools.hf.from_hf import from_hf
+from sporelm.tools.hf.save_folder import save_folder
+from sporelm.tools.hf.to_hf import to_hf
+from sporelm.tools.output import Output, save
+from tiny_models import ROPES, TINY, Tiny
+
+LEFT_OUT = ("rope-dynamic",)  # GGUF files have no words for it
+
+
+@pytest.fixture(scope="module")
+def transformers() -> Any:
+    pytest.importorskip("torch", reason="torch is not installed: pip install 'sporelm[live]' compares live")
+    reason = "transformers is not installed: pip install 'sporelm[live]' compares live"
+    found = pytest.importorskip("transformers", reason=reason)
+    found.logging.disable_progress_bar()
+    return found
+
+
+def logits(transformers: Any, folder: Path, ids: list[int]) -> np.ndarray:
+    import torch
+
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32)
+    with torch.no_grad():
+        found: np.ndarray = model.eval()(torch.tensor([ids])).logits[0].numpy()
+    return found
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "tiny", [tiny for tiny in (*TINY, *ROPES) if tiny.name not in LEFT_OUT], ids=lambda tiny: tiny.name
+)
+def test_logits_and_ids_come_back(transformers: Any, tiny: Tiny, tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "model", tiny)
+    file, back = tmp_path / "m.gguf", tmp_path / "back"
+    save([Output(file, from_hf(folder).model)])
+    save_folder(to_hf(file), back, shard_bytes=40_000)
+    wanted, found = (logits(transformers, place, tiny.ids()) for place in (folder, back))
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5 if tiny in ROPES else 0)
+    ids = [transformers.AutoTokenizer.from_pretrained(place).encode("abc!Hi") for place in (folder, back)]
+    assert ids[0] == ids[1]
+    assert len(ids[0]) == 6
