@@ -1,10 +1,15 @@
 """The tables of kernels that convert blocks say of the formats what the formats say of themselves."""
 
+from typing import Any
+
 import pytest
 
+from sporelm.backends.cpu.jit import object_for
 from sporelm.backends.cpu.kernels import blocks, widen
 from sporelm.backends.cpu.quantizers import QUANTIZERS
 from sporelm.quant import FORMATS, QuantFormat
+from unit.cpu.elsewhere import MACHINES, symbols
+from unit.cpu.test_portable_kernels import expected
 
 WRITTEN = {"Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS"} | {
     "TQ1_0", "TQ2_0", "MXFP4", "F16", "BF16",
@@ -31,3 +36,26 @@ def test_a_reader_knows_its_format(name: str) -> None:
 @pytest.mark.parametrize("name", [*blocks.NUMBERS, *widen.NUMBERS])
 def test_single_numbers_are_of_two_bytes(name: str) -> None:
     assert (FORMATS[name].values, FORMATS[name].nbytes) == (1, 2)
+
+
+def machines() -> list[Any]:
+    """(system, target, formats): a few formats on two of them by default."""
+    few = [pytest.param(*machine, ("Q4_1", "Q5_K", "F16"), id=f"{machine[0]}-few") for machine in MACHINES[:2]]
+    every = (*QUANTIZERS, *blocks.NUMBERS)
+    return few + [
+        pytest.param(triple, target, every, id=f"{triple}-{target.name}", marks=pytest.mark.all)
+        for triple, target in MACHINES
+    ]
+
+
+@pytest.mark.parametrize(("triple", "target", "names"), machines())
+def test_conversions_are_emitted_for_other_systems(triple: str, target: Any, names: tuple[str, ...]) -> None:
+    kernels = [blocks.count_nonfinite(target)]
+    for name in names:
+        kernels += [blocks.quantize_blocks(target, name, False), widen.dequantize_blocks(target, name)]
+        if name in QUANTIZERS:
+            kernels.append(blocks.quantize_blocks(target, name, True))
+    for kernel in kernels:
+        found = symbols(object_for(kernel, target, triple))
+        assert kernel.name in found.defined
+        assert found.undefined <= expected(triple), f"{kernel.name} asks for {found.undefined}"
