@@ -31,6 +31,7 @@ from sporelm.tools.sources import matching
 from sporelm.tools.split import split
 from sporelm.tools.steps.cast import FILE_TYPE, QUANTIZATION_VERSION, WHOLE_NUMBERS, cast_tensor, castable
 from sporelm.tools.steps.layers import whole_number
+from sporelm.weights.gguf.splits import TENSORS_KEY
 from sporelm.weights.messages import shown
 from sporelm.weights.names import listed
 
@@ -280,4 +281,11 @@ def outputs(quantized: Quantized, path: Path, *, keep_split: bool = False) -> li
     by_name = {tensor.name: tensor for tensor in quantized.model.tensors}
     groups = [[by_name[tensor.name] for tensor in open_model(part, alone=True).tensors] for part in sources]
     prefix = path.with_name(path.name.removesuffix(".gguf"))
-    return split(quantized.model, prefix, lambda tensors: groups)
+    return [_counted_last(output) for output in split(quantized.model, prefix, lambda tensors: groups)]
+
+
+def _counted_last(output: Output) -> Output:
+    """With the keys of the split in the order that the quantizer leaves, which is not that of gguf-split."""
+    metadata = dict(output.model.metadata)
+    count = metadata.pop(TENSORS_KEY)
+    return output._replace(model=replace(output.model, metadata=metadata | {TENSORS_KEY: count}))
