@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sporelm.api import LLM, AsyncLLM, Completion, Conversation, Piece, SamplingParams
+    from sporelm.api import LLM, AsyncLLM, Completion, Conversation, Grammar, Piece, SamplingParams
     from sporelm.api.pipeline import pipeline
     from sporelm.errors import SporeError
 
@@ -19,6 +19,7 @@ _HOMES = {
     "SamplingParams": "sporelm.api",
     "Completion": "sporelm.api",
     "Conversation": "sporelm.api",
+    "Grammar": "sporelm.api",
     "Piece": "sporelm.api",
     "pipeline": "sporelm.api",
     "SporeError": "sporelm.errors",
@@ -29,6 +30,7 @@ __all__ = [
     "AsyncLLM",
     "Completion",
     "Conversation",
+    "Grammar",
     "Piece",
     "SamplingParams",
     "SporeError",

@@ -13,7 +13,7 @@ from sporelm import errors
 from sporelm.cli import main
 
 PUBLIC = [
-    *("AsyncLLM", "Completion", "Conversation", "LLM", "Piece", "SamplingParams", "SporeError"),
+    *("AsyncLLM", "Completion", "Conversation", "Grammar", "LLM", "Piece", "SamplingParams", "SporeError"),
     *("__version__", "pipeline"),
 ]
 
@@ -78,7 +78,7 @@ OPTIONS = {
 
 # Python modules that exist on POSIX systems only.
 POSIX_ONLY = ["fcntl", "grp", "pty", "pwd", "resource", "termios", "tty"]
-HEAVY = ["numpy", "llvmlite", "tokenizers", "jinja2", "rich", "prompt_toolkit", "torch"]
+HEAVY = ["numpy", "llguidance", "llvmlite", "tokenizers", "jinja2", "rich", "prompt_toolkit", "torch"]
 
 
 def python(code: str) -> subprocess.CompletedProcess[str]:

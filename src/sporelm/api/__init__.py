@@ -7,12 +7,14 @@ from sporelm.api.llm import LLM
 from sporelm.api.machine import choose_threads, usable_cores
 from sporelm.api.params import SamplingParams
 from sporelm.api.pipeline import Pipeline, Response, pipeline
+from sporelm.text.grammar import Grammar
 
 __all__ = [
     "LLM",
     "AsyncLLM",
     "Completion",
     "Conversation",
+    "Grammar",
     "Piece",
     "Pipeline",
     "Response",

@@ -8,6 +8,7 @@ from sporelm.api.params import SamplingParams
 from sporelm.engine import FinishReason, KvSequence, Request
 from sporelm.engine.sampling.params import MOST_SEED
 from sporelm.text import Detokenizer, StopMatcher, Tokenizer
+from sporelm.text.grammar import CompiledGrammar
 
 
 class Canceller(Protocol):
@@ -37,6 +38,7 @@ class Answer:
                     their seeds count up
         """
         self.seed: int = (first.seed + number) % (MOST_SEED + 1) if first else params.chosen_seed()
+        self.grammar: CompiledGrammar | None = first.grammar if first else None
         ends = frozenset() if params.ignore_eos else tokenizer.stop_ids
         self.request: Request = Request(
             prompt,
@@ -46,13 +48,20 @@ class Answer:
             sequence=sequence,
             salt=params.salt,
             twin=first.request if first else None,
+            constraint=self.grammar.matcher() if self.grammar else None,
         )
-        self.params = params
+        self.params, self.tokenizer = params, tokenizer
         self.detokenizer = Detokenizer(tokenizer, skip_special_tokens=True, continues=continues)
         self.matcher = StopMatcher(params.stop)
         self.token_ids: list[int] = []
         self.texts: list[str] = []
         self.finish_reason: FinishReason | None = None
+
+    def prepare(self) -> None:
+        """Compile the grammar, if it has one, which may take some tenths of a second. Raises RequestError."""
+        if self.params.grammar is not None and self.grammar is None:
+            self.grammar = CompiledGrammar(self.tokenizer, self.params.grammar)
+            self.request.constraint = self.grammar.matcher()
 
     @property
     def text(self) -> str:

@@ -35,20 +35,21 @@ class AsyncLLM:
     def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> AsyncGenerator[Piece, None]:
         """Continue one prompt piece by piece; closing the iterator, or cancelling the task, cancels the request.
 
-        Raises RequestError, ContextOverflow at once; QueueFull with the first piece.
+        Raises RequestError, ContextOverflow at once; with the first piece QueueFull, and RequestError for a grammar.
         """
-        return self._pieces(self.llm.answer(self.llm.prompt_ids(prompt), single(params)))
+        return self._pieces(self.llm.answer(self.llm.prompt_ids(prompt), single(params), prepared=False))
 
     def chat_stream(
         self, messages: Sequence[Message], params: SamplingParams | None = None
     ) -> AsyncGenerator[Piece, None]:
         """The answer to messages {"role", "content"}, piece by piece. What others said before is found again."""
         ids = self.llm.chat_ids(self.llm.render(messages))
-        return self._pieces(self.llm.answer(ids, single(params), continues=False))
+        return self._pieces(self.llm.answer(ids, single(params), continues=False, prepared=False))
 
     async def generate(self, prompt: Prompt, params: SamplingParams | None = None) -> Completion:
         """Continue one prompt; with n > 1 the completion has alternatives. Raises as `stream`."""
-        group = self.llm.several_answers(self.llm.prompt_ids(prompt), params or SamplingParams())
+        chosen = params or SamplingParams()
+        group = await asyncio.to_thread(self.llm.several_answers, self.llm.prompt_ids(prompt), chosen)
         tasks = [asyncio.ensure_future(_last(self._pieces(answer))) for answer in group]
         try:
             await asyncio.gather(*tasks)
@@ -95,6 +96,8 @@ class AsyncLLM:
             if not loop.is_closed():
                 loop.call_soon_threadsafe(news.set)
 
+        if answer.params.grammar is not None:
+            await asyncio.to_thread(answer.prepare)
         await self.between_steps(lambda: self.pump.follow(answer.request, tell))
         try:
             while True:

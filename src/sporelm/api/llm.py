@@ -230,13 +230,24 @@ class LLM:
         return self.tokenizer.encode(rendered, add_special_tokens=False)
 
     def answer(
-        self, ids: list[int], params: SamplingParams, sequence: KvSequence | None = None, *, continues: bool = True
+        self,
+        ids: list[int],
+        params: SamplingParams,
+        sequence: KvSequence | None = None,
+        *,
+        continues: bool = True,
+        prepared: bool = True,
     ) -> Answer:
-        """An answer that is checked and not begun. Raises RequestError, ContextOverflow."""
+        """An answer that is checked and not begun; its grammar is compiled unless it is to be `prepared` later.
+
+        Raises RequestError, ContextOverflow.
+        """
         if not isinstance(params, SamplingParams):
             raise RequestError(f"params is a {type(params).__name__}: it must be SamplingParams")
         answer = Answer(ids, params, self.tokenizer, sequence, continues=continues)
         self.engine.scheduler.check(answer.request)
+        if prepared:
+            answer.prepare()
         return answer
 
     def several_answers(self, ids: list[int], params: SamplingParams) -> list[Answer]:

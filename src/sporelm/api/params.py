@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields
 from sporelm.engine import Sampling
 from sporelm.engine.request import token_ids, whole_number
 from sporelm.errors import RequestError
+from sporelm.text.grammar import Grammar
 
 MOST_STOPS = 64
 MOST_ANSWERS = 128
@@ -30,6 +31,7 @@ class SamplingParams:
     stop                 texts before which the answer ends
     stop_token_ids       ids after which it ends, besides the model's own
     ignore_eos           go on after the model's end-of-text token
+    grammar              what the answer must look like: a JSON schema, a regular expression, ... (`Grammar`)
     n                    answers to each prompt; all but the first are the completion's `alternatives`
     best_of              answers that are made, of which the n with the greatest mean log probability are given
     salt                 what is computed of a prompt is found again by requests of the same salt alone; give each user
@@ -65,6 +67,7 @@ class SamplingParams:
     min_tokens: int = 0
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     logprobs: int | None = None
+    grammar: Grammar | None = None
 
     def __post_init__(self) -> None:
         if whole_number("max_tokens", self.max_tokens) < 1:

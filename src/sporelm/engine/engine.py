@@ -50,7 +50,9 @@ class Engine:
         with self._turn:
             request.id = next(self.numbers)
             self.scheduler.add(request)
-            self.sampler.add(request.id, request.sampling, request.prompt, sorted(request.stop_ids), self.limits.vocab)
+            ends = sorted(request.stop_ids)
+            vocab, constraint = self.limits.vocab, request.constraint
+            self.sampler.add(request.id, request.sampling, request.prompt, ends, vocab, constraint)
         return request
 
     def step(self) -> list[Advance]:

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from operator import index
 from typing import Any, Literal
 
+from sporelm.engine.constraint import Constraint
 from sporelm.engine.kv.prefix import Chain
 from sporelm.engine.kv.sequence import KvSequence
 from sporelm.engine.sampling import Sampling, TokenScores
@@ -41,6 +42,7 @@ class Request:
         "cache_miss",
         "cached_tokens",
         "chain",
+        "constraint",
         "error",
         "finish_reason",
         "first_token_at",
@@ -73,14 +75,15 @@ class Request:
         priority: int = 0,
         owner: str | None = None,
         twin: "Request | None" = None,
+        constraint: Constraint | None = None,
     ) -> None:
         """Continue `prompt` by at most `max_tokens` ids, or up to one of `stop_ids`, which is then the last one.
 
         What others of the same `salt` have computed of the prompt is not computed again. With a `sequence`, what it
         holds is not either, it keeps the KV afterwards, and its salt counts. Lower `priority` is served first; among
         equals those `owner`s (by default the salt) of whom the fewest run. A `twin` has the same prompt and was added
-        before: this request waits until that is computed, and shares it. Raises RequestError for an empty prompt or
-        max_tokens < 1.
+        before: this request waits until that is computed, and shares it. A `constraint` says what may be answered.
+        Raises RequestError for an empty prompt or max_tokens < 1.
         """
         self.known = token_ids("the prompt", prompt)  # then what was generated
         if not self.known:
@@ -97,6 +100,7 @@ class Request:
         self.priority = priority
         self.owner = salt if owner is None else owner
         self.twin = twin
+        self.constraint = constraint
         self.chain = Chain(salt)  # the keys under which the pages of `known` are found
         self.temporary = sequence is None  # its sequence goes when it ends
         self.id = 0  # given by the engine

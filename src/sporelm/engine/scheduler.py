@@ -18,7 +18,7 @@ from sporelm.engine.limits import Limits
 from sporelm.engine.pace import Pace
 from sporelm.engine.queue import WaitingQueue
 from sporelm.engine.request import FinishReason, Request
-from sporelm.engine.sampling import NOT_A_TOKEN, Picked, TokenScores
+from sporelm.engine.sampling import NOT_A_TOKEN, Picked
 from sporelm.engine.speculative import Speculation
 from sporelm.engine.step import Part, Step
 from sporelm.errors import BackendError, RequestError
@@ -124,34 +124,44 @@ class Scheduler:
                 self.store.extend(request.sequence, part.tokens)
                 continue
             tokens = next(said)
+            if request.id in picked.failures:
+                self.store.extend(request.sequence, part.tokens[: len(part.tokens) - part.rows + 1])
+                advances.append(self._fail(request, f"the grammar: {picked.failures[request.id]}"))
+                continue
             if NOT_A_TOKEN in tokens:
                 place = part.position + len(part.tokens) - part.rows + tokens.index(NOT_A_TOKEN)
-                request.error = (
-                    f"logits are not numbers at position {place}: "
-                    "the weights or the cache hold NaN or infinite values; check the model file"
-                )
                 self.store.discard(request.sequence)
-                self.end(request, "error")
-                advances.append(Advance(request, None, "error"))
+                reason = "the weights or the cache hold NaN or infinite values; check the model file"
+                advances.append(self._fail(request, f"logits are not numbers at position {place}: {reason}"))
                 continue
             request.last_token_at = now
             if not request.first_token_at:
                 request.first_token_at = now
-            scores = picked.scores.get(request.id, ())
-            advances += self._say(request, part, tokens, scores)
+            advances += self._say(request, part, tokens, picked)
         return advances
 
-    def _say(self, request: Request, part: Part, tokens: list[int], scores: Sequence[TokenScores]) -> list[Advance]:
-        """A request says tokens, of which all but the last were guessed, until it ends. Changes it."""
+    def _fail(self, request: Request, reason: str) -> Advance:
+        """End a request with an error."""
+        request.error = reason
+        self.end(request, "error")
+        return Advance(request, None, "error")
+
+    def _say(self, request: Request, part: Part, tokens: list[int], picked: Picked) -> list[Advance]:
+        """A request says tokens, of which all but the last were guessed, and what must follow, until it ends. Changes
+        it."""
+        scores, forced = picked.scores.get(request.id, []), picked.forced.get(request.id, [])
         sequence, advances = request.sequence, list[Advance]()
         assert sequence is not None
         held = len(part.tokens) - part.rows + 1
         self.store.extend(sequence, part.tokens[:held])
-        for number, token in enumerate(tokens):
-            if number:
+        for number, token in enumerate([*tokens, *forced]):
+            if 0 < number < len(tokens):
                 self.store.extend(sequence, tokens[number - 1 : number])
             request.scores += scores[number : number + 1]
             request.commit(token, self.limits.max_context)
+            is_last = number == len(tokens) + len(forced) - 1
+            if is_last and request.finish_reason is None and request.id in picked.ended:
+                request.finish_reason = "stop"
             advances.append(Advance(request, token, request.finish_reason))
             if request.finish_reason:
                 self.end(request, request.finish_reason)

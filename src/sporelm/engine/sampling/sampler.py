@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from sporelm.engine.constraint import Constrained, Constraint
 from sporelm.engine.sampling.candidates import greatest
 from sporelm.engine.sampling.cut import Rows, drawn, left
 from sporelm.engine.sampling.history import edits_of
@@ -37,10 +38,20 @@ class TokenScores(NamedTuple):
 class Choice:
     """The choosing of one request: its generator, and what it has seen."""
 
-    def __init__(self, sampling: Sampling, prompt: Sequence[int], stop_ids: Sequence[int] = (), vocab: int = 0) -> None:
+    def __init__(
+        self,
+        sampling: Sampling,
+        prompt: Sequence[int],
+        stop_ids: Sequence[int] = (),
+        vocab: int = 1 << 31,
+        constraint: Constraint | None = None,
+    ) -> None:
         self.sampling = sampling
+        self.constraint = constraint
         self.bits = np.random.PCG64(sampling.seed)
-        self.edits = edits_of(sampling, prompt, stop_ids, vocab or 1 << 31)
+        self.edits = edits_of(sampling, prompt, stop_ids, vocab)
+        if constraint is not None:
+            self.edits.append(Constrained(constraint))
         self.mirostat = Mirostat(sampling) if sampling.mirostat else None
 
     def uniform(self) -> float:
@@ -54,10 +65,13 @@ class Choice:
 
 
 class Picked(NamedTuple):
-    """What a step gave: tokens for each part that wanted some, and the scores of those who asked, by request."""
+    """What a step gave: tokens for each part that wanted some, scores for those who asked, and what constraints say."""
 
     tokens: list[list[int]]
     scores: dict[int, list[TokenScores]]
+    forced: dict[int, list[int]]  # by request: what its constraint leaves no choice of, after these tokens
+    ended: set[int]  # requests whose constraint allows nothing but an end
+    failures: dict[int, str]  # requests whose constraint failed, and why
 
 
 class _Turn(NamedTuple):
@@ -82,10 +96,18 @@ class Sampler:
     def __init__(self) -> None:
         self.choices: dict[int, Choice] = {}  # by request id; those that need more than the argmax
 
-    def add(self, request: int, sampling: Sampling, prompt: Sequence[int], stop_ids: Sequence[int], vocab: int) -> None:
+    def add(
+        self,
+        request: int,
+        sampling: Sampling,
+        prompt: Sequence[int],
+        stop_ids: Sequence[int],
+        vocab: int,
+        constraint: Constraint | None = None,
+    ) -> None:
         """Make ready to choose for a request. Changes the sampler."""
-        if not sampling.plain:
-            self.choices[request] = Choice(sampling, prompt, stop_ids, vocab)
+        if not sampling.plain or constraint is not None:
+            self.choices[request] = Choice(sampling, prompt, stop_ids, vocab, constraint)
 
     def drop(self, request: int) -> None:
         """Forget a request. Changes the sampler."""
@@ -114,11 +136,15 @@ class Sampler:
                 turns.append(_Turn(choice, part.request, row, guesses, []))
                 tokens.append(turns[-1].said)
             row += rows
-        scores: dict[int, list[TokenScores]] = {}
+        picked = Picked(tokens, {}, {}, set(), {})
         while turns:
-            self._say(turns, greedy, logits, scores)
-            turns = [turn for turn in turns if turn.goes_on]
-        return Picked(tokens, scores)
+            self._say(turns, greedy, logits, picked.scores)
+            going_on = [turn for turn in turns if turn.goes_on]
+            for turn in turns:
+                if turn.choice.constraint is not None and (turn not in going_on or turn.choice.constraint.ended):
+                    _constrain(turn, turn.choice.constraint, picked)
+            turns = [turn for turn in going_on if turn.request not in picked.ended]
+        return picked
 
     def _say(self, turns: list[_Turn], greedy: list[int], logits: Logits, scores: dict[int, list[TokenScores]]) -> None:
         """One token more for each turn."""
@@ -137,6 +163,21 @@ class Sampler:
             count = turn.choice.sampling.logprobs
             if count is not None:
                 scores.setdefault(turn.request, []).append(scores_of(logits[place], token, count))
+
+
+def _constrain(turn: _Turn, constraint: Constraint, picked: Picked) -> None:
+    """What a constraint says after a turn: that the answer has failed or is whole, or what must follow."""
+    failure = constraint.failure
+    if failure is not None:
+        picked.failures[turn.request] = failure
+        return
+    # Where log probabilities are asked for each token is chosen by itself, to have some.
+    if turn.choice.sampling.logprobs is None and turn.said[-1] != NOT_A_TOKEN:
+        forced = picked.forced[turn.request] = constraint.forced()
+        for token in forced:
+            turn.choice.accept(token)
+    if constraint.ended:
+        picked.ended.add(turn.request)
 
 
 def agreed(tokens: list[int], guesses: Sequence[int]) -> list[int]:

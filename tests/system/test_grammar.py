@@ -1,0 +1,128 @@
+"""Answers in a given form, by the story model: whatever it would like to say, the form holds."""
+
+import asyncio
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sporelm import LLM, AsyncLLM, Grammar, SamplingParams
+from sporelm.errors import RequestError
+from sporelm.text.grammar import DEEPEST_SCHEMA, LONGEST_GRAMMAR, CompiledGrammar
+from system.test_generation_chat import folder
+
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 12},
+        "age": {"type": "integer", "minimum": 0, "maximum": 120},
+        "kind": {"enum": ["cat", "dog"]},
+    },
+    "required": ["name", "age", "kind"],
+    "additionalProperties": False,
+}
+
+
+letters = folder  # every byte is a token of its own, which the story's own words lack
+
+
+@pytest.fixture(scope="module")
+def llm(letters: Path) -> Iterator[LLM]:
+    with LLM(letters, threads=2) as made:
+        yield made
+
+
+def params(grammar: Grammar, **changes: Any) -> SamplingParams:
+    return SamplingParams(**({"max_tokens": 400, "temperature": 1.2, "seed": 3, "grammar": grammar} | changes))
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("temperature", [0.0, 1.5])
+def test_a_schema_holds(llm: LLM, seed: int, temperature: float) -> None:
+    grammar = Grammar(json_schema=SCHEMA)
+    (answer,) = llm.generate("A pet: ", params(grammar, seed=seed, temperature=temperature))
+    found = json.loads(answer.text)
+    assert answer.finish_reason == "stop"
+    assert set(found) == {"name", "age", "kind"}
+    assert found["kind"] in ("cat", "dog")
+    assert 0 <= found["age"] <= 120
+    assert len(found["name"]) <= 12
+
+
+def test_expressions_grammars_and_choices_hold(llm: LLM) -> None:
+    forms = {
+        r"[0-9]{3}-[a-f]{2}": Grammar(regex=r"[0-9]{3}-[a-f]{2}"),
+        r"(yes|no|perhaps not)": Grammar(choice=["yes", "no", "perhaps not"]),
+        r"(ab)+c": Grammar(lark='start: "ab"+ "c"'),
+    }
+    wanted = [params(grammar, max_tokens=300) for grammar in forms.values()]
+    for form, answer in zip(forms, llm.generate(["Once"] * 3, wanted), strict=True):
+        assert re.fullmatch(form, answer.text) or answer.finish_reason == "length", (form, answer.text)
+
+
+def test_a_batch_of_forms_gives_what_each_gives_alone(llm: LLM) -> None:
+    wanted = [params(Grammar(json_schema=SCHEMA), seed=seed) for seed in range(4)]
+    together = llm.generate(["A pet: "] * 5, [*wanted, SamplingParams(max_tokens=30, temperature=0.0)])
+    alone = [llm.generate("A pet: ", each)[0] for each in wanted]
+    assert [answer.token_ids for answer in together[:4]] == [answer.token_ids for answer in alone]
+    assert together[4].text == llm.generate("A pet: ", SamplingParams(max_tokens=30, temperature=0.0))[0].text
+
+
+def test_several_answers_have_the_form_each(llm: LLM) -> None:
+    (answer,) = llm.generate("A pet: ", params(Grammar(json_schema=SCHEMA), n=3))
+    for each in (answer, *answer.alternatives):
+        assert json.loads(each.text)["kind"] in ("cat", "dog")
+
+
+@pytest.mark.parametrize(
+    ("grammar", "message"),
+    [
+        ({}, "none is given"),
+        ({"regex": "a", "lark": "b"}, "regex, lark are given together"),
+        ({"regex": "(a"}, "cannot be used"),
+        ({"regex": r"(a)\1"}, "cannot be used"),
+        ({"regex": 5}, "regex is a int"),
+        ({"lark": "start: nothing"}, "cannot be used"),
+        ({"json_schema": "{"}, "is no JSON"),
+        ({"json_schema": [1]}, "json_schema is a list"),
+        ({"json_schema": {"type": "frob"}}, "cannot be used"),
+        ({"json_schema": {"$ref": "https://example.org/x"}}, "cannot be used"),
+        ({"json_schema": {"a": float}}, "is no JSON"),
+        ({"choice": []}, "choice must be"),
+        ({"choice": "abc"}, "choice must be"),
+        ({"choice": ["a", ""]}, "choice must be"),
+        ({"choice": ["x"] * 5000}, "choice has 5000 texts"),
+        ({"regex": "a" * (LONGEST_GRAMMAR + 1)}, "at most 262144 are taken"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_before_anything_runs(llm: LLM, grammar: Any, message: str) -> None:
+    with pytest.raises(RequestError, match=message):
+        llm.generate("A", params(Grammar(**grammar)))
+    assert llm.engine.scheduler.idle
+
+
+def test_a_schema_that_is_too_deep_is_refused(llm: LLM) -> None:
+    schema: Any = {"type": "string"}
+    for _ in range(DEEPEST_SCHEMA):
+        schema = {"type": "array", "items": schema}
+    with pytest.raises(RequestError, match="nested more than 64 deep"):
+        CompiledGrammar(llm.tokenizer, Grammar(json_schema=schema))
+
+
+def test_forms_from_one_loop(letters: Path, llm: LLM) -> None:
+    async def several() -> list[Any]:
+        async with AsyncLLM(letters, threads=1) as many:
+            return await asyncio.gather(
+                many.generate("A pet: ", params(Grammar(json_schema=SCHEMA))),
+                many.generate("A pet: ", params(Grammar(regex="(a"))),
+                many.generate("A pet: ", params(Grammar(choice=["one", "two"]))),
+                return_exceptions=True,
+            )
+
+    good, bad, choice = asyncio.run(several())
+    assert good.text == llm.generate("A pet: ", params(Grammar(json_schema=SCHEMA)))[0].text
+    assert isinstance(bad, RequestError)
+    assert choice.text in ("one", "two")

@@ -1,0 +1,119 @@
+"""Answers that must look like something: masks, forced tokens, ends and failures, over the fake model."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from sporelm.engine import Request, Sampling
+from sporelm.engine.speculative import Speculation
+from unit.engine.fake import VOCAB, Oracle, engine, next_token
+from unit.engine.test_engine import prompt
+
+
+class Pattern:
+    """Allows, at each place, one of some tokens; None allows everything. A place of one token is forced."""
+
+    def __init__(self, places: Sequence[Sequence[int] | None], fails_at: int | None = None) -> None:
+        self.places, self.fails_at, self.at = places, fails_at, 0
+
+    @property
+    def failure(self) -> str | None:
+        return "too complex" if self.fails_at is not None and self.at >= self.fails_at else None
+
+    @property
+    def ended(self) -> bool:
+        return self.at == len(self.places)
+
+    def mask(self) -> np.ndarray:
+        allowed = np.zeros(VOCAB - 5, np.bool_)
+        if not self.ended and self.failure is None:
+            place = self.places[self.at]
+            allowed[slice(None) if place is None else list(place)] = True
+        return allowed
+
+    def accept(self, token: int) -> None:
+        assert self.failure or self.places[self.at] is None or token in (self.places[self.at] or ())
+        self.at += 1
+
+    def forced(self) -> list[int]:
+        found = []
+        for place in self.places[self.at :]:
+            if place is None or len(place) != 1:
+                break
+            found.append(place[0])
+        return found
+
+
+def allowed_best(known: list[int], allowed: Sequence[int]) -> int:
+    """What the fake model takes of these: its token, or else the lowest."""
+    best = next_token(known)
+    return best if best in allowed else min(allowed)
+
+
+PLACES: list[list[int] | None] = [[3, 4], [5], [6], [7], list(range(40)), [9], list(range(90)), [2, 1]]
+
+
+@pytest.mark.parametrize("guesses", [False, True])
+def test_only_what_is_allowed_is_said_and_what_is_forced_costs_no_step(guesses):
+    made = engine(Speculation(Oracle(), 16) if guesses else None)
+    other = made.add(Request(prompt(20, 3), max_tokens=30))
+    request = made.add(Request(prompt(10), max_tokens=100, constraint=Pattern(PLACES)))
+    made.run([request, other])
+    known = prompt(10)
+    for place in PLACES:
+        known.append(allowed_best(known, place or range(VOCAB)))
+    assert request.known == known
+    assert request.finish_reason == "stop"
+    asked = [part for step in made.runner.steps for part in step.parts if part.request == request.id]
+    assert len(asked) == 4 if not guesses else len(asked) <= 4
+    made.check_integrity()
+
+
+def test_where_scores_are_wanted_each_token_has_its_own():
+    made = engine()
+    sampling = Sampling(logprobs=1)
+    request = made.add(Request(prompt(10), max_tokens=100, constraint=Pattern(PLACES), sampling=sampling))
+    made.run([request])
+    assert len(request.scores) == len(request.generated) == len(PLACES)
+
+
+def test_the_limit_of_tokens_holds_among_forced_ones():
+    made = engine()
+    request = made.add(Request(prompt(10), max_tokens=3, constraint=Pattern(PLACES)))
+    made.run([request])
+    assert request.generated[1:] == [5, 6]
+    assert request.finish_reason == "length"
+
+
+def test_a_conversation_holds_what_was_computed():
+    made = engine()
+    sequence = made.sequence()
+    request = made.add(Request(prompt(10), max_tokens=100, constraint=Pattern(PLACES), sequence=sequence))
+    made.run([request])
+    assert request.known[: sequence.length] == sequence.tokens
+    again = made.add(Request([*request.known, 5], max_tokens=4, sequence=sequence))
+    made.run([again])
+    known = list(again.prompt)
+    for _ in range(4):
+        known.append(next_token(known))
+    assert again.known == known
+
+
+def test_a_constraint_that_fails_ends_its_request_alone():
+    made = engine()
+    other = made.add(Request(prompt(20, 3), max_tokens=30))
+    bad = made.add(Request(prompt(10), max_tokens=100, constraint=Pattern([None] * 50, fails_at=4)))
+    made.run([bad, other])
+    assert (bad.finish_reason, bad.error) == ("error", "the grammar: too complex")
+    assert other.finish_reason == "length"
+    made.check_integrity()
+
+
+def test_tokens_that_the_grammar_does_not_know_are_impossible():
+    made = engine()
+    sampling = Sampling(temperature=100.0, seed=1)
+    request = made.add(Request(prompt(10), max_tokens=60, constraint=Pattern([None] * 60), sampling=sampling))
+    made.run([request])
+    assert len(request.generated) == 60
+    assert max(request.generated) < VOCAB - 5
