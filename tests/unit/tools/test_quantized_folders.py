@@ -1,0 +1,62 @@
+"""The tools on folders of quantized weights: parts are shown, and checked as the weights that they make up."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import quantized_folders as made_by
+from quantized_folders import Scheme, write
+from sporelm.tools.findings import ERROR, NOTE
+from sporelm.tools.show import describe
+from sporelm.tools.sources import open_source
+from sporelm.tools.values import TensorValues
+from sporelm.tools.verify import verify
+from tiny_models import SUPER, WIDE, Tiny
+
+GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 32}
+INT8 = {"quant_method": "compressed-tensors", "format": "int-quantized", "config_groups": {}}
+FOLDERS: dict[str, tuple[Scheme, dict[str, Any], Tiny]] = {
+    "gptq": (made_by.gptq(), GPTQ, WIDE),
+    "fp8": (made_by.fp8(), {"quant_method": "fp8"}, WIDE),
+    "w8a8": (made_by.int8(), INT8, WIDE),
+    "nf4": (made_by.nf4(), {"quant_method": "bitsandbytes"}, SUPER),
+}
+
+
+@pytest.mark.parametrize("case", FOLDERS)
+def test_a_good_folder_has_no_findings_but_notes(case: str, tmp_path: Path) -> None:
+    scheme, settings, tiny = FOLDERS[case]
+    write(tmp_path / "model", tiny, scheme, settings)
+    report = verify(tmp_path / "model")
+    assert {finding.level for finding in report.findings} <= {NOTE}, report.findings
+    left_out = [finding.message for finding in report.findings if "left out" in finding.message]
+    told = (
+        "14 tensors: scales of activations are left out: activations are not rounded to eight bits as the folder says"
+    )
+    assert left_out == ([told] if case == "w8a8" else [])
+
+
+def test_parts_that_do_not_fit_are_told(tmp_path: Path) -> None:
+    part = "model.layers.0.mlp.up_proj.g_idx"
+    write(tmp_path / "model", WIDE, made_by.gptq(), GPTQ, {part: np.full(96, 3, np.int32)})
+    report = verify(tmp_path / "model")
+    assert [finding.level for finding in report.findings] == [ERROR]
+    assert "holds groups 3 to 3; the weight has groups 0 to 2" in report.findings[0].message
+
+
+def test_missing_weights_are_told(tmp_path: Path) -> None:
+    gone = {f"model.layers.0.mlp.up_proj.{part}": None for part in ("qweight", "qzeros", "scales", "g_idx", "bias")}
+    write(tmp_path / "model", WIDE, made_by.gptq(), GPTQ, gone)
+    (finding,) = [finding for finding in verify(tmp_path / "model").findings if finding.level == ERROR]
+    assert finding.where == "model.layers.0.mlp.up_proj.weight"
+
+
+def test_show_has_the_parts(tmp_path: Path) -> None:
+    write(tmp_path / "model", WIDE, made_by.fp8(), {"quant_method": "fp8"})
+    with open_source(tmp_path / "model") as source:
+        assert {tensor.type_name for tensor in describe(source).tensors} == {"F32", "F8_E4M3"}
+        values = TensorValues(source, "model.layers.0.mlp.up_proj.weight").read(0, 96)
+    assert np.isfinite(values).all()
+    assert np.abs(values).max() > 1  # numbers, without their scale
