@@ -70,6 +70,10 @@ def select_columns(x: Tensor, columns: Tensor) -> Tensor:
     return x.index_select(1, columns)
 
 
+def count_nonfinite(values: Tensor) -> Tensor:
+    return (~values.isfinite()).sum(dim=1, dtype=torch.int32)
+
+
 def argmax(logits: Tensor) -> Tensor:
     """The first of equals, as torch promises."""
     return logits.argmax(dim=-1).masked_fill(logits.isnan().any(dim=-1), -1).int()
@@ -169,6 +173,7 @@ FUNCTIONS = {
     function.__name__: function
     for function in (
         *(add, silu_mul, rms_norm, add_rms_norm, embedding, select_columns, select_rows, argmax, top_k, quantize_rows),
+        count_nonfinite,
         *(linear, linear_group, linear_silu_mul, rope, store_kv, rope_store, attention),
     )
 }
