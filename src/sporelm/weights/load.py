@@ -31,14 +31,14 @@ Words = tuple[tuple[int, int], ...]
 PAIRED_ROWS = ("llama",)
 MOST_THREADS = 8  # packing is bound by memory; more threads only hold more of the file at once
 CHECKED_VALUES = 1 << 18  # values looked at together, which bounds the temporaries
-# Formats whose words are floats, but for the fifth bits of Q5_0 and Q5_1; those whose first word alone is one; of others
-# in folders, the word that is one.
-FLOAT_WORDS = frozenset(
-    ("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q1_0", "Q2_0", "IQ4_NL", "NF4")
-    + ("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "TQ1_0", "TQ2_0", "IQ2_S", "IQ3_S")
-)
+# Formats whose words are floats, but for the fifth bits of Q5_0 and Q5_1; those whose first word alone is one; of
+# others in folders, the word that is one.
+FLOAT_WORDS = {
+    *("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q1_0", "Q2_0", "IQ4_NL", "NF4"),
+    *("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "TQ1_0", "TQ2_0", "IQ2_S", "IQ3_S"),
+}
 FIFTH_BITS = (("Q5_0", (2, 4)), ("Q5_1", (4, 4)))
-FIRST_WORD = frozenset(("IQ1_S", "IQ2_XXS", "IQ2_XS", "IQ3_XXS", "IQ4_XS"))
+FIRST_WORD = {"IQ1_S", "IQ2_XXS", "IQ2_XS", "IQ3_XXS", "IQ4_XS"}
 MXFP4_LARGE = 253  # the least exponent with which a number leaves float32; NVFP4's scales are all finite
 FOLDER_WORDS = {"UINT4": ((0, 2),), "UINT8": ((0, 2),), "INT8": ((0, 4),)}
 
