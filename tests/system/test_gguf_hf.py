@@ -20,9 +20,16 @@ from hf_folders import write_model
 from sporelm.cli.main import main
 from sporelm.quant import BF16
 from sporelm.text import load_tokenizer
+from sporelm.text.exchange.comparison import TEXTS
 from sporelm.weights.safetensors import open_safetensors
 from system.processes import command, environment, one_line
-from tiny_models import TINY
+from tiny_models import TINY, Tiny
+
+MODEL, WINDOWED = (  # with enough tokens for all bytes
+    Tiny(tiny.name, tiny.config | {"vocab_size": 300}, tiny.seed)
+    for tiny in TINY
+    if tiny.name in ("llama", "mistral-window-5")
+)
 
 
 def spore(*words: object, **options: Any) -> subprocess.CompletedProcess[str]:
@@ -40,7 +47,7 @@ def failure(*words: object) -> str:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    return write_model(tmp_path / "model", TINY[0], BF16)
+    return write_model(tmp_path / "model", MODEL, BF16)
 
 
 def test_there_and_back(folder: Path, tmp_path: Path) -> None:
@@ -81,7 +88,7 @@ def test_vocabularies_alone(folder: Path, tmp_path: Path) -> None:
 
 
 def test_notes_are_told(tmp_path: Path) -> None:
-    folder = write_model(tmp_path / "model", next(tiny for tiny in TINY if tiny.name == "mistral-window-5"))
+    folder = write_model(tmp_path / "model", WINDOWED)
     done = spore("from-hf", folder, "--dry-run")
     assert done.returncode == 0
     assert one_line(done.stderr).startswith("spore: note: llama.cpp leaves the sliding window aside")
@@ -136,9 +143,7 @@ def test_a_file_that_may_not_grow(folder: Path, tmp_path: Path, tool: str) -> No
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows ends processes without a word")
 def test_an_end_in_the_middle_leaves_no_folder(tmp_path: Path) -> None:
-    from tiny_models import Tiny
-
-    wide = TINY[0].config | {"hidden_size": 768, "intermediate_size": 4096, "num_hidden_layers": 2}
+    wide = MODEL.config | {"hidden_size": 768, "intermediate_size": 4096, "num_hidden_layers": 2}
     folder = write_model(tmp_path / "model", Tiny("wide", wide, 1), BF16)
     assert main(["gguf", "from-hf", str(folder), "-o", str(tmp_path / "m.gguf")]) == 0
     place = tmp_path / "out"
@@ -188,14 +193,12 @@ def test_llama_cpp_cuts_texts_alike(story: Path, peer: Path, root: Path, tmp_pat
     peer_vocab = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(peer_vocab)
     library = peer_vocab.load_library(peer)
-    for number, source in enumerate([story, write_model(tmp_path / "model", TINY[0])]):
+    for number, source in enumerate([story, write_model(tmp_path / "model", MODEL)]):
         file = tmp_path / f"{number}.gguf"
         assert main(["gguf", "from-hf", str(source), "-o", str(file), "--vocab-only"]) == 0
         ours = load_tokenizer(file)
         with peer_vocab.PeerVocab(library, file) as theirs:
             # llama.cpp ends the process at a character that neither a token nor bytes can write.
-            for text in (
-                ("Once upon a time, there was Tom.", "  two  spaces", "\n\na") if number == 0 else ("abc", "Hi!")
-            ):
+            for text in ("Once upon a time, there was Tom.", "  two  spaces", "\n\na") if number == 0 else TEXTS:
                 ids = ours.encode(text, add_special_tokens=False, parse_special=False)
                 assert theirs.encode(text) == ids, text

@@ -46,9 +46,9 @@ def run(args: argparse.Namespace) -> None:
     found = from_hf(folder, type_name=args.type, pre=args.pre, vocab_only=args.vocab_only)
     kind = "vocab" if args.vocab_only else _type_of(found.model)
     path = gguf_output.place(folder.resolve(), args.output, f"{folder.resolve().name}-{kind}.gguf")
+    gguf_output.save([Output(path, found.model)], args, notes=list(found.notes))
     for note in found.notes:
         complain(f"note: {note}")
-    gguf_output.save([Output(path, found.model)], args, notes=list(found.notes))
 
 
 def _type_of(model: object) -> str:

@@ -15,6 +15,7 @@ from sporelm.text.exchange.gguf_kinds import Fields, Vocabulary, read_vocabulary
 from sporelm.text.hf_folder import Folder
 from sporelm.text.load import load_tokenizer
 from sporelm.text.special_tokens import TURN_ENDS
+from sporelm.text.token_bytes import missing_bytes
 from sporelm.text.token_types import BYTE, CONTROL
 from sporelm.text.tokenizer import Tokenizer
 
@@ -61,6 +62,8 @@ def fields_of_folder(path: Path, vocab: int | None = None, pre: str | None = Non
         )
     fields = found.fields | _special(found, wanted, folder) | _framing(found, wanted, str(path))
     notes = list(found.notes)
+    if found.kind == "gpt2" and (lacking := missing_bytes(found.ids.__contains__)):
+        notes.append(f"{len(lacking)} bytes have no token: text that holds one cannot be written, or is cut short")
     if found.kind == "llama" and BYTE not in found.types:
         notes.append("no tokens stand for bytes: llama.cpp gives up on characters that are no token")
     fields |= _templates(wanted.chat_templates, notes)
