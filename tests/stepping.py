@@ -29,7 +29,7 @@ class Stepper:
         if not eager:
             most = max(backend.regimes.values())
             specs = input_specs(tokens=most, sequences=sequences, rows=most, max_pages=self.max_pages)
-            self.plan = Plan(trace_model(model, self.weights, self.caches, specs), backend)
+            self.plan = Plan(trace_model(model.forward, self.weights, self.caches, specs), backend)
 
     def step(
         self, parts: Sequence[tuple[int, Sequence[int]]], rows: Sequence[int] | None = None

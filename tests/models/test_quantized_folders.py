@@ -71,7 +71,7 @@ def test_weights_of_one_order_share_the_rows_that_were_put_in_order(tmp_path: Pa
     weights = load_parameters(source, model.params(), backend)
     stepper = Stepper(model, weights, backend, context=128, eager=True)
     specs = input_specs(tokens=16, sequences=1, rows=16, max_pages=2)
-    graph = trace_model(model, stepper.weights, stepper.caches, specs)
+    graph = trace_model(model.forward, stepper.weights, stepper.caches, specs)
     names = [call.op.name for call in graph.calls]
     assert names.count("select_columns") == 4 * WIDE.config["num_hidden_layers"]
     assert weights["layers.0.attn_q.order"] is weights["layers.0.attn_v.order"]

@@ -15,6 +15,7 @@ from sporelm import LLM, Completion, SamplingParams, pipeline, settings
 from sporelm.api import Piece
 from sporelm.engine import Scores, Step
 from sporelm.errors import BackendError, ContextOverflow, ModelNotFound, RequestError
+from sporelm.weights.safetensors import open_safetensors
 
 PROMPT = "Once upon a time"
 PROMPT_IDS = [1, 80, 147, 201, 282, 57]
@@ -483,3 +484,25 @@ def test_guesses_from_the_text_leave_every_token_as_it_is(llm: LLM, name: str, s
         assert quick.engine.speculation.accepted > 0
     with pytest.raises(RequestError, match="speculate is 'magic'"):
         LLM(story, backend=name, speculate="magic")
+
+
+def test_embeddings_are_what_the_scores_are_made_of(llm: LLM, name: str, story: Path) -> None:
+    text = "Once upon a time there was a little girl"
+    ids = llm.prompt_ids(text)
+    rows = np.concatenate([chunk.copy() for chunk in llm.engine.hidden(ids)])
+    with open_safetensors(story) as files:
+        embedding = files.tensor("lm_head.weight").dequantize()
+    np.testing.assert_allclose(rows @ embedding.T, llm.logits(ids), atol=2e-4)
+    raw = {how: llm.embed(text, pooling=how, normalize=False)[0] for how in ("mean", "last", "cls")}
+    np.testing.assert_allclose(raw["mean"], rows.mean(axis=0), rtol=1e-5, atol=1e-6)
+    assert (raw["last"] == rows[-1]).all()
+    assert (raw["cls"] == rows[0]).all()
+    both = llm.embed([text, ids])
+    assert both.shape == (2, llm.config.width)
+    assert (both[0] == both[1]).all()
+    assert np.linalg.norm(both[0]) == pytest.approx(1)
+    with LLM(story, backend=name, token_budget=3, eager=True) as small:
+        np.testing.assert_array_equal(small.embed(text), both[:1])
+    for wrong, message in (({"pooling": "max"}, "pooling is 'max'"), ({"texts": []}, "nothing to embed")):
+        with pytest.raises(RequestError, match=message):
+            llm.embed(**({"texts": text} | wrong))

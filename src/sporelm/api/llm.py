@@ -13,6 +13,7 @@ from sporelm.api import measure
 from sporelm.api.answer import Answer
 from sporelm.api.completion import Completion, Piece, Timings
 from sporelm.api.conversation import Conversation
+from sporelm.api.embedding import embed
 from sporelm.api.loading import Opened, Options, open_engine
 from sporelm.api.params import SamplingParams, single
 from sporelm.backends.backend import Backend, Progress
@@ -186,6 +187,18 @@ class LLM:
             scores[done : done + len(chunk)] = chunk
             done += len(chunk)
         return scores
+
+    def embed(
+        self, texts: Prompt | Sequence[Prompt], *, pooling: str = "mean", normalize: bool = True
+    ) -> NDArray[np.float32]:
+        """A vector for each text, or list of token ids: float32 [texts, width].
+
+        pooling    of what the model makes of each position: "mean", "last", or "cls", the first
+        normalize  to length 1, so that the product of two is the cosine between them
+
+        Raises RequestError, ContextOverflow.
+        """
+        return embed(self.engine, [self.prompt_ids(text) for text in several(texts)], pooling, normalize=normalize)
 
     def bench_prefill(self, n: int) -> float:
         """Seconds from submitting a random prompt of n tokens to its first token."""

@@ -1,7 +1,7 @@
 """The engine: requests in, tokens out, step by step. It knows token ids only."""
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from pathlib import Path
 from time import perf_counter
@@ -27,6 +27,7 @@ class StepRunner(Protocol):
     """What computes steps: a worker, or a test's stand-in."""
 
     def run(self, step: Step) -> Scores: ...
+    def embed(self, step: Step) -> NDArray[np.float32]: ...
     def export_pages(self, pages: Sequence[int]) -> list[NDArray[Any]]: ...
     def import_pages(self, pages: Sequence[int], layers: Sequence[NDArray[Any]]) -> None: ...
 
@@ -162,6 +163,15 @@ class Engine:
 
         Raises ContextOverflow, RequestError for no tokens or unknown ones.
         """
+        return self._rows(tokens, lambda step: self.runner.run(step).logits)
+
+    def hidden(self, tokens: Sequence[int]) -> Iterator[NDArray[np.float32]]:
+        """What each position is before tokens are scored, chunk by chunk: float32 [chunk, width] views, valid until
+        the next one. Raises as `logits`."""
+        return self._rows(tokens, self.runner.embed)
+
+    def _rows(self, tokens: Sequence[int], run: Callable[[Step], NDArray[np.float32]]) -> Iterator[NDArray[np.float32]]:
+        """One row for every position of a text, in steps of its own."""
         with self._turn:
             probe = Request(tokens, max_tokens=1)
             self.scheduler.check(probe)
@@ -177,8 +187,7 @@ class Engine:
                             f"all {self.limits.num_pages} pages are in use by running requests: "
                             "finish some before asking"
                         )
-                    step = Step([Part(0, ids, begin, sequence.table, len(ids))], copies)
-                    yield self.runner.run(step).logits
+                    yield run(Step([Part(0, ids, begin, sequence.table, len(ids))], copies))
                     self.store.extend(sequence, ids)
             finally:
                 sequence.busy = False

@@ -12,6 +12,7 @@ from sporelm.engine.kv.pages import pages_for
 from sporelm.engine.limits import Limits
 from sporelm.engine.step import Step
 from sporelm.models import StepInputs, input_specs, trace_model
+from sporelm.models.inputs import Forward
 from sporelm.ops.attention import PAGE
 from sporelm.plan import Plan
 
@@ -19,12 +20,13 @@ MOST_VIEWS = 64  # sets of input views that are kept for step shapes met before
 
 
 class Model(Protocol):
-    """What is run: the configuration, the blocks' `memory`, and `forward`."""
+    """What is run: the configuration, the blocks' `memory`, `forward` to scores, and `embed`."""
 
     @property
     def config(self) -> Any: ...
     def memory(self) -> Sequence[Any]: ...
     def forward(self, step: StepInputs, weights: Mapping[str, Any], caches: Sequence[Any]) -> dict[str, Any]: ...
+    def embed(self, step: StepInputs, weights: Mapping[str, Any], caches: Sequence[Any]) -> dict[str, Any]: ...
 
 
 class Scores(NamedTuple):
@@ -111,13 +113,10 @@ class Runner:
         self.model, self.weights, self.caches, self.backend = model, weights, caches, backend
         self.inputs = Inputs(limits)
         self.compile_s = 0.0  # seconds spent making programs
-        self.plan: Plan | None = None
-        if not eager:
-            began = perf_counter()
-            tokens, sequences = limits.token_budget, limits.max_batch
-            specs = input_specs(tokens, sequences, tokens, pages_for(limits.max_context))
-            self.plan = Plan(trace_model(model, weights, caches, specs), backend)
-            self.compile_s = perf_counter() - began
+        tokens, sequences = limits.token_budget, limits.max_batch
+        self.specs = input_specs(tokens, sequences, tokens, pages_for(limits.max_context))
+        self.plan = None if eager else self._traced(model.forward)
+        self.embedding_plan: Plan | None = None  # made when something is embedded
 
     def prepare(self, progress: Progress | None = None) -> None:
         """Make all programs now rather than when a step first needs one. Does nothing if eager."""
@@ -128,24 +127,43 @@ class Runner:
 
     def run(self, step: Step) -> Scores:
         """Compute a step. Changes the caches."""
+        outputs = self._compute(step, self.model.forward, self.plan)
+        return Scores(outputs["tokens"], outputs["logits"])
+
+    def embed(self, step: Step) -> NDArray[np.float32]:
+        """What a step's wanted rows are before tokens are scored: float32 [rows, width], a view that the next step
+        overwrites. Changes the caches."""
+        if self.plan is not None and self.embedding_plan is None:
+            self.embedding_plan = self._traced(self.model.embed)
+        found: NDArray[np.float32] = self._compute(step, self.model.embed, self.embedding_plan)["hidden"]
+        return found
+
+    def _traced(self, forward: Forward) -> Plan:
+        began = perf_counter()
+        plan = Plan(trace_model(forward, self.weights, self.caches, self.specs), self.backend)
+        self.compile_s += perf_counter() - began
+        return plan
+
+    def _compute(self, step: Step, forward: Forward, plan: Plan | None) -> dict[str, np.ndarray]:
+        """The outputs of a step: by its plan, or op by op without one."""
         if step.copies:
             self.copy_pages(step.copies)
         arrays, extents = self.inputs.fill(step)
-        if self.plan is None:
+        if plan is None:
             tensors = StepInputs(**{name: self.backend.tensor(array) for name, array in arrays.items()})
-            results = self.model.forward(tensors, self.weights, self.caches)
-            return Scores(results["tokens"].numpy(), results["logits"].numpy())
-        if len(self.plan.built) < len(self.backend.regimes):
+            results = forward(tensors, self.weights, self.caches)
+            return {name: result.numpy() for name, result in results.items()}
+        if len(plan.built) < len(self.backend.regimes):
             began = perf_counter()
-            self.plan.regime(self.plan.regime_of(extents))
+            plan.regime(plan.regime_of(extents))
             self.compile_s += perf_counter() - began
-        outputs = self.plan.run(arrays, extents)
-        return Scores(outputs["tokens"], outputs["logits"])
+        return plan.run(arrays, extents)
 
     def close(self) -> None:
         """Free the programs."""
-        if self.plan is not None:
-            self.plan.close()
+        for plan in (self.plan, self.embedding_plan):
+            if plan is not None:
+                plan.close()
 
     def copy_pages(self, copies: Sequence[tuple[int, int]]) -> None:
         """Copy pages (source, target) in every cache, one after the other. Changes the caches."""

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from sporelm.backends.backend import Backend, Progress
@@ -69,6 +70,10 @@ class Worker:
     def run(self, step: Step) -> Scores:
         """Compute a step. Changes the caches; the scores are valid until the next step."""
         return self.runner.run(step)
+
+    def embed(self, step: Step) -> NDArray[np.float32]:
+        """What a step's wanted rows are before tokens are scored. Changes the caches; valid until the next step."""
+        return self.runner.embed(step)
 
     def export_pages(self, pages: Sequence[int]) -> list[NDArray[Any]]:
         """What pages hold, of each layer: [pages, 2, kv_heads, PAGE, head_dim]."""

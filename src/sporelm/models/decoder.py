@@ -1,5 +1,6 @@
 """A decoder: embedding, layers, norm, and the scores of the next token."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ from sporelm.weights.config import ModelConfig
 from sporelm.weights.names import Param
 
 
-class Decoder:
+class Decoder(ABC):
     """What decoders have in common; an architecture gives `layer`."""
 
     def __init__(self, config: ModelConfig) -> None:
@@ -23,9 +24,9 @@ class Decoder:
         self.norm = RMSNorm("output_norm", config.width, config.eps)
         self.output = Linear("embedding" if config.tie_embeddings else "output", config.vocab, config.width)
 
+    @abstractmethod
     def layer(self, config: ModelConfig, index: int) -> Layer:
         """The layer of this number."""
-        raise NotImplementedError
 
     def params(self) -> list[Param]:
         """Every weight, each once; a tied output has none of its own."""
@@ -42,11 +43,19 @@ class Decoder:
         config = self.config
         return {ROPE: rope_table(context, config.head_dim, config.rope_theta, config.rope_scaling)}
 
-    def forward(self, step: StepInputs, weights: Mapping[str, Any], caches: Sequence[Any]) -> dict[str, Any]:
-        """logits float32 [rows, vocab] of the wanted rows, and tokens int32 [rows], the greatest of each."""
+    def hidden(self, step: StepInputs, weights: Mapping[str, Any], caches: Sequence[Any]) -> Any:
+        """What the model makes of the wanted rows, before it scores tokens: float32 [rows, width]."""
         x = self.embedding(step.tokens, weights)
         for layer, cache in zip(self.layers, caches, strict=True):
             x = layer(x, step, weights, cache)
         # The last norm and the output see only the rows that are wanted.
-        logits = self.output(self.norm(ops.select_rows(x, step.rows), weights), weights)
+        return self.norm(ops.select_rows(x, step.rows), weights)
+
+    def forward(self, step: StepInputs, weights: Mapping[str, Any], caches: Sequence[Any]) -> dict[str, Any]:
+        """logits float32 [rows, vocab] of the wanted rows, and tokens int32 [rows], the greatest of each."""
+        logits = self.output(self.hidden(step, weights, caches), weights)
         return {"logits": logits, "tokens": ops.argmax(logits)}
+
+    def embed(self, step: StepInputs, weights: Mapping[str, Any], caches: Sequence[Any]) -> dict[str, Any]:
+        """hidden float32 [rows, width] of the wanted rows."""
+        return {"hidden": self.hidden(step, weights, caches)}

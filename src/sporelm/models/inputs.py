@@ -1,7 +1,7 @@
 """What one step gives a model: token ids and where each one stands. Plain int32 arrays, traced values or tensors."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from sporelm.ops import Graph, Spec, Symbol, trace
 from sporelm.tensor.dtype import I32
@@ -42,12 +42,11 @@ def input_specs(tokens: int, sequences: int, rows: int, max_pages: int) -> dict[
     return {name: Spec(shape, I32) for name, shape in shapes.items()}
 
 
-class Forward(Protocol):
-    """What `trace_model` needs of a model."""
-
-    def forward(self, step: StepInputs, weights: Mapping[str, Any], caches: Sequence[Any]) -> dict[str, Any]: ...
+Forward = Callable[[StepInputs, Mapping[str, Any], Sequence[Any]], dict[str, Any]]
 
 
-def trace_model(model: Forward, weights: Mapping[str, Any], caches: Sequence[Any], specs: Mapping[str, Spec]) -> Graph:
-    """The graph of one step, recorded once; weights and caches become its constants."""
-    return trace(lambda **values: model.forward(StepInputs(**values), weights, caches), specs)
+def trace_model(
+    forward: Forward, weights: Mapping[str, Any], caches: Sequence[Any], specs: Mapping[str, Spec]
+) -> Graph:
+    """The graph of one step of a model's `forward`, recorded once; weights and caches become its constants."""
+    return trace(lambda **values: forward(StepInputs(**values), weights, caches), specs)

@@ -64,6 +64,9 @@ class FakeRunner:
         best = np.where(np.isnan(logits).any(axis=-1), -1, logits.argmax(axis=-1)).astype(np.int32)
         return Scores(best, logits)
 
+    def embed(self, step: Step) -> np.ndarray:
+        return self.run(step).logits
+
     def export_pages(self, pages: Sequence[int]) -> list[np.ndarray]:
         """The ids in pages, as the keys of one layer of one head of dimension 1; values are their negatives."""
         cells = self.cells.reshape(-1, PAGE)[list(pages)].astype(np.float32)

@@ -28,6 +28,9 @@ class Instant:
         self.filled.append(id(arrays))
         return Scores(self.best[: len(step.parts)], self.logits[: len(step.parts)])
 
+    def embed(self, step: Step) -> np.ndarray:
+        raise NotImplementedError
+
     def export_pages(self, pages: Sequence[int]) -> list[np.ndarray]:
         raise NotImplementedError
 
