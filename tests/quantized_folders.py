@@ -129,8 +129,8 @@ def fp8(tile: str | tuple[int, int] = "tensor", kind: str = "F8_E4M3", suffix: s
     return make
 
 
-def packed(bits: int = 4, group: int = 32, symmetric: bool = True, order: bool = False) -> Scheme:
-    """compressed-tensors' pack-quantized, with bfloat16 scales."""
+def packed(bits: int = 4, group: int = 32, symmetric: bool = True, order: bool = False, size: float = 1.0) -> Scheme:
+    """compressed-tensors' pack-quantized, with bfloat16 scales, of weights of another `size` if that is not 1."""
 
     def make(weight: np.ndarray, random: np.random.Generator) -> Made:
         out, width = weight.shape
@@ -138,7 +138,7 @@ def packed(bits: int = 4, group: int = 32, symmetric: bool = True, order: bool =
         if order:
             group_of = group_of[random.permutation(width)]
         numbers, scales, zeros = rounded(weight, bits, group_of, symmetric)
-        scales = (scales.view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32)
+        scales = ((scales * np.float32(size)).view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32)
         made: dict[str, Any] = {
             ".weight_packed": np.ascontiguousarray(words(numbers.T, bits).T),
             ".weight_scale": ("BF16", (scales.view(np.uint32) >> 16).astype(np.uint16)),

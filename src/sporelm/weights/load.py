@@ -157,7 +157,7 @@ def match_names(source: ModelSource, params: Sequence[Param]) -> dict[str, str]:
 def adds_nothing(source: ModelSource, name: str) -> bool:
     """Whether a surplus tensor is a bias of zeros: AutoGPTQ writes one for every weight."""
     bias = source.kind == HF and name.endswith(".bias") and prod(source.files.tensors[name].shape) <= MOST_WIDTH
-    return bias and not source.files.tensor(name).dequantize().any()
+    return bias and bool((source.files.tensor(name).dequantize() == 0).all())
 
 
 def _affordable(

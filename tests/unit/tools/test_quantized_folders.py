@@ -33,7 +33,7 @@ def test_a_good_folder_has_no_findings_but_notes(case: str, tmp_path: Path) -> N
     assert {finding.level for finding in report.findings} <= {NOTE}, report.findings
     left_out = [finding.message for finding in report.findings if "left out" in finding.message]
     told = (
-        "14 tensors: scales of activations are left out: activations are not rounded to eight bits as the folder says"
+        "14 tensors: scales of activations are left out: no activation is rounded to eight bits by them"
     )
     assert left_out == ([told] if case == "w8a8" else [])
 

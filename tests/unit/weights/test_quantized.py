@@ -53,6 +53,13 @@ CASES: dict[str, tuple[Scheme, dict[str, Any], set[str], Tiny]] = {
     "fp8 e5m2": (made_by.fp8(kind="F8_E5M2"), FP8, {"F8_E5M2_32"}, WIDE),
     "w4a16": (made_by.packed(), compressed("pack-quantized", 4), {"Q4_0"}, WIDE),
     "w4a16 zero points": (made_by.packed(symmetric=False), compressed("pack-quantized", 4), {"UINT4_32"}, WIDE),
+    "w4a16 tiny scales": (made_by.packed(size=1e-6), compressed("pack-quantized", 4), {"F32"}, WIDE),
+    "w4a16 tiny scales act-order": (
+        made_by.packed(size=1e-6, order=True),
+        compressed("pack-quantized", 4),
+        {"F32"},
+        WIDE,
+    ),
     "w4a16 act-order": (made_by.packed(order=True), compressed("pack-quantized", 4), {"Q4_0"}, WIDE),
     "w8a16 rows": (made_by.packed(8, -1), compressed("pack-quantized"), {"INT8_32"}, WIDE),
     "w8a8": (made_by.int8(), compressed("int-quantized"), {"INT8_32"}, WIDE),

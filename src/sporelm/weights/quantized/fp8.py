@@ -55,7 +55,7 @@ def activation_scales(parts: Parts) -> Iterator[tuple[str, str]]:
         if name.endswith(ACTIVATIONS):
             yield (
                 name,
-                "scales of activations are left out: activations are not rounded to eight bits as the folder says",
+                "scales of activations are left out: no activation is rounded to eight bits by them",
             )
 
 

@@ -94,9 +94,10 @@ def _blocks(
     """Rows as blocks: uint8 [rows, in] and their factors -> uint8 [rows, bytes a row]."""
     rows = len(numbers)
     if chosen is F32:
-        with np.errstate(invalid="ignore"):
-            values = (numbers - zeros[:, columns.group]).astype(np.float32) * scales[:, columns.group]
-        return values.astype("<f4").view(np.uint8)
+        each = np.repeat(columns.group, columns.size)
+        with np.errstate(invalid="ignore", over="ignore"):
+            values = (numbers - zeros[:, each]).astype(np.float32) * scales[:, each]
+        return np.ascontiguousarray(values, "<f4").view(np.uint8)
     repeats = columns.size // chosen.values
     group = np.repeat(columns.group, repeats)
     scale, zero = scales[:, group].reshape(-1, 1), zeros[:, group].reshape(-1, 1)

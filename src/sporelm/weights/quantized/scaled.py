@@ -33,7 +33,7 @@ def scaled(parts: Parts, name: str, scale_name: str | None, tile: Tile | None = 
     Raises ModelFileError for scales that do not fit, UnsupportedModel for a weight that is no matrix.
     """
     info = parts.info(name)
-    if len(info.shape) != 2:
+    if len(info.shape) != 2 or not all(info.shape):
         raise UnsupportedModel(f"{parts.where}: {shown(name)} is {list(info.shape)}; scaled weights must be matrices")
     out, width = info.shape
     held = parts.array(name, tuple(FORMS), (out, width)).view(np.uint8)
