@@ -43,7 +43,13 @@ def test_importance_counts_wherever_a_span_of_blocks_begins(name: str) -> None:
     made = cast_tensor(lazy("F32", x), target, importance)
     expected = quantize_tensor(target, x, importance)
     assert np.array_equal(made.read(0, made.block_count), expected)
-    for start, stop in ((0, 1), (1, 2), (made.block_count - 1, made.block_count), (2, made.block_count // 2 + 1)):
+    for start, stop in (
+        (0, 0),
+        (0, 1),
+        (1, 2),
+        (made.block_count - 1, made.block_count),
+        (2, made.block_count // 2 + 1),
+    ):
         assert np.array_equal(made.read(start, stop), expected[start:stop])
 
 

@@ -125,6 +125,8 @@ def cast_tensor(
             _converted(tensor, target, begin, end, None if experts is None else experts[expert])
             for begin, end, expert in _by_expert(first, last, tensor.size // (1 if experts is None else len(experts)))
         ]
+        if not parts:
+            return np.empty((0, target.nbytes), np.uint8)
         whole = parts[0] if len(parts) == 1 else np.concatenate(parts)
         return whole[start - first // target.values : stop - first // target.values]
 
