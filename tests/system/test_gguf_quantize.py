@@ -91,6 +91,7 @@ def test_several_into_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str
         (["quantize", "{m}", "--type", "Q8_0", "--threads", "0"], "--threads is 0"),
         (["quantize", "{m}", "--type", "Q8_0", "-o", "{no}/"], "there is no folder"),
         (["quantize", "{no}", "--type", "Q8_0"], "no model at"),
+        (["quantize", "{m}", "{no}", "--type", "Q8_0"], "the file to write is named with -o"),
         (["imatrix", "{m}", "-o", "{no}"], "give a MODEL and a TEXT, not 1 names"),
         (["imatrix", "{m}", "{m}"], "-o OUT is missing"),
         (["imatrix", "{m}", "{m}", "-o", "{no}"], "is not UTF-8 text"),

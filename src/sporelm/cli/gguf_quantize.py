@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> None:
 
     from sporelm.api.machine import usable_cores
     from sporelm.cli.progress import ProgressLine
-    from sporelm.errors import RequestError
+    from sporelm.errors import ModelNotFound, RequestError
     from sporelm.tools import output
     from sporelm.tools.lazy import open_model
     from sporelm.tools.quantize import outputs, quantize
@@ -66,7 +66,11 @@ def run(args: argparse.Namespace) -> None:
     if args.threads is not None and args.threads < 1:
         raise RequestError(f"--threads is {args.threads}: it must be at least 1")
     recipe, began = recipe_of(args), perf_counter()
-    paths = find_models(args.files)
+    try:
+        paths = find_models(args.files)
+    except ModelNotFound as reason:
+        hint = "; the file to write is named with -o" if len(args.files) > 1 and args.output is None else ""
+        raise ModelNotFound(f"{reason}{hint}") from None
     made = [quantize(open_model(path), recipe) for path in paths]
     files = []
     for path, quantized in zip(paths, made, strict=True):
