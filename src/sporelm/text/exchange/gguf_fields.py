@@ -62,8 +62,9 @@ def fields_of_folder(path: Path, vocab: int | None = None, pre: str | None = Non
         )
     fields = found.fields | _special(found, wanted, folder) | _framing(found, wanted, str(path))
     notes = list(found.notes)
-    if found.kind == "gpt2" and (lacking := missing_bytes(found.ids.__contains__)):
-        notes.append(f"{len(lacking)} bytes have no token: text that holds one cannot be written, or is cut short")
+    lacking = missing_bytes(found.ids.__contains__) if found.kind == "gpt2" and found.unknown is not None else b""
+    if lacking:
+        notes.append(f"{len(lacking)} bytes have no token, and readers of GGUF files put no unknown token for them")
     if found.kind == "llama" and BYTE not in found.types:
         notes.append("no tokens stand for bytes: llama.cpp gives up on characters that are no token")
     fields |= _templates(wanted.chat_templates, notes)
