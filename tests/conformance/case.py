@@ -18,8 +18,6 @@ Work = Callable[["On"], Any]
 FORMAT_NAMES = tuple(form.name for form in sorted(FORMS, key=lambda form: form.ggml_id))
 # What does not depend on the format is tried on few of them, where for each it would be one more kernel.
 FEW_FORMATS = ("F32", "Q4_1", "Q6_K")
-# What differs from another one of these formats by how blocks of the file are packed alone, or nearly: little is tried.
-ALIKE = ("TQ2_0", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S")
 
 
 def width_of(form: str, blocks: int) -> int:

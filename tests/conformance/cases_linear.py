@@ -5,8 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from conformance.case import ALIKE, FEW_FORMATS, FORMAT_NAMES, Case, On, case, width_of
+from conformance.case import FEW_FORMATS, FORMAT_NAMES, Case, On, case, width_of
 from sporelm import ops
+from sporelm.evals.conformance import ALIKE
 from sporelm.quant import FORMATS
 from sporelm.quant.made_up import FACTOR_AT, with_factors
 
@@ -179,11 +180,12 @@ def of_values(form: str, tokens: int) -> Iterator[Case]:
     for peak in (1e-36, 1e-37, 1e-40, 1e-45):
         yield case("linear", f"{form} peak {peak:g} x{tokens}", small_activations, form, tokens, peak, common=few)
     yield case("linear", f"{form} zero blocks x{tokens}", with_zeros, form, tokens, common=few)
-    yield case("linear", f"{form} NaN x{tokens}", with_nan, form, tokens, np.nan)
+    common = form not in ALIKE
+    yield case("linear", f"{form} NaN x{tokens}", with_nan, form, tokens, np.nan, common=common)
     if form == "MXFP4":
         yield case("linear", f"{form} least scales x{tokens}", least_scales, form, tokens)
     if FORMATS[form].values > 1:
-        yield case("linear", f"{form} any block x{tokens}", raw_blocks, form, tokens)
+        yield case("linear", f"{form} any block x{tokens}", raw_blocks, form, tokens, common=common)
         for byte in (0x00, 0x7F, 0x80, 0xFF):
             name = f"{form} blocks of {byte:#04x} x{tokens}"
-            yield case("linear", name, extreme_blocks, form, tokens, byte, 1.0)
+            yield case("linear", name, extreme_blocks, form, tokens, byte, 1.0, common=common)

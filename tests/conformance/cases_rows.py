@@ -5,8 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from conformance.case import ALIKE, FORMAT_NAMES, Case, On, case, width_of
+from conformance.case import FORMAT_NAMES, Case, On, case, width_of
 from sporelm import ops
+from sporelm.evals.conformance import ALIKE
 from sporelm.quant import FORMATS
 
 TOKENS = (1, 2, 7, 16, 17, 33, 121)

@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 
 from conformance import cases_attention
-from conformance.case import ALIKE, FEW_FORMATS, FORMAT_NAMES, On, width_of
+from conformance.case import FEW_FORMATS, FORMAT_NAMES, On, width_of
 from conformance.cases_attention import CHOSEN, COMMON, Heads
 from conformance.guarded import TARGETS, GuardedCpu
 from conformance.test_ops import CASES
 from sporelm import ops
 from sporelm.backends.cpu.backend import FEW
+from sporelm.evals.conformance import ALIKE
 from sporelm.ops.attention import PAGE
 from sporelm.tensor.dtype import DTYPES
 

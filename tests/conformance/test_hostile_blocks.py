@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 from close import assert_close
-from conformance.case import ALIKE, FORMAT_NAMES, On, width_of
+from conformance.case import FORMAT_NAMES, On, width_of
 from conformance.cases_linear import halves_of
 from conformance.guarded import TARGETS
 from sporelm import ops
+from sporelm.evals.conformance import ALIKE
 from sporelm.quant import FORMATS, dequantize_tensor, quantize_tensor
 from sporelm.quant.activations import quantize_int8
 

@@ -10,10 +10,10 @@ import pytest
 
 from close import assert_close
 from conformance import cases_attention, cases_blocks, cases_linear, cases_rows
-from conformance.case import ALIKE, FORMAT_NAMES, Arrays, Case, width_of
+from conformance.case import FORMAT_NAMES, Arrays, Case, width_of
 from conformance.guarded import TARGETS
 from sporelm import ops
-from sporelm.evals.conformance import blocks_of
+from sporelm.evals.conformance import ALIKE, blocks_of
 from sporelm.quant import FORMATS, dequantize_tensor
 from sporelm.tensor.dtype import F32
 from sporelm.weights.stored import StoredTensor

@@ -99,6 +99,9 @@ FORMS = [
 # What model files are converted to.
 CONVERTED = [form for form in FORMATS.values() if form.can_quantize and form.name not in ("F32", "F64", "Q8_1", "Q8_K")]
 
+# What differs from others of these by how blocks of the file are packed, or nearly: one kind of product is tried.
+ALIKE = ("Q2_K", "TQ2_0", "IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "IQ4_XS")
+
 
 def width_of(form: type[QuantFormat]) -> int:
     """Columns of the matrices of a number format."""
@@ -134,6 +137,8 @@ def cases() -> Iterator[Case]:
             yield Case("quantize_rows", name, partial(quantize_rows, tokens=tokens, activation=activation))
         for form in FORMS:
             yield Case("linear", f"{form.name} {tokens}", partial(linear, form=form, tokens=tokens))
+            if form.name in ALIKE:
+                continue
             yield Case("linear_group", f"{form.name} {tokens}", partial(group, form=form, tokens=tokens))
             yield Case("linear_silu_mul", f"{form.name} {tokens}", partial(gated, form=form, tokens=tokens))
     for form in CONVERTED:

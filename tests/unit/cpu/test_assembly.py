@@ -53,12 +53,13 @@ def named() -> list[str]:
 
 
 def on_targets() -> list[Any]:
-    """(target, name): all on the best target, some formats on the others, the rest of them with --all."""
+    """(target, name): most on the best target, some formats on the others, the rest of them with --all."""
     some = re.compile(r"linear_\w+_(q4_0|q8_0|q4_k)_1|attention_\w+_64|quantize")
+    alike = re.compile(r"_(tq2_0|iq1_m|iq2_\w+|iq3_\w+)_\d")  # as other formats, but packed from other blocks
     found = []
     for target in BITS:
         for name in named():
-            rare = target != "avx512-vnni" and not some.match(name)
+            rare = alike.search(name) or (target != "avx512-vnni" and not some.match(name))
             found.append(pytest.param(target, name, id=f"{target}-{name}", marks=[pytest.mark.all] if rare else []))
     return found
 
