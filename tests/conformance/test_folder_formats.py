@@ -14,7 +14,7 @@ from sporelm.backends.reference import ReferenceBackend
 from sporelm.quant import FOLDER_FORMATS, QuantFormat
 from sporelm.weights.stored import StoredTensor
 
-COMMON = ("UINT4_128", "INT8_32", "UINT8_64", "F8_E4M3_128", "F8_E5M2_32")  # one of each kind, of each size of group
+COMMON = ("UINT4_128", "INT8_32", "UINT8_64", "F8_E4M3_128", "F8_E5M2_32", "NF4")  # one of each kind, of each size of group
 FEWEST = ("UINT4_128", "F8_E4M3_128")  # one that multiplies integers, one that multiplies floats
 SHAPES = ((1, 1), (33, 3), (50, 5))  # out, groups of the width
 

@@ -16,6 +16,7 @@ class ScaledPanels(Panels):
 
     family = "float"
     columns = 32
+    each = 1  # columns of a byte
     half_unit = 1.0  # what 1 stands for once a byte was moved into a float16
 
     def __init__(self, target: Target) -> None:
@@ -24,18 +25,18 @@ class ScaledPanels(Panels):
 
     @property
     def group_bytes(self) -> int:
-        return (HEAD + self.columns) * self.lanes
+        return (HEAD + self.columns // self.each) * self.lanes
 
     def halves(self, bytes_: Val, kind: object) -> Val:
         """Bytes (i8, scalar or vector) as the bits of float16, i16, each number divided by `half_unit`."""
         raise AttributeError(f"{type(self).__name__} must say how its bytes become float16")
 
     def pack_group(self, k: Builder, rows: list[Val], present: list[Val], group: Val, target: Val, width: Val) -> None:
-        start = group * (HEAD + self.columns)
+        start = group * (HEAD + self.columns // self.each)
         k.store(gather(k, f32, rows, present, start), target)
-        with k.range(self.columns) as column:
-            bytes_ = gather(k, i8, rows, present, start + HEAD + column)
-            k.store(bytes_, target, (column + HEAD) * self.lanes)
+        with k.range(self.columns // self.each) as place:
+            bytes_ = gather(k, i8, rows, present, start + HEAD + place)
+            k.store(bytes_, target, (place + HEAD) * self.lanes)
 
     def scale(self, k: Builder, group: Val) -> Val:
         """f32 vector: what the group's halves are multiplied by."""
