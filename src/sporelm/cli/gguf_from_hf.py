@@ -5,8 +5,6 @@ import argparse
 from sporelm.cli import gguf_output
 from sporelm.cli.parser import Parser
 
-TYPES = ("auto", "f32", "f16", "bf16", "q8_0")
-
 
 def parser() -> Parser:
     made = Parser(
@@ -24,7 +22,7 @@ def parser() -> Parser:
     )
     made.add_argument("folder", metavar="FOLDER", help="a Hugging Face folder, or a stored name")
     made.add_argument(
-        "--type", choices=TYPES, default="auto", metavar="TYPE",
+        "--type", default="auto", metavar="TYPE",
         help="of the matrices: auto (floats as they are), f32, f16, bf16 or q8_0; vectors are f32; default: auto",
     )  # fmt: skip
     made.add_argument(

@@ -6,8 +6,6 @@ from pathlib import Path
 from sporelm.cli import gguf_output
 from sporelm.cli.parser import Parser
 
-DTYPES = ("auto", "f32", "f16", "bf16")
-
 
 def parser() -> Parser:
     made = Parser(
@@ -25,7 +23,7 @@ def parser() -> Parser:
     )
     made.add_argument("file", metavar="FILE", help="a .gguf file, the first file of a split model, or a stored name")
     made.add_argument(
-        "--dtype", choices=DTYPES, default="auto", metavar="TYPE",
+        "--dtype", default="auto", metavar="TYPE",
         help="of the tensors: auto (nothing is lost: floats as they are, quantized weights as f32), f32, f16 or bf16; "
         "default: auto",
     )  # fmt: skip

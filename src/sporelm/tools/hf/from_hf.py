@@ -63,8 +63,7 @@ def from_hf(folder: Path, *, type_name: str = "auto", pre: str | None = None, vo
     try:
         family = family_of(source.config.architecture, str(folder / "config.json"))
         params = build(source.config).params()
-        names = match_names(source, params)
-        _check_shapes(source, params, names)
+        names = matched(source, params)
         found = fields_of_folder(folder, source.config.vocab, pre)
         metadata = _general(folder, values, params, source.config)
         rope = gguf_rope(source.config, _positions(source.config, values, folder))
@@ -153,13 +152,16 @@ def _positions(config: ModelConfig, values: Mapping[str, Any], folder: Path) -> 
     return Fields(values, str(folder / "config.json")).integer("max_position_embeddings", 1, MOST_CONTEXT, usual)
 
 
-def _check_shapes(source: ModelSource, params: Sequence[Param], names: Mapping[str, str]) -> None:
+def matched(source: ModelSource, params: Sequence[Param]) -> dict[str, str]:
+    """What the file calls each parameter. Raises ModelFileError unless it has them all, in their shapes."""
+    names = match_names(source, params)
     for param in params:
         shape = source.files.tensors[names[param.name]].shape
         if shape != param.shape:
             raise ModelFileError(
                 f"{source.path}: {shown(names[param.name])} is {list(shape)}, its architecture has {list(param.shape)}"
             )
+    return names
 
 
 def _named(tensor: LazyTensor, param: Param) -> LazyTensor:

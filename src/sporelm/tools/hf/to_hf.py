@@ -8,20 +8,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sporelm.errors import ModelFileError, OpError, RequestError, UnsupportedModel
+from sporelm.errors import OpError, RequestError, UnsupportedModel
 from sporelm.models.registry import build
 from sporelm.quant import F32, FORMATS, QuantFormat, dequantize_tensor, quantize_tensor
 from sporelm.text.exchange.hf_files import TokenizerFiles, files_of_metadata
 from sporelm.tools.hf.families import Family, class_of, family_of
-from sporelm.tools.hf.from_hf import KEPT, as_format
+from sporelm.tools.hf.from_hf import KEPT, as_format, matched
 from sporelm.tools.hf.general import SAMPLING, card_text
 from sporelm.tools.hf.rope import hf_rope, number
 from sporelm.tools.lazy import LazyTensor, Model, open_model
 from sporelm.tools.steps.permute import unpermute_qk
 from sporelm.weights.config import ModelConfig
-from sporelm.weights.load import ModelSource, match_names
+from sporelm.weights.load import ModelSource
 from sporelm.weights.load import open_model as open_source
-from sporelm.weights.messages import shown
 from sporelm.weights.names import Param, stored_name
 
 DTYPES = ("auto", "f32", "f16", "bf16")
@@ -80,13 +79,8 @@ def _tokenizer(values: Mapping[str, Any], path: Path, is_needed: bool) -> Tokeni
 
 
 def _check(source: ModelSource, params: Sequence[Param]) -> None:
-    names, config = match_names(source, params), source.config
-    for param in params:
-        shape = source.files.tensors[names[param.name]].shape
-        if shape != param.shape:
-            raise ModelFileError(
-                f"{source.path}: {shown(names[param.name])} is {list(shape)}, its architecture has {list(param.shape)}"
-            )
+    matched(source, params)
+    config = source.config
     if config.attention_bias != config.attention_out_bias:
         raise UnsupportedModel(
             f"{source.path}: query, key and value have biases and the output has none, or the other way round:"
