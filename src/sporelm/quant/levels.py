@@ -3,6 +3,8 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from sporelm.quant.sums import sum_down
+
 Floats = NDArray[np.float32]
 
 # IQ4_NL's and IQ4_XS's levels (a table of llama.cpp): denser around zero, as weights are.
@@ -46,14 +48,14 @@ def search_curved_scale(x: Floats, weights: Floats | None = None) -> Floats:
 def spread_of(x: Floats) -> Floats:
     """What importance is multiplied by: sqrt(2 * mean square of the block + value^2), float32 [size, blocks]."""
     squares = x * x
-    return np.sqrt(np.add.reduce(squares, axis=0) * np.float32(2 / len(x)) + squares)
+    return np.sqrt(sum_down(squares) * np.float32(2 / len(x)) + squares)
 
 
 def _fitted(x: Floats, weights: Floats, inverse: Floats) -> tuple[Floats, Floats, Floats]:
     """With integers round(x * inverse): the scale that fits them best, and the two sums it is the quotient of."""
     levels = CURVED[nearest_curved(x * inverse)]
     weighted = weights * levels
-    sum_x, sum_2 = np.add.reduce(weighted * x, axis=0), np.add.reduce(weighted * levels, axis=0)
+    sum_x, sum_2 = sum_down(weighted * x), sum_down(weighted * levels)
     return np.where(sum_2 > 0, sum_x / sum_2, np.float32(0)), sum_x, sum_2
 
 

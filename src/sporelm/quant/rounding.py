@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from sporelm.quant.format import inverse_or_zero
 from sporelm.quant.search import FINE, nearest_int, search_above_minimum, search_around_zero, searched_integers
+from sporelm.quant.sums import sum_down
 from sporelm.quant.superblocks import in_parts
 
 Floats = NDArray[np.float32]
@@ -53,14 +54,11 @@ def round_above_minimum(values: Floats, levels: int) -> tuple[Floats, NDArray[np
 def weigh_by_row(rows: Floats, importance: Floats) -> Floats:
     """importance * sqrt(mean square of the row + value^2): float32 [n, width], [width] -> [n, width].
 
-    The squares of a row are added one after the other, as C does: numpy does so along the first axis, if there are
-    several columns.
+    The squares of a row are added one after the other, as C does.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         squares = rows * rows
-        columns = np.ascontiguousarray(squares.T)
-        sums = np.add.accumulate(columns)[-1] if len(rows) == 1 else np.add.reduce(columns, axis=0)
-        means = sums / np.float32(rows.shape[1])
+        means = sum_down(np.ascontiguousarray(squares.T)) / np.float32(rows.shape[1])
         return importance * np.sqrt(means[:, None] + squares)
 
 

@@ -10,6 +10,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from sporelm.quant.sums import sum_down
+
 Floats = NDArray[np.float32]
 
 TENTH = np.float32(0.1)
@@ -56,7 +58,7 @@ def own_weights(x: Floats) -> Floats:
 
     float32 [size, groups] -> the same.
     """
-    return np.abs(x) + np.sqrt(np.add.reduce(x * x, axis=0) / np.float32(len(x)))
+    return np.abs(x) + np.sqrt(sum_down(x * x) / np.float32(len(x)))
 
 
 def search_above_minimum(
@@ -70,7 +72,7 @@ def search_above_minimum(
     """
     top, highest = np.float32(levels), x.max(axis=0)
     error_of = _absolute_error if by_magnitude else _squared_error
-    sum_w, sum_x = np.add.reduce(weights, axis=0), np.add.reduce(weights * x, axis=0)
+    sum_w, sum_x = sum_down(weights), sum_down(weights * x)
     integers, scratch = np.empty_like(x), np.empty_like(x)
     lowest = x[x.argmin(axis=0), np.arange(x.shape[1])]  # of zeros of both signs the first counts
     minimum: Floats = np.where(lowest > 0, np.float32(0), lowest)
@@ -85,10 +87,10 @@ def search_above_minimum(
         inverse = np.divide(factor, np.where(constant, np.float32(1), highest - minimum))
         _round_above(x, minimum, inverse, top, integers)
         np.multiply(weights, integers, out=scratch)
-        sum_l = np.add.reduce(scratch, axis=0)
-        sum_l2 = np.add.reduce(scratch * integers, axis=0)
+        sum_l = sum_down(scratch)
+        sum_l2 = sum_down(scratch * integers)
         scratch *= x
-        sum_xl = np.add.reduce(scratch, axis=0)
+        sum_xl = sum_down(scratch)
         determinant = sum_w * sum_l2 - sum_l * sum_l
         fitted = (sum_w * sum_xl - sum_x * sum_l) / determinant
         offset = (sum_l2 * sum_x - sum_l * sum_xl) / determinant
@@ -121,7 +123,7 @@ def _squared_error(x: Floats, weights: Floats, integers: Floats, scale: Floats, 
     out -= x
     out *= out
     out *= weights
-    return np.add.reduce(out, axis=0)
+    return sum_down(out)
 
 
 def _absolute_error(
@@ -133,7 +135,7 @@ def _absolute_error(
     out -= x
     np.abs(out, out=out)
     out *= weights
-    return np.add.reduce(out, axis=0)
+    return sum_down(out)
 
 
 def search_around_zero(x: Floats, half: int, weights: Floats | None = None) -> AroundZero:
@@ -156,10 +158,10 @@ def search_around_zero(x: Floats, half: int, weights: Floats | None = None) -> A
         np.clip(np.rint(integers, out=integers), low, high, out=integers)
         if doubtful:
             integers[np.isnan(integers)] = 0
-        sum_lx = np.add.reduce(np.multiply(weighted, integers, out=scratch), axis=0)
+        sum_lx = sum_down(np.multiply(weighted, integers, out=scratch))
         np.multiply(weights, integers, out=scratch)
         scratch *= integers
-        sum_l2 = np.add.reduce(scratch, axis=0)
+        sum_l2 = sum_down(scratch)
         fitted = sum_lx / sum_l2
         if step == 0:
             fitted[sum_l2 == 0] = 0

@@ -21,6 +21,7 @@ from sporelm.quant.search import (
     search_around_zero,
     searched_integers,
 )
+from sporelm.quant.sums import sum_down
 from sporelm.quant.turns import search_above_zero
 
 VALUES = 256
@@ -81,11 +82,11 @@ def weigh(values: Floats, importance: Floats, size: int, parts: float = 2) -> tu
     importance * sqrt(parts * mean square of the block + value^2), and the sums of that over each group, both with
     groups as columns: [size, groups] and [256 / size, n].
     """
-    squares = np.add.reduce(columns(values * values, VALUES), axis=0)
+    squares = sum_down(columns(values * values, VALUES))
     mean = np.repeat(np.float32(parts) * squares / np.float32(VALUES), VALUES // size)
     x = columns(values, size)
     weights = columns(importance, size) * np.sqrt(mean + x * x)
-    return weights, np.ascontiguousarray(np.add.reduce(weights, axis=0).reshape(-1, VALUES // size).T)
+    return weights, np.ascontiguousarray(sum_down(weights).reshape(-1, VALUES // size).T)
 
 
 def round_in_groups(values: Floats, importance: Floats | None, levels: int, tries: Tries) -> Grouped:

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sporelm.quant.search import ALL_ZERO, TENTH, Floats, largest_magnitude, nearest_int
+from sporelm.quant.sums import sum_down
 
 ROUNDS = 5
 
@@ -22,8 +23,8 @@ def search_in_turns(x: Floats, half: int) -> tuple[Floats, NDArray[np.uint8]]:
     integers = np.clip(nearest_int(low / largest * x), low, high).astype(np.float32)
     weights = x * x
     weighted = weights * x
-    sum_lx = np.add.reduce(weighted * integers, axis=0)
-    sum_l2 = np.add.reduce(weights * integers * integers, axis=0)
+    sum_lx = sum_down(weighted * integers)
+    sum_l2 = sum_down(weights * integers * integers)
     for _ in range(ROUNDS):
         changed = False
         for row, value in enumerate(x):
@@ -63,8 +64,8 @@ def search_above_zero(x: Floats, weights: Floats, levels: int) -> tuple[Floats, 
         np.copyto(inverse, tried, where=better)
     integers = _limited(inverse * x, levels)
     weighted = weights * x
-    sum_lx = np.add.reduce(weighted * integers, axis=0)
-    sum_l2 = np.add.reduce(weights * integers * integers, axis=0)
+    sum_lx = sum_down(weighted * integers)
+    sum_l2 = sum_down(weights * integers * integers)
     integers = _wrapped(integers)
     for _ in range(ROUNDS):
         changed = False
@@ -98,4 +99,4 @@ def _wrapped(integers: Floats) -> Floats:
 def _error(x: Floats, weights: Floats, integers: Floats, scale: Floats) -> Floats:
     """sum(weights * (x - scale * integers)^2) of each group, [groups]."""
     off = x - scale * integers
-    return np.add.reduce(weights * off * off, axis=0)
+    return sum_down(weights * off * off)

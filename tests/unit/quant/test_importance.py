@@ -79,3 +79,13 @@ def test_a_row_with_importance_depends_on_nothing_but_itself(name: str) -> None:
 def test_no_values_give_no_blocks(name: str) -> None:
     nothing = np.zeros((0, 256), np.float32)
     assert format_of(name).quantize(nothing, nothing).shape == (0, FORMATS[name].nbytes)
+
+
+@pytest.mark.parametrize("name", [name for name, found in sorted(FORMATS.items()) if found.can_quantize])
+@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
+def test_a_single_block_is_rounded_as_many_are(name: str, weighted: bool) -> None:
+    size = FORMATS[name].values
+    x = np.random.default_rng(4).standard_normal((200, size), np.float32)
+    columns = importance("squares", WIDTH)[:size].copy() if weighted else None
+    alone = np.concatenate([quantize_tensor(FORMATS[name], row[None], columns) for row in x])
+    assert np.array_equal(quantize_tensor(FORMATS[name], x, columns), alone)
