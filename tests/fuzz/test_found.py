@@ -5,12 +5,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fuzz.seeds import make
 from gguf_samples import values_of
+from sporelm.cli.main import main
 from sporelm.errors import ModelFileError, RequestError
 from sporelm.quant import BF16
 from sporelm.tools.imatrix_file import Gathered, Imatrix, merge, write_imatrix
 from sporelm.tools.verify import verify
-from sporelm.weights.gguf import GgufWriter
+from sporelm.weights.gguf import GgufWriter, open_gguf
 from sporelm.weights.stored import StoredTensor
 
 
@@ -37,3 +39,14 @@ def test_counts_that_the_older_form_cannot_tell_are_refused(tmp_path: Path, coun
     with pytest.raises(RequestError, match=r"write \.gguf instead"):
         write_imatrix(tmp_path / "x.dat", Imatrix(entries, ("text",), chunks, 8))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_signalling_nans_are_scaled_without_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = make("minicpm").written(tmp_path)
+    with open_gguf(path) as model:
+        place = model.tensors["output_norm.weight"].offset
+    data = bytearray(path.read_bytes())
+    data[place : place + 4] = b"\x01\x00\x80\x7f"
+    path.write_bytes(data)
+    assert main(["gguf", "convert", str(path), "-x", "to-llama", "-o", str(tmp_path / "out.gguf")]) == 0
+    assert capsys.readouterr().err == ""

@@ -111,7 +111,8 @@ def scaled(tensor: LazyTensor, factor: float) -> LazyTensor:
         blocks = tensor.read(start, stop).copy()
         for offset in FACTORS[number_format.name]:
             old = read_halves(blocks, offset)
-            new = to_halves(old * times)
+            with np.errstate(all="ignore"):
+                new = to_halves(old * times)
             if (np.isinf(read_halves(new, 0)) & np.isfinite(old)).any():
                 raise too_large()
             blocks[:, offset : offset + 2] = new
@@ -120,11 +121,10 @@ def scaled(tensor: LazyTensor, factor: float) -> LazyTensor:
     def by_values(start: int, stop: int) -> Blocks:
         blocks = np.ascontiguousarray(tensor.read(start, stop))
         values = dequantize_tensor(number_format, blocks, (len(blocks) * number_format.values,))
-        result = number_format.quantize((values * times).reshape(-1, number_format.values))
-        if np.isfinite(values).all():
-            with np.errstate(all="ignore"):
-                if not np.isfinite(number_format.dequantize(result)).all():
-                    raise too_large()
+        with np.errstate(all="ignore"):
+            result = number_format.quantize((values * times).reshape(-1, number_format.values))
+            if np.isfinite(values).all() and not np.isfinite(number_format.dequantize(result)).all():
+                raise too_large()
         return result
 
     def too_large() -> RequestError:
