@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from sporelm.bench.driver import Case
 from sporelm.bench.rows import Limit
-from sporelm.quant import F32, FORMATS
+from sporelm.quant import F32, FOLDER_FORMATS, FORMATS
 
 if TYPE_CHECKING:
     from sporelm.weights.config import ModelConfig
@@ -42,7 +42,7 @@ def work_of(config: "ModelConfig", weight_bytes: int, kv_value_bytes: int) -> Wo
     """The work of a decoder with a gated MLP; `weight_bytes` is the size of all packed weights."""
     attention = config.width * config.head_dim * (2 * config.heads + 2 * config.kv_heads)
     embedding = config.vocab * config.width
-    main = next((form for form in FORMATS.values() if form.name == config.dtype), F32)
+    main = (FORMATS | FOLDER_FORMATS).get(config.dtype, F32)
     # Of an embedding that is not the output matrix too, a step reads one row a token.
     unread = 0 if config.tie_embeddings else embedding * main.nbytes // main.values
     return Work(

@@ -7,12 +7,16 @@ import numpy as np
 import pytest
 
 import quantized_folders as made_by
+from close import assert_close
 from quantized_folders import Scheme, write
+from sporelm.quant import FORMATS, dequantize_tensor
 from sporelm.tools.findings import ERROR, NOTE
+from sporelm.tools.hf.folder_tensors import FolderTensors
 from sporelm.tools.show import describe
 from sporelm.tools.sources import open_source
 from sporelm.tools.values import TensorValues
 from sporelm.tools.verify import verify
+from sporelm.weights.load import open_model
 from tiny_models import SUPER, WIDE, Tiny
 
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 32}
@@ -32,9 +36,7 @@ def test_a_good_folder_has_no_findings_but_notes(case: str, tmp_path: Path) -> N
     report = verify(tmp_path / "model")
     assert {finding.level for finding in report.findings} <= {NOTE}, report.findings
     left_out = [finding.message for finding in report.findings if "left out" in finding.message]
-    told = (
-        "14 tensors: scales of activations are left out: no activation is rounded to eight bits by them"
-    )
+    told = "14 tensors: scales of activations are left out: no activation is rounded to eight bits by them"
     assert left_out == ([told] if case == "w8a8" else [])
 
 
@@ -60,3 +62,25 @@ def test_show_has_the_parts(tmp_path: Path) -> None:
         values = TensorValues(source, "model.layers.0.mlp.up_proj.weight").read(0, 96)
     assert np.isfinite(values).all()
     assert np.abs(values).max() > 1  # numbers, without their scale
+
+
+@pytest.mark.parametrize(
+    ("scheme", "type_name"),
+    [
+        (made_by.gptq(symmetric=True), "Q4_0"),
+        (made_by.gptq(symmetric=True, order="own"), "F32"),
+        (made_by.gptq(), "F32"),
+    ],
+    ids=["as they are", "columns in another order", "of no type of GGUF"],
+)
+def test_weights_to_be_written_have_their_columns_in_place(scheme: Scheme, type_name: str, tmp_path: Path) -> None:
+    """In parts that begin and end anywhere."""
+    expected = write(tmp_path / "model", WIDE, scheme, GPTQ)
+    name = "model.layers.0.mlp.up_proj.weight"
+    tensor = FolderTensors(open_model(tmp_path / "model").files).tensor(name)  # type: ignore[arg-type]
+    form = FORMATS[type_name]
+    assert tensor.type_id == form.ggml_id
+    count = expected[name].size // form.values
+    blocks = [tensor.read(start, min(start + 37, count)) for start in range(0, count, 37)]
+    values = dequantize_tensor(form, np.concatenate(blocks), expected[name].shape)
+    assert_close(values, expected[name], "exact")

@@ -5,7 +5,7 @@ from threading import Lock
 import numpy as np
 
 from sporelm.errors import UnsupportedModel
-from sporelm.quant import F32, FORMATS, QuantFormat, dequantize_tensor, format_of
+from sporelm.quant import F32, FORMATS, QuantFormat, format_of
 from sporelm.tools.lazy import Blocks, FilePart, LazyTensor
 from sporelm.weights.messages import shown
 from sporelm.weights.quantized.folder import QuantizedFolder
@@ -43,8 +43,9 @@ class FolderTensors:
 
     def _assembled(self, info: SafetensorInfo, found: type[QuantFormat]) -> LazyTensor:
         """A quantized weight that is made of several tensors: one at a time is in memory. In its own format where that
-        is a type of GGUF, else as its values in F32."""
-        is_ggml = found.name in FORMATS
+        is a type of GGUF and its columns are in place, else as its values in F32."""
+        assert isinstance(self.files, QuantizedFolder)
+        is_ggml = found.name in FORMATS and self.files.in_place(info.name)
 
         def whole() -> StoredTensor:
             with self._lock:
@@ -54,12 +55,11 @@ class FolderTensors:
                 return self._kept
 
         def read(start: int, stop: int) -> Blocks:
-            blocks = whole().blocks.reshape(-1, found.nbytes)
             if is_ggml:
-                return blocks[start:stop]
-            low, high = start // found.values, -(-stop // found.values)
-            count = (high - low) * found.values
-            values = dequantize_tensor(found, np.ascontiguousarray(blocks[low:high]), (count,))
-            return values[start - low * found.values : stop - low * found.values].view(np.uint8).reshape(-1, 4)
+                return whole().blocks.reshape(-1, found.nbytes)[start:stop]
+            width = info.shape[-1]
+            low, high = start // width, -(-stop // width)
+            values = whole().rows(low, high).dequantize().reshape(-1)
+            return values[start - low * width : stop - low * width].view(np.uint8).reshape(-1, 4)
 
         return LazyTensor(info.name, found.ggml_id if is_ggml else F32.ggml_id, info.shape, read, work=not is_ggml)

@@ -59,5 +59,10 @@ class QuantizedFolder(Closing):
             drop_pages(self.files.raw(part))
         return StoredTensor(name, made.format, made.shape, blocks, made.order)
 
+    def in_place(self, name: str) -> bool:
+        """Whether a tensor's blocks have their columns where they belong: of act-order weights only values have."""
+        made = self._made.get(name)
+        return made is None or made.order is None
+
     def close(self) -> None:
         self.files.close()
