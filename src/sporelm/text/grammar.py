@@ -59,8 +59,8 @@ class Grammar:
         from llguidance import LLMatcher
 
         if self.json_schema is not None:
-            space = {"whitespace_flexible": True, "whitespace_pattern": WHITE_SPACE}
-            return str(LLMatcher.grammar_from_json_schema(_schema(self.json_schema), overrides=space))
+            schema = _schema(self.json_schema)
+            return str(LLMatcher.grammar_from_json_schema(schema, overrides={"whitespace_pattern": WHITE_SPACE}))
         if self.choice is not None:
             return str(LLMatcher.grammar_from_lark(f"start: {' | '.join(_choices(self.choice))}"))
         name, text = ("regex", self.regex) if self.regex is not None else ("lark", self.lark)
