@@ -100,7 +100,9 @@ FORMS = [
 CONVERTED = [form for form in FORMATS.values() if form.can_quantize and form.name not in ("F32", "F64", "Q8_1", "Q8_K")]
 
 # What differs from others of these by how blocks of the file are packed, or nearly: one kind of product is tried.
-ALIKE = ("Q2_K", "TQ2_0", "IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "IQ4_XS")
+ALIKE = frozenset(
+    ("MXFP4", "Q2_0", "Q2_K", "TQ2_0", "IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "IQ4_XS")
+)
 
 
 def width_of(form: type[QuantFormat]) -> int:
