@@ -42,7 +42,8 @@ class Assembled:
         result = np.empty((count, self.nbytes // max(1, count)), np.uint8)
         step = max(1, CHUNK_VALUES // max(1, width))
         for start in range(0, count, step):
-            result[start : start + step] = self.rows(start, min(count, start + step))
+            with np.errstate(over="ignore", invalid="ignore"):  # loaders look for what is not finite
+                result[start : start + step] = self.rows(start, min(count, start + step))
         return result
 
 
