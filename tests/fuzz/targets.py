@@ -157,7 +157,7 @@ def run(target: str, seed: str, places: Mapping[str, Path], random: Random) -> t
     words = [*target.split(), *(str(places.get(word, word)).replace("OUT", str(out)) for word in chosen)]
     code, text, errors = captured(words)
     shown = " ".join([target, *chosen])
-    if code not in (0, 1) or "unexpected " in errors or "Traceback" in text + errors:
+    if code not in (0, 1) or "spore: unexpected " in errors or "Traceback" in text + errors:
         raise Fault(f"{shown}: exit code {code}: {errors[:2000]}")
     if any(not line.startswith("spore: ") for line in errors.splitlines()) or (code == 1 and not text + errors):
         raise Fault(f"{shown}: stderr is not lines of spore: {errors[:2000]}")
