@@ -6,6 +6,7 @@ from typing import Any
 
 from sporelm.errors import ModelFileError, ModelNotFound
 from sporelm.text.decoders import decoding_of
+from sporelm.text.gguf_vocabulary import MAX_TOKENS
 from sporelm.text.library import guarded, refuse_panics
 from sporelm.text.special_tokens import SpecialTokens, stop_ids
 from sporelm.text.token_bytes import missing_bytes
@@ -294,7 +295,10 @@ def _vocab_size(tokenizer: Any, label: str) -> int:
     vocab = tokenizer.get_vocab(with_added_tokens=True)
     if not vocab:
         raise ModelFileError(f"{label} has no tokens")
-    return max(vocab.values()) + 1
+    text, token = max(vocab.items(), key=lambda entry: entry[1])
+    if token >= MAX_TOKENS:  # tables have a row for each id
+        raise ModelFileError(f"{label}: {text[:60]!r} has the id {token}, not 0 to {MAX_TOKENS - 1}")
+    return token + 1
 
 
 def bytes_of(path: Path, limit: int) -> bytes:

@@ -5,24 +5,21 @@ How each class of transformers cuts text and what it puts around it: its convert
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sporelm.errors import ModelFileError, UnsupportedModel
+from sporelm.text.hf_folder import MAX_TOKENIZER_BYTES, Folder, bytes_of
 from sporelm.text.tokenizer import one_line
 
-if TYPE_CHECKING:
-    from sporelm.text.hf_folder import Folder
-
-MAX_BYTES = 512 << 20
 # Classes that cut as GPT-2 does, and those that first normalize and then cut as Qwen2 does.
-_LIKE_GPT2 = ("", "GPT2Tokenizer", "CodeGenTokenizer", "GPTNeoXTokenizer", "PreTrainedTokenizerFast")
+_LIKE_GPT2 = ("", "GPT2Tokenizer", "CodeGenTokenizer", "GPTNeoXTokenizer")
 _LIKE_QWEN2 = ("Qwen2Tokenizer",)
 _QWEN2 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 
 
-def spec_of_vocabulary_files(folder: "Folder") -> dict[str, Any] | None:
+def spec_of_vocabulary_files(folder: Folder) -> dict[str, Any] | None:
     """A folder's vocab.json and merges.txt as the tokenizer.json they amount to; None where one of them is not there.
 
     Raises ModelFileError for damaged files, UnsupportedModel for a class that does more than cut and merge.
@@ -57,7 +54,7 @@ def spec_of_vocabulary_files(folder: "Folder") -> dict[str, Any] | None:
 
 def _ids(path: Path) -> dict[str, int]:
     try:
-        ids = json.loads(_read(path))
+        ids = json.loads(bytes_of(path, MAX_TOKENIZER_BYTES))
     except (ValueError, RecursionError) as error:
         raise ModelFileError(f"{path} is not JSON: {one_line(error)}") from None
     if not isinstance(ids, dict) or not all(type(token) is int and token >= 0 for token in ids.values()):
@@ -67,13 +64,13 @@ def _ids(path: Path) -> dict[str, int]:
 
 def _merges(path: Path) -> list[str]:
     """A merge a line; the first line may be a comment."""
-    lines = _read(path).decode("utf-8", "replace").split("\n")
+    lines = bytes_of(path, MAX_TOKENIZER_BYTES).decode("utf-8", "replace").split("\n")
     if lines and lines[0].startswith("#version"):
         del lines[0]
     return [line for line in (line.rstrip("\r") for line in lines) if line]
 
 
-def _more(folder: "Folder", ids: dict[str, int]) -> dict[str, int]:
+def _more(folder: Folder, ids: dict[str, int]) -> dict[str, int]:
     """The named tokens, which the class recognises in text: those of the vocabulary; GPT-2's where none is named."""
     names = set(folder.names().values()) or {"<|endoftext|>"}
     return {text: ids[text] for text in sorted(names, key=lambda text: ids.get(text, -1)) if text in ids}
@@ -82,9 +79,3 @@ def _more(folder: "Folder", ids: dict[str, int]) -> dict[str, int]:
 def _added(text: str, token: int) -> dict[str, Any]:
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
     return {"id": token, "content": text, "special": True} | flags
-
-
-def _read(path: Path) -> bytes:
-    if (size := path.stat().st_size) > MAX_BYTES:
-        raise ModelFileError(f"{path} has {size} bytes, more than the {MAX_BYTES} that such a file may have")
-    return path.read_bytes()

@@ -194,6 +194,19 @@ def test_vocab_json_and_merges_txt(tmp_path: Path) -> None:
     (tmp_path / "vocab.json").write_text('{"a": -1}')
     with pytest.raises(ModelFileError, match="no table of tokens"):
         load_tokenizer(tmp_path)
+    (tmp_path / "vocab.json").write_text(json.dumps(spec["model"]["vocab"] | {"far": 4_000_000_000}))
+    with pytest.raises(ModelFileError, match=r"vocab\.json: 'far' has the id 4000000000, not 0 to"):
+        fields_of_folder(tmp_path)  # and takes no memory for the ids between
+
+
+def test_a_model_that_does_not_say_its_type(tmp_path: Path) -> None:
+    """As in the tokenizer.json of older folders, such as GPT-2's."""
+    spec = tokenizer_json(300)
+    write_tokenizer(tmp_path, spec)
+    wanted = plain(fields_of_folder(tmp_path).fields)
+    del spec["model"]["type"]
+    write_tokenizer(tmp_path, spec)
+    assert plain(fields_of_folder(tmp_path).fields) == wanted
 
 
 def test_a_sentencepiece_model(root: Path, tmp_path: Path) -> None:

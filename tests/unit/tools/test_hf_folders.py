@@ -21,6 +21,7 @@ from sporelm.tools.hf.from_hf import from_hf
 from sporelm.tools.hf.rope import hf_rope, number
 from sporelm.tools.hf.save_folder import save_folder
 from sporelm.tools.hf.to_hf import to_hf
+from sporelm.tools.lazy import Entry
 from sporelm.tools.output import Output, save
 from sporelm.weights.gguf import open_gguf
 from sporelm.weights.load import load_parameters, open_model
@@ -285,6 +286,26 @@ def test_damaged_folders_are_refused(case: Any, tmp_path: Path) -> None:
     with pytest.raises(error, match=words) as caught:
         from_hf(folder)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e300, "warm", True], ids=str)
+def test_what_is_no_number_of_sampling_is_left_out(value: Any) -> None:
+    keys = ("general.sampling.temp", "general.sampling.top_k", "general.sampling.top_p")
+    assert general.sampling_words(dict.fromkeys(keys, value)) == {}
+    assert general.sampling_words({"general.sampling.temp": 0.5, "general.sampling.top_k": 2**31}) == {
+        "temperature": 0.5
+    }
+
+
+def test_a_file_whose_sampling_is_not_finite_becomes_a_folder(tmp_path: Path) -> None:
+    file = converted(write_model(tmp_path / "model", LLAMA))
+    found = from_hf(tmp_path / "model").model
+    odd = {"general.sampling.temp": Entry("f32", float("nan")), "general.sampling.top_k": Entry("f32", float("inf"))}
+    odd |= {"general.license": Entry("str", "\x1b[31m mit")}
+    save([Output(file, replace(found, metadata=dict(found.metadata) | odd))], force=True)
+    texts = to_hf(file).texts
+    assert "do_sample" not in json.loads(texts["generation_config.json"])
+    assert "\x1b" not in texts["README.md"]
 
 
 def test_what_stands_in_the_way_of_a_folder(tmp_path: Path) -> None:

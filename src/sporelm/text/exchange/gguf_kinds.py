@@ -76,12 +76,12 @@ def read_vocabulary(path: Path, folder: Folder, size: int | None, pre: str | Non
         if model is None:
             raise ModelFileError(f"{path} has no tokenizer.json and no tokenizer.model")
         return of_sentencepiece(path, folder, model, size)
-    label = str(path / "tokenizer.json")
+    label = str(path / ("tokenizer.json" if (path / "tokenizer.json").is_file() else "vocab.json"))
     with guarded(label):
         library = library_of(spec, label)
         add_missing(library, folder)
         listed = Listed(library, size, label)
-        kind = spec["model"].get("type")
+        kind = type(library.model).__name__  # older files do not say it
         if kind == "BPE" and '"ByteLevel"' in str(_kinds_of(spec)):
             return _byte_level(listed, spec, pre)
         from sporelm.text.exchange import gguf_pieces

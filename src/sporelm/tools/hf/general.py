@@ -62,16 +62,21 @@ def sampling_fields(generation: Mapping[str, Any]) -> dict[str, tuple[str, Any]]
     """How the model's makers sample, unless they do not."""
     if generation.get("do_sample") is False:
         return {}
-    found = {}
-    for word, (key, kind) in SAMPLING.items():
-        value = generation.get(word)
-        if (
-            isinstance(value, int if kind == "i32" else int | float)
-            and not isinstance(value, bool)
-            and abs(value) < 2**31
-        ):
-            found[key] = (kind, value)
-    return found
+    found = {key: (kind, _sampled(generation.get(word), kind)) for word, (key, kind) in SAMPLING.items()}
+    return {key: entry for key, entry in found.items() if entry[1] is not None}
+
+
+def sampling_words(metadata: Mapping[str, Any]) -> dict[str, int | float]:
+    """The same out of metadata, as generation_config.json has it; empty where it does not say."""
+    found = {word: _sampled(metadata.get(key), kind) for word, (key, kind) in SAMPLING.items()}
+    return {word: value for word, value in found.items() if value is not None}
+
+
+def _sampled(value: Any, kind: str) -> int | float | None:
+    """A number of sampling; None for what cannot be one."""
+    if isinstance(value, bool) or not isinstance(value, int if kind == "i32" else int | float):
+        return None
+    return value if abs(value) < 2**31 else None  # which NaN is not
 
 
 def size_label(values: int) -> str:
@@ -143,4 +148,5 @@ def _scalar(value: str) -> str:
         "null",
     ):
         return value
-    return "'" + " ".join(value.split()).replace("'", "''") + "'"
+    line = "".join(letter if letter.isprintable() else " " for letter in value)
+    return "'" + " ".join(line.split()).replace("'", "''") + "'"

@@ -14,7 +14,7 @@ from sporelm.quant import F32, FORMATS, QuantFormat, dequantize_tensor, quantize
 from sporelm.text.exchange.hf_files import TokenizerFiles, files_of_metadata
 from sporelm.tools.hf.families import Family, class_of, family_of
 from sporelm.tools.hf.from_hf import KEPT, as_format, matched
-from sporelm.tools.hf.general import SAMPLING, card_text
+from sporelm.tools.hf.general import card_text, sampling_words
 from sporelm.tools.hf.rope import hf_rope, number
 from sporelm.tools.lazy import LazyTensor, Model, open_model
 from sporelm.tools.steps.permute import unpermute_qk
@@ -22,6 +22,7 @@ from sporelm.weights.config import ModelConfig
 from sporelm.weights.load import ModelSource
 from sporelm.weights.load import open_model as open_source
 from sporelm.weights.names import Param, stored_name
+from sporelm.weights.rope_fields import MOST_CONTEXT
 
 DTYPES = ("auto", "f32", "f16", "bf16")
 TORCH_NAMES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
@@ -134,7 +135,7 @@ def _configuration(
             found[field.hf] = number(value) if field.kind == "f32" else value
     found |= {key: getattr(config, ours) for key, ours in kind.fields}
     original = values.get(f"{family.gguf}.rope.scaling.original_context_length")
-    found |= hf_rope(config, original if isinstance(original, int) else None)
+    found |= hf_rope(config, original if type(original) is int and 0 < original <= MOST_CONTEXT else None)
     found |= {
         "hidden_act": "silu",
         "tie_word_embeddings": config.tie_embeddings,
@@ -155,12 +156,9 @@ def _generation(values: Mapping[str, Any], tokenizer: TokenizerFiles) -> dict[st
     others = sorted(tokenizer.stop_ids - {first})
     if others:
         found["eos_token_id"] = others if first is None else [first, *others]
-    sampling: dict[str, Any] = {}
-    for word, (key, kind) in SAMPLING.items():
-        value = values.get(key)
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            sampling[word] = int(value) if kind == "i32" else number(value)
-    return found | ({"do_sample": True} | sampling if sampling else {})
+    sampling = sampling_words(values)
+    numbers = {word: number(value) if isinstance(value, float) else value for word, value in sampling.items()}
+    return found | ({"do_sample": True} | numbers if numbers else {})
 
 
 def _json(value: Any) -> str:
