@@ -99,6 +99,8 @@ def test_several_into_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str
         (["imatrix", "{m}", "{t}", "-o", "{no}", "--chunks", "0"], "--chunks is 0"),
         (["imatrix", "--merge", "{m}", "-o", "{no}"], "is no importance matrix"),
         (["imatrix", "--merge", "{no}", "-o", "{m}"], "is there already"),
+        (["imatrix", "--merge", "{no}", "-o", "{m}", "--resume"], "--merge runs no model: leave out --resume"),
+        (["imatrix", "--merge", "{no}", "-o", "{m}", "--process-output"], "leave out --process-output"),
     ],
 )
 def test_wrong_calls_end_with_one_line(

@@ -12,6 +12,11 @@ if TYPE_CHECKING:
     from sporelm.tools.imatrix_file import Imatrix
 
 SAVED_EVERY = 10  # chunks
+# Options that say how to gather, with the values that they have when nobody gives them: merging has no use for them.
+GATHERING = {
+    "chunks": None, "context": 512, "process_output": False, "resume": False,
+    "backend": None, "device": "cpu", "threads": None,
+}  # fmt: skip
 
 
 def parser() -> Parser:
@@ -54,6 +59,9 @@ def run(args: argparse.Namespace) -> int:
 
     if args.output is None:
         raise RequestError("-o OUT is missing: the file to write")
+    useless = [name for name, default in GATHERING.items() if args.merge and getattr(args, name) != default]
+    if useless:
+        raise RequestError(f"--merge runs no model: leave out --{useless[0].replace('_', '-')}")
     if not args.merge and len(args.words) != 2:
         raise RequestError(f"give a MODEL and a TEXT, not {len(args.words)} names; --merge takes importance matrices")
     if args.threads is not None and args.threads < 1:

@@ -20,7 +20,7 @@ from sporelm.ops import Op
 from sporelm.text.windows import windows_of
 from sporelm.tools.imatrix_file import Gathered, Imatrix
 from sporelm.weights.messages import shown
-from sporelm.weights.names import stored_name
+from sporelm.weights.names import order_name, stored_name
 
 Progress = Callable[[str, int, int], None]  # stage, windows done, windows in all
 OUTPUTS = ("output.weight", "token_embd.weight")  # a tied output is the embedding
@@ -48,6 +48,8 @@ class Gatherer:
 
     def __init__(self) -> None:
         self.names: dict[int, str] = {}  # id of a weight -> its name in GGUF files
+        self.sizes: dict[str, tuple[int, int]] = {}  # matrices and width, also of weights that are not looked for
+        self.orders: dict[str, NDArray[np.int32]] = {}  # of weights whose columns lie in another order than in the file
         self.sums: dict[str, NDArray[np.float64]] = {}  # [matrices, width]
         self.counts: dict[str, NDArray[np.int64]] = {}  # [matrices]
         self._last: tuple[Any, NDArray[np.float64], int] | None = None  # query, key and value share their x
@@ -56,8 +58,12 @@ class Gatherer:
         """The weights to look for, by our names; the matrix that gives the scores only with `outputs`."""
         for name, weight in weights.items():
             stored = stored_name(name, "gguf")
-            if len(weight.shape) > 1 and (outputs or stored not in OUTPUTS):
-                self.names[id(weight)] = stored
+            if len(weight.shape) > 1:
+                self.sizes[stored] = weight.shape[0] if len(weight.shape) > 2 else 1, weight.shape[-1]
+                if (order := weights.get(order_name(name))) is not None:
+                    self.orders[stored] = order.numpy()
+                if outputs or stored not in OUTPUTS:
+                    self.names[id(weight)] = stored
 
     def __call__(self, op: Op, args: Sequence[Any]) -> None:
         """Look at an op that is about to run."""
@@ -92,6 +98,9 @@ class Gatherer:
                 f"the model computes numbers that are not finite before {shown(name)}; 'spore gguf verify' looks for"
                 " what is wrong with its weights"
             )
+        if name in self.orders:
+            squares, given = np.empty_like(squares), squares
+            squares[:, self.orders[name]] = given
         if name in self.sums:
             self.sums[name] += squares
             self.counts[name] += counts
@@ -99,8 +108,13 @@ class Gatherer:
             self.sums[name], self.counts[name] = squares.copy(), counts.copy()
 
     def begin_with(self, imatrix: Imatrix) -> None:
-        """Go on from what was gathered before."""
+        """Go on from what was gathered before. Raises RequestError if that was with another model."""
         for name, found in imatrix.raw().entries.items():
+            if self.sizes.get(name) != found.sums.shape:
+                raise RequestError(
+                    f"{imatrix.path} was gathered with another model: its sums for {shown(name)} fit no weight here;"
+                    " gather into another file"
+                )
             self.sums[name], self.counts[name] = found.sums.astype(np.float64), found.counts.copy()
 
     def entries(self) -> dict[str, Gathered]:

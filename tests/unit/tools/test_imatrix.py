@@ -92,6 +92,9 @@ def test_going_on_is_as_if_never_stopped(tmp_path: Path) -> None:
         list(gather(model, models.TEXT, "u", RUN, before=rest[-1][0]))
     with pytest.raises(RequestError, match="chunks of 64 tokens, not of 32"):
         list(gather(model, models.TEXT, "t", Run(context=32), before=rest[-1][0]))
+    for other in ({"blk.0.attn_q.weight": made([1, 2], [2])}, {"blk.9.attn_q.weight": made(np.ones(96), [2])}):
+        with pytest.raises(RequestError, match=r"another model: its sums for 'blk\..\.attn_q\.weight'"):
+            list(gather(model, models.TEXT, "t", RUN, before=Imatrix(other, ("t",), 1, models.CONTEXT)))
 
 
 def test_the_output_counts_when_asked(tmp_path: Path) -> None:
@@ -153,12 +156,19 @@ class TestGatherer:
             assert (found.sums.tolist(), found.counts.tolist()) == ([[16.0] * 3], [4])
         assert gatherer.entries().keys() == {"a", "b"}
 
+    def test_columns_are_those_of_the_file(self) -> None:
+        gatherer, order = Gatherer(), np.array([2, 0, 1], np.int32)
+        x, weight = np.array([[1, 2, 3]], np.float32), Stub(np.ones((2, 3), np.float32))
+        gatherer.know({"blk.0.attn_q.weight": weight, "blk.0.attn_q.order": Stub(order)}, outputs=False)
+        gatherer(ALL["linear"], (Stub(x[:, order]), weight))
+        assert gatherer.entries()["blk.0.attn_q.weight"].sums.tolist() == [[1.0, 4.0, 9.0]]
+
 
 class Stub:
     """Something with values, as a tensor has."""
 
     def __init__(self, values: np.ndarray) -> None:
-        self.values = values
+        self.values, self.shape = values, values.shape
 
     def numpy(self) -> np.ndarray:
         return self.values
