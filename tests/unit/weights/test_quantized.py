@@ -146,6 +146,11 @@ REFUSED: dict[str, tuple[Scheme, Any, dict[str, Any], type[ModelError], str]] = 
     "part of another shape": (
         WORDS, GPTQ, {f"{UP}.qweight": np.zeros((12, 168), np.int32)}, ModelFileError, r"is \[12, 168\]; beside"
     ),
+    "empty part": (WORDS, GPTQ, {f"{UP}.qweight": np.zeros((0, 160), np.int32)}, ModelFileError, "part that is empty"),
+    "words too few": (
+        made_by.gptq(3), GPTQ | {"bits": 3}, {f"{UP}.qweight": np.zeros((10, 160), np.int32)},
+        ModelFileError, "10 words a column, which end amid 3 bits",
+    ),
     "group that is not there": (
         WORDS, GPTQ, {f"{UP}.g_idx": np.full(96, 3, np.int32)}, ModelFileError, "holds groups 3 to 3; the weight has"
     ),

@@ -63,7 +63,11 @@ class Gptq:
             )
         qweight = parts.array(names[0], "I32", (None, out))
         qzeros = parts.array(names[1], "I32", (groups, None))
-        width = qweight.shape[0] * 32 // bits
+        width, left = divmod(qweight.shape[0] * 32, bits)
+        if left:
+            raise ModelFileError(
+                f"{self.where}: {shown(names[0])} has {len(qweight)} words a column, which end amid {bits} bits"
+            )
         group_of = self._group_of(stem, width, groups)
         ordered = (f"{stem}.g_idx",) if f"{stem}.g_idx" in parts else ()
 

@@ -43,11 +43,13 @@ class Parts:
         return [name.removesuffix(suffix) for name in self.files.tensors if name.endswith(suffix)]
 
     def array(self, name: str, types: str | Sequence[str], shape: Shape) -> NDArray[Any]:
-        """A part as it lies in the file, of one of these types and of this shape. Raises ModelFileError otherwise."""
+        """A part as it lies in the file, of one of these types and of this shape, not empty. Raises ModelFileError."""
         found, allowed = self.info(name), (types,) if isinstance(types, str) else types
         if found.type_name not in allowed:
             raise ModelFileError(f"{self.where}: {shown(name)} is {found.type_name}; it must be {' or '.join(allowed)}")
         self.check(name, shape)
+        if not all(found.shape):
+            raise ModelFileError(f"{self.where}: {shown(name)} is {list(found.shape)}: a weight's part that is empty")
         return self.files.raw(name).view(TYPES[found.type_name]).reshape(found.shape)
 
     def check(self, name: str, shape: Shape) -> None:
