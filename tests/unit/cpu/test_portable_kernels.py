@@ -27,7 +27,7 @@ from unit.cpu.elsewhere import (
     symbols,
 )
 
-FORMS = ("Q4_0", "Q8_0", "Q4_K", "Q6_K", "F16", "Q5_1", "IQ4_NL")
+FORMS = ("Q4_0", "Q8_0", "Q4_K", "Q6_K", "F16", "Q5_1", "IQ4_NL", "Q3_K", "TQ1_0", "IQ4_XS")
 
 
 def expected(triple: str) -> set[str]:
