@@ -1,11 +1,13 @@
 """Models of the hub: what an address means, and fetching from a hub on this machine, faults included."""
 
 import errno
+import shutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any, BinaryIO
 
 import numpy as np
 import pytest
@@ -14,7 +16,8 @@ from fake_hub import FakeHub, serving
 from sporelm import settings
 from sporelm.errors import ModelFileError, ModelNotFound
 from sporelm.weights import store
-from sporelm.weights.store import address, hub, transfer
+from sporelm.weights.store import address, hold, hub, transfer
+from sporelm.weights.store.hold import held_alone
 from system.processes import Spore, command, environment, one_line
 
 CONTENT = np.random.default_rng(1).bytes(1_500_000)
@@ -266,7 +269,8 @@ def test_refusals_say_what_to_do(folder: Path, fake: FakeHub, monkeypatch: pytes
 
 
 def test_names_of_a_hostile_hub_stay_in_the_folder(folder: Path, fake: FakeHub) -> None:
-    fake.extra_names = ["../x.gguf", "/etc/x.gguf", "a\\b.gguf", "C:x.gguf", "a//b.gguf", "a/../b.gguf", "\n.gguf", ""]
+    fake.extra_names = ["\x9b31m.gguf", "\ud800.gguf", "a\u202egufg.gguf"]
+    fake.extra_names += ["../x.gguf", "/etc/x.gguf", "a\\b.gguf", "C:x.gguf", "a//b.gguf", "a/../b.gguf", "\n.gguf", ""]
     assert store.pull("hf:owner/one").name == "only.gguf", "none of them counts"
 
 
@@ -298,12 +302,64 @@ def test_a_full_disk_is_left_free(tmp_path: Path, number: int, is_kept: bool) ->
 
 def test_one_process_at_a_time(folder: Path, fake: FakeHub) -> None:
     scratch = folder / "hf" / "owner" / ".pull-one"
-    scratch.mkdir(parents=True)
-    with (
-        hub.held_alone(scratch, address.parse("hf:owner/one")),
-        pytest.raises(ModelNotFound, match="being fetched by another process"),
-    ):
+    with held_alone(scratch, "hf:owner/one"):
+        (scratch / "x.part").write_bytes(b"abc")
+        with pytest.raises(ModelNotFound, match="hf:owner/one is being fetched by another process"):
+            store.pull("hf:owner/one")
+        with pytest.raises(ModelNotFound, match="being fetched"):
+            store.remove(store.planned_removal(["hf:owner/one"]))
+        assert (scratch / "x.part").read_bytes() == b"abc"
+    store.remove(store.planned_removal(["hf:owner/one"]))
+    assert left(folder) == []
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a file that is open cannot be taken away here")
+def test_a_folder_that_is_taken_away_is_held_anew(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one who held it before removed it, after we had opened its lock."""
+    scratch, real = folder / ".pull-one", hold._lock
+
+    def late(file: BinaryIO) -> None:
+        monkeypatch.setattr(hold, "_lock", real)
+        shutil.rmtree(scratch)
+        real(file)
+
+    monkeypatch.setattr(hold, "_lock", late)
+    with held_alone(scratch, "one"):
+        assert (scratch / "lock").is_file()
+        with pytest.raises(ModelNotFound, match="another process"), held_alone(scratch, "one"):
+            raise AssertionError("held twice")
+    assert not scratch.exists()
+
+
+def test_another_process_was_faster(folder: Path, fake: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = hub.Api.listing
+
+    def listing(api: hub.Api) -> Any:
+        monkeypatch.setattr(hub.Api, "listing", real)
         store.pull("hf:owner/one")
+        fake.requests.clear()
+        return real(api)
+
+    monkeypatch.setattr(hub.Api, "listing", listing)
+    assert store.pull("hf:owner/one").read_bytes() == CONTENT
+    assert fake.fetched() == []
+
+
+def test_parts_of_another_model_stay_and_those_of_an_older_one_go(
+    folder: Path, fake: FakeHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transfer, "TRIES", 1)
+    for name in QUANTS[:2]:
+        fake.cut[name] = [50_000, 0, 0]
+        with pytest.raises(ModelNotFound, match="lost"):
+            store.pull(f"hf:owner/quants:{name}")
+    fake.cut.clear()
+    fake.files["owner/quants"]["main"][QUANTS[0]] = OTHER  # published anew
+    assert store.pull(f"hf:owner/quants:{QUANTS[0]}").read_bytes() == OTHER
+    assert store.unfinished()[0].nbytes == 50_000
+    store.pull(f"hf:owner/quants:{QUANTS[1]}")
+    assert fake.ranges_asked()[-1] == "bytes=50000-"
+    assert store.unfinished() == []
 
 
 # ---- the command

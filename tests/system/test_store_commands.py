@@ -186,6 +186,24 @@ def test_what_cannot_be_removed_stays_whole(folder: Path, monkeypatch: pytest.Mo
     assert held(folder) == before
 
 
+def test_an_interrupt_puts_back_what_was_moved(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, real, moves = held(folder), Path.rename, 0
+
+    def rename(path: Path, target: Path) -> Path:
+        nonlocal moves
+        moves += 1
+        done = real(path, target)
+        if moves == 2:
+            raise KeyboardInterrupt
+        return done
+
+    monkeypatch.setattr(Path, "rename", rename)
+    models = store.planned_removal(["hf:owner/tiny@v1"])
+    with pytest.raises(KeyboardInterrupt):
+        store.remove(models)
+    assert held(folder) == before
+
+
 def test_names_nearly_right(folder: Path) -> None:
     with pytest.raises(ModelNotFound, match="no model 'litle'; did you mean little"):
         store.resolve("litle")

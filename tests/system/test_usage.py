@@ -151,3 +151,8 @@ def test_tokenize_takes_a_folder_without_a_model(spore: Spore, tmp_path: Path) -
     done = spore("tokenize", str(folder), "abb", "--json")
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout)["ids"] == [2, 1]
+
+
+def test_a_failure_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.fail("no\x1b[31m such\nfile \x9b1m\u202e é", []) == 1
+    assert capsys.readouterr().err == "spore: no\\x1b[31m such file \\x9b1m\\u202e é\n"

@@ -65,7 +65,7 @@ def one_model(word: str) -> Path:
 
 def complain(reason: Exception | str) -> None:
     """The reason of a failure as one line on stderr, which cannot steer a terminal."""
-    from sporelm.cli.gguf_text import plain
+    from sporelm.cli.plain_text import plain
 
     sys.stderr.write(f"spore: {plain(' '.join(str(reason).split()))}\n")
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from sporelm.cli.plain_text import plain as plain
+
 ESCAPES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "blue": "34", "cyan": "36"}
 LONGEST_LEADER = 56
 UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
@@ -47,13 +49,6 @@ class Page:
         for name, text in rows:
             dots = self.paint(self.dot * max(2, width - len(name)), "dim")
             self.line(f"  {self.paint(name, style)} {dots} {text}".rstrip())
-
-
-def plain(text: str) -> str:
-    """Text out of a file as one line that cannot steer a terminal: what is not printable is escaped."""
-    if text.isprintable():
-        return text
-    return "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in text)
 
 
 def quoted(text: str, most: int | None = SHORT_TEXT) -> str:

@@ -1,7 +1,7 @@
 """`spore list`: the models in the store."""
 
 import argparse
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from sporelm.cli import options
@@ -51,7 +51,7 @@ def row_of(entry: "Entry") -> dict[str, Any]:
         facts = describe(entry.path).as_json()
     except (SporeError, OSError) as error:
         facts = {"error": " ".join(str(error).split())}
-    modified = datetime.fromtimestamp(entry.modified).astimezone().isoformat(timespec="seconds")
+    modified = datetime.fromtimestamp(entry.modified, UTC).astimezone().isoformat(timespec="seconds")
     return {"name": entry.name, "path": str(entry.path)} | facts | {"bytes": entry.nbytes, "modified": modified}
 
 

@@ -132,13 +132,15 @@ def overview() -> str:
 
 
 def fail(message: str, words: list[str]) -> int:
-    """Print the reason as one line on stderr, with the traceback before it if --debug was given."""
+    """Print the reason as one line that cannot steer a terminal, with the traceback before it if --debug was given."""
     if "--debug" in words:
         import traceback
 
         traceback.print_exc()
     if sys.stderr is not None:
-        sys.stderr.write(f"spore: {' '.join(message.split())}\n")
+        from sporelm.cli.plain_text import plain
+
+        sys.stderr.write(f"spore: {plain(' '.join(message.split()))}\n")
     return 1
 
 

@@ -8,10 +8,8 @@ import contextlib
 import logging
 import re
 import shutil
-import sys
 import warnings
 from collections.abc import Iterator
-from errno import EACCES, EAGAIN, EDEADLK
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -19,6 +17,7 @@ from urllib.parse import quote
 from sporelm.errors import ModelNotFound
 from sporelm.weights.store.address import Address, chosen_gguf, models_alone, parse, wanted_files
 from sporelm.weights.store.entries import COMPLETE, SCRATCH
+from sporelm.weights.store.hold import held_alone
 from sporelm.weights.store.known import Progress
 from sporelm.weights.store.transfer import Fetcher, Refused, RemoteFile, seconds_text
 
@@ -33,16 +32,20 @@ def find(text: str, store: Path) -> Path | None:
     folder = store / "hf" / address.owner / address.folder_name
     if address.file is None:
         return stored_folder(folder)
-    held = [path.relative_to(folder).as_posix() for path in folder.rglob("*.gguf") if path.is_file()]
-    first = chosen_gguf(held, address)
+    first = chosen_gguf(files_in(folder), address)
     return None if first is None else folder / first
+
+
+def files_in(folder: Path) -> list[str]:
+    """The files below a folder, named from there."""
+    return [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
 
 
 def stored_folder(folder: Path) -> Path | None:
     """The folder when a whole model was fetched into it (a marker says so), or its only GGUF model, or None."""
     if (folder / COMPLETE).is_file():
         return folder
-    models = models_alone([path.relative_to(folder).as_posix() for path in folder.rglob("*.gguf") if path.is_file()])
+    models = models_alone(files_in(folder))
     return folder / models[0] if len(models) == 1 else None
 
 
@@ -58,10 +61,11 @@ def pull(text: str, store: Path, progress: Progress) -> Path:
     api = Api(address)
     commit, files = api.listing()
     names = wanted_files(files, address)
-    is_folder = not names[0].endswith(".gguf")
+    is_folder = not names[0].lower().endswith(".gguf")
     wanted = [RemoteFile(name, api.url(name, commit), *files[name]) for name in names]
-    scratch.mkdir(parents=True, exist_ok=True)
-    with held_alone(scratch, address):
+    with held_alone(scratch, address.whole):
+        if (found := find(text, store)) is not None:  # another process was faster
+            return found
         fetcher = Fetcher(scratch, api.headers())
         check_room(store, sum(file.nbytes - fetcher.held(file) for file in wanted), address)
         try:
@@ -69,7 +73,6 @@ def pull(text: str, store: Path, progress: Progress) -> Path:
         except Refused as error:
             raise ModelNotFound(api.refusal(error.status, error.code, error.retry_after)) from None
         settle(wanted, scratch, folder, is_folder)
-    shutil.rmtree(scratch, ignore_errors=True)
     return folder if is_folder else folder / names[0]
 
 
@@ -79,6 +82,8 @@ def settle(wanted: list[RemoteFile], scratch: Path, folder: Path, is_folder: boo
         target = folder / file.name
         target.parent.mkdir(parents=True, exist_ok=True)
         (scratch / file.key).replace(target)
+        for stale in scratch.glob(f"{file.stem}-*"):  # of other contents that this file once had
+            stale.unlink()
     if is_folder:
         (folder / COMPLETE).touch()
 
@@ -93,26 +98,9 @@ def check_room(store: Path, needed: int, address: Address) -> None:
         )
 
 
-@contextlib.contextmanager
-def held_alone(scratch: Path, address: Address) -> Iterator[None]:
-    """Hold a folder for this process; the system lets go when the process ends, however it does.
-
-    Where the disk knows no locks nothing is held. Raises ModelNotFound if another process holds it.
-    """
-    with (scratch / "lock").open("wb") as file:
-        try:
-            if sys.platform == "win32":
-                import msvcrt
-
-                msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
-            else:
-                import fcntl
-
-                fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno in (EACCES, EAGAIN, EDEADLK):
-                raise ModelNotFound(f"{address.whole} is being fetched by another process: wait for it") from None
-        yield
+def is_safe(name: object) -> bool:
+    """Whether a file of a repository can have this name in the store, and in what is printed."""
+    return isinstance(name, str) and len(name) < 400 and name.isprintable() and SAFE_NAME.fullmatch(name) is not None
 
 
 class Api:
@@ -158,7 +146,7 @@ class Api:
         for file in info.siblings or []:
             name, size = file.rfilename, file.size
             # The server is not trusted: a name must stay in the folder, on every system.
-            if isinstance(name, str) and SAFE_NAME.fullmatch(name) and len(name) < 400 and isinstance(size, int):
+            if is_safe(name) and isinstance(size, int):
                 hashed = dict(file.lfs) if file.lfs else {}
                 files[name] = (size, _hex(hashed.get("sha256"), 64), None if hashed else _hex(file.blob_id, 40))
         if not isinstance(info.sha, str) or not files:

@@ -1,5 +1,6 @@
 """Taking models out of the store: whole or not at all, and nothing that is not theirs."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -8,6 +9,7 @@ from sporelm.errors import ModelError, ModelNotFound
 from sporelm.weights.store.address import HUB_MARK, chosen_gguf, parse
 from sporelm.weights.store.entries import COMPLETE, Entry, Unfinished, entries, listing, unfinished
 from sporelm.weights.store.folders import HUB, is_name
+from sporelm.weights.store.hold import LOCK, held_alone
 
 Removable = Entry | Unfinished
 
@@ -62,7 +64,8 @@ def remove(models: Sequence[Removable]) -> int:
     """Remove stored models; the bytes that are free now.
 
     Each is moved out of its place first, so that nobody finds half of one, and deleted then. What links point to
-    stays. Raises ModelError if one cannot be moved; it is whole then, and those before it are gone.
+    stays. Raises ModelError if one cannot be moved, ModelNotFound for one that is being fetched right now; it is whole
+    then, and those before it are gone.
     """
     import tempfile
 
@@ -80,23 +83,31 @@ def remove(models: Sequence[Removable]) -> int:
 
 def _move_out(model: Removable, scratch: Path) -> None:
     """Move a model's files into a folder; if one does not go, those already moved come back."""
-    if isinstance(model, Unfinished) or (model.folder.parent == settings.MODEL_STORE.path):
-        model.folder.rename(scratch / "model")  # of a link, the link itself
-        _tidy(model.folder.parent)
+    if isinstance(model, Unfinished):
+        with held_alone(model.folder, model.name):
+            _move([path for path in model.folder.iterdir() if path.name != LOCK], scratch)
+        _tidy(model.folder)
         return
-    moved: list[tuple[Path, Path]] = []
+    if model.folder.parent == settings.MODEL_STORE.path:
+        model.folder.rename(scratch / "model")  # of a link, the link itself
+        return
     # The mark and the first file go first: without them nobody takes the rest for a model.
-    for number, file in enumerate(sorted(model.files, key=lambda path: path.name != COMPLETE)):
-        target = scratch / str(number)
-        try:
-            file.rename(target)
-        except OSError:
-            for there, here in reversed(moved):
-                there.rename(here)
-            raise
-        moved.append((target, file))
+    _move(sorted(model.files, key=lambda path: path.name != COMPLETE), scratch)
     for file in model.files:
         _tidy(file.parent)
+
+
+def _move(files: Sequence[Path], scratch: Path) -> None:
+    """Move all files into a folder, or none."""
+    moves = [(file, scratch / str(number)) for number, file in enumerate(files)]
+    try:
+        for here, there in moves:
+            here.rename(there)
+    except BaseException:  # an interrupt too
+        for here, there in reversed(moves):
+            if os.path.lexists(there):
+                there.rename(here)
+        raise
 
 
 def _tidy(folder: Path) -> None:

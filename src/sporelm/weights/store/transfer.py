@@ -44,9 +44,15 @@ class RemoteFile:
     git_sha1: str | None
 
     @property
+    def stem(self) -> str:
+        """How the names of all that was ever gathered of it begin."""
+        return hashlib.sha256(self.name.encode()).hexdigest()[:12]
+
+    @property
     def key(self) -> str:
         """A name for what is gathered of it, the same for the same content only."""
-        return hashlib.sha256(f"{self.name} {self.sha256 or self.git_sha1} {self.nbytes}".encode()).hexdigest()[:32]
+        content = f"{self.sha256 or self.git_sha1} {self.nbytes}"
+        return f"{self.stem}-{hashlib.sha256(content.encode()).hexdigest()[:20]}"
 
 
 class Refused(Exception):
@@ -172,7 +178,7 @@ class Fetcher:
         """Wait before the next try, as long as the server asks for if it does."""
         status = error.code if isinstance(error, urllib.error.HTTPError) else 0
         asked = str(error.headers.get("Retry-After", "")) if isinstance(error, urllib.error.HTTPError) else ""
-        wait = float(asked) if asked.isdigit() else PAUSE_S * 2**tries
+        wait = float(asked) if asked.isdecimal() else PAUSE_S * 2**tries
         if isinstance(error, urllib.error.HTTPError):
             error.close()
             code = str(error.headers.get("X-Error-Code", ""))
@@ -279,4 +285,4 @@ def check(file: RemoteFile, part: Path, digests: Sequence[Any]) -> None:
 
 def seconds_text(retry_after: str) -> str:
     """How long a server asks to wait, for a message."""
-    return f"{retry_after} s" if retry_after.isdigit() else "some minutes"
+    return f"{retry_after} s" if retry_after.isdecimal() else "some minutes"
