@@ -21,6 +21,7 @@ from sporelm.errors import BackendError, OpError
 from sporelm.ops import Spec, Symbol, count_nonfinite, dequantize_blocks, quantize_blocks, trace
 from sporelm.plan import Plan
 from sporelm.quant import F32, QuantFormat, dequantize_tensor, quantize_tensor
+from sporelm.quant.finite import all_finite
 from sporelm.tensor import dtype
 
 log = logging.getLogger(__name__)
@@ -31,6 +32,10 @@ VALUES_AT_ONCE = 1 << 18  # 1 MiB of float32: a plan's memory
 LINE = 1024  # values of a line where rows do not matter
 PLANS = 8  # that a thread keeps
 _told: set[str] = set()
+
+
+class TooLarge(OpError):
+    """Finite numbers would become infinite, or the scale of their block would."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +86,12 @@ class Converter:
             self._plans.popitem(last=False)[1].close()
         return made
 
+    def close(self) -> None:
+        """Free the plans and the back-end."""
+        while self._plans:
+            self._plans.popitem()[1].close()
+        self.backend.close()
+
 
 def _graph(way: Way) -> Any:
     """Read the source's blocks, look for NaN, make the target's."""
@@ -124,7 +135,7 @@ def convert_blocks(
     """Blocks of one format, uint8 [n, nbytes], as blocks of another; both make whole blocks of the values.
 
     With `importance`, float32 [width], the blocks are whole rows of `width` values. Raises OpError for NaN or infinity
-    among values that would share a scale.
+    among values that would share a scale, or part of a row; TooLarge for numbers that the target cannot hold.
     """
     if source is target:
         return blocks
@@ -133,6 +144,8 @@ def convert_blocks(
     line = len(importance) if importance is not None and weighted else LINE
     fits = line % source.values == line % target.values == 0
     whole = count // line * line if fits else 0
+    if weighted and whole < count:
+        raise OpError(f"{count} values of {source.name} are no whole rows of {line} columns")
     parts = []
     if whole:
         lines = np.ascontiguousarray(blocks[: whole // source.values]).reshape(whole // line, -1)
@@ -142,7 +155,11 @@ def convert_blocks(
     if whole < count or not parts:
         rest = dequantize_tensor(source, np.ascontiguousarray(blocks[whole // source.values :]), (count - whole,))
         parts.append(quantize_tensor(target, rest))
-    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+    found = parts[0] if len(parts) == 1 else np.concatenate(parts)
+    # Single numbers may be infinite if they were.
+    if not all_finite(target, found) and (target.values > 1 or all_finite(source, blocks)):
+        raise TooLarge(f"{target.name} cannot hold numbers as large")
+    return found
 
 
 @contextmanager
@@ -152,5 +169,12 @@ def _borrowed() -> Iterator[Converter]:
         converter = _idle.pop()
     except IndexError:
         converter = Converter()
-    yield converter
-    _idle.append(converter)  # one that failed is dropped
+    try:
+        yield converter
+    except OpError:  # of its values: it is as good as before
+        _idle.append(converter)
+        raise
+    except BaseException:
+        converter.close()
+        raise
+    _idle.append(converter)

@@ -12,7 +12,8 @@ import numpy as np
 
 from sporelm.backends.backend import Backend, Progress
 from sporelm.errors import MemoryShortage, ModelFileError
-from sporelm.quant import BF16, F32, MXFP4, NVFP4, QuantFormat, format_of
+from sporelm.quant import BF16, F32, format_of
+from sporelm.quant.finite import all_finite
 from sporelm.tensor.tensor import Tensor
 from sporelm.weights.config import MOST_HEAD_DIM, MOST_WIDTH, ModelConfig, config_from_gguf, config_from_hf
 from sporelm.weights.gguf import GgufFile, open_gguf
@@ -25,22 +26,10 @@ from sporelm.weights.rope_fields import FACTOR_TENSORS
 from sporelm.weights.safetensors import SafetensorsFiles, open_safetensors
 from sporelm.weights.stored import StoredTensor
 
-Words = tuple[tuple[int, int], ...]
-
 # Architectures whose GGUF files hold the rows of query and key in the order of adjacent pairs (llama.cpp's converter).
 PAIRED_ROWS = ("llama",)
 MOST_THREADS = 8  # packing is bound by memory; more threads only hold more of the file at once
 CHECKED_VALUES = 1 << 18  # values looked at together, which bounds the temporaries
-# Formats whose words are floats, but for the fifth bits of Q5_0 and Q5_1; those whose first word alone is one; of
-# others in folders, the word that is one.
-FLOAT_WORDS = {
-    *("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q1_0", "Q2_0", "IQ4_NL", "NF4"),
-    *("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "TQ1_0", "TQ2_0", "IQ2_S", "IQ3_S"),
-}
-FIFTH_BITS = (("Q5_0", (2, 4)), ("Q5_1", (4, 4)))
-FIRST_WORD = {"IQ1_S", "IQ2_XXS", "IQ2_XS", "IQ3_XXS", "IQ4_XS"}
-MXFP4_LARGE = 253  # the least exponent with which a number leaves float32; NVFP4's scales are all finite
-FOLDER_WORDS = {"UINT4": ((0, 2),), "UINT8": ((0, 2),), "INT8": ((0, 4),)}
 
 
 @dataclass(frozen=True)
@@ -208,38 +197,10 @@ def _shortage(source: ModelSource, needed: int, available: int) -> MemoryShortag
 def check_finite(source: ModelSource, stored: StoredTensor) -> None:
     """Raise ModelFileError if a float of the tensor, its values or its blocks' scales, is NaN or infinite."""
     blocks = stored.blocks.reshape(-1, stored.format.nbytes)
-    words = _float_words(stored.format)
     step = max(1, CHECKED_VALUES // stored.format.values)
     for start in range(0, len(blocks), step):
-        part = blocks[start : start + step]
-        if not (_finite_values(stored.format, part) if words is None else _finite_words(stored.format, part, words)):
+        if not all_finite(stored.format, blocks[start : start + step]):
             raise ModelFileError(f"{source.path}: tensor {stored.name} holds NaN or infinity; the file is damaged")
-
-
-def _float_words(number_format: type[QuantFormat]) -> Words | None:
-    """(offset, width) of a block's floats; None of formats whose words are no floats, or whose floats are no words."""
-    name, words = number_format.name, number_format.words
-    if name in FLOAT_WORDS:
-        return tuple(word for word in words if (name, word) not in FIFTH_BITS)
-    return words[:1] if name in FIRST_WORD else FOLDER_WORDS.get(name.partition("_")[0])
-
-
-def _finite_words(number_format: type[QuantFormat], blocks: np.ndarray, words: Words) -> bool:
-    """Whether the floats of blocks, uint8 [n, nbytes], are finite: a look at a few bytes of each."""
-    half = np.uint16(0x7F80 if number_format.name == "BF16" else 0x7C00)
-    for offset, width in words:
-        exponent, word = (np.uint32(0x7F80_0000), "<u4") if width == 4 else (half, "<u2")
-        if (blocks[:, offset : offset + width].view(word) & exponent == exponent).any():
-            return False
-    return True
-
-
-def _finite_values(number_format: type[QuantFormat], blocks: np.ndarray) -> bool:
-    """The same by the values themselves, unless the bytes of scales tell."""
-    if number_format is NVFP4 or (number_format is MXFP4 and (blocks[:, 0] < MXFP4_LARGE).all()):
-        return True
-    with np.errstate(all="ignore"):
-        return bool(np.isfinite(number_format.dequantize(blocks)).all())
 
 
 def in_units(nbytes: int) -> str:

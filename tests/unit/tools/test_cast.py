@@ -8,8 +8,8 @@ import pytest
 
 from quant_inputs import Source
 from sporelm.backends.registry import open_backend
-from sporelm.errors import BackendError, RequestError
-from sporelm.quant import FORMATS, dequantize_tensor, quantize_tensor
+from sporelm.errors import BackendError, OpError, RequestError
+from sporelm.quant import F32, FORMATS, Q4_0, dequantize_tensor, quantize_tensor
 from sporelm.tools import conversion
 from sporelm.tools.lazy import Blocks, LazyTensor
 from sporelm.tools.steps.cast import FOR_PRODUCTS, cast, cast_tensor, castable
@@ -85,6 +85,47 @@ def test_what_shares_no_scale_is_refused_where_it_lies(number: float, place: int
     before = cast_tensor(lazy("F32", x), FORMATS["BF16"])
     assert np.isnan(before.read(place, place + 1).view("<u2")).sum() == 0
     assert np.array_equal(before.read(0, before.block_count), quantize_tensor(FORMATS["BF16"], x))
+
+
+@pytest.mark.parametrize("name", ["F16", "Q4_0", "Q4_K", "Q6_K", "TQ1_0", "NVFP4", "BF16", "MXFP4"])
+def test_numbers_do_not_become_infinite(name: str) -> None:
+    x = bell(40, WIDTH)
+    x[7, 5] = 1e9
+    made = cast_tensor(lazy("F32", x), FORMATS[name])
+    if name in ("BF16", "MXFP4", "NVFP4"):
+        assert np.isfinite(dequantize_tensor(FORMATS[name], made.read(0, made.block_count), x.shape)).all()
+        return
+    with pytest.raises(RequestError, match=f"among values 0 to 30719 that are too large for {name}: .*take F32"):
+        made.read(0, made.block_count)
+    before = np.full((1, WIDTH), np.inf, np.float32)
+    if name == "F16":  # what is infinite stays so
+        assert (cast_tensor(lazy("F32", before), FORMATS[name]).read(0, WIDTH).view("<f2") == np.inf).all()
+
+
+def test_a_converter_is_kept_unless_it_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    idle: list[conversion.Converter] = []
+    monkeypatch.setattr(conversion, "_idle", idle)
+    x = bell(40, WIDTH)
+    x[0, 0] = np.nan
+    with pytest.raises(RequestError, match="NaN"):
+        cast_tensor(lazy("F32", x), FORMATS["Q4_0"]).read(0, 64)
+    (kept,) = idle
+
+    def fail(*args: Any) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(kept, "convert", fail)
+    with pytest.raises(MemoryError):
+        cast_tensor(lazy("F32", x), FORMATS["Q4_0"]).read(0, 64)
+    assert idle == []
+    with pytest.raises(BackendError, match="closed"):
+        kept.backend.tensor(x)
+
+
+def test_importance_is_of_whole_rows() -> None:
+    x = bell(2, WIDTH)
+    with pytest.raises(OpError, match="1024 values of F32 are no whole rows of 768 columns"):
+        conversion.convert_blocks(F32, Q4_0, lazy("F32", x).read(0, 1024), columns(WIDTH))
 
 
 @pytest.mark.parametrize(

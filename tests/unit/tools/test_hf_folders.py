@@ -134,7 +134,7 @@ def test_quantized_weights_become_their_values(tmp_path: Path) -> None:
 def test_a_value_beyond_f16_is_refused(tmp_path: Path) -> None:
     large = np.full((88, 48), 1e6, np.float32)
     folder = write_model(tmp_path / "model", LLAMA, BF16, {"model.layers.1.mlp.up_proj.weight": large})
-    with pytest.raises(RequestError, match=r"blk.1.ffn_up.weight.*beyond 65504"):
+    with pytest.raises(RequestError, match=r"blk\.1\.ffn_up\.weight.*too large for F16"):
         converted(folder, type_name="f16")
     assert not list(tmp_path.glob("*.gguf*"))
     assert not list(tmp_path.glob(".*"))

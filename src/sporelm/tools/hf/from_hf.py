@@ -16,7 +16,7 @@ from sporelm.tools.hf.families import Family, family_of
 from sporelm.tools.hf.folder_tensors import FolderTensors
 from sporelm.tools.hf.general import card_fields, name_of, sampling_fields, size_label
 from sporelm.tools.hf.rope import gguf_rope
-from sporelm.tools.lazy import Blocks, Entry, LazyTensor, Model
+from sporelm.tools.lazy import Entry, LazyTensor, Model
 from sporelm.tools.steps.cast import cast_tensor, with_file_type
 from sporelm.tools.steps.permute import permute_qk
 from sporelm.weights.config import MOST_VOCAB, ModelConfig
@@ -190,23 +190,5 @@ def _typed(tensor: LazyTensor, type_name: str, notes: list[str]) -> LazyTensor:
 
 
 def as_format(tensor: LazyTensor, target: type[QuantFormat]) -> LazyTensor:
-    """The tensor in a number format; itself if it has it. Reading it raises RequestError for a value beyond F16."""
-    if tensor.type_id == target.ggml_id:
-        return tensor
-    made = cast_tensor(tensor, target)
-    return replace(made, read=_bounded(made)) if target is F16 else made
-
-
-def _bounded(tensor: LazyTensor) -> Any:
-    """Reads F16 blocks, and refuses infinities, which are values that were too large."""
-
-    def read(start: int, stop: int) -> Blocks:
-        blocks = tensor.read(start, stop)
-        if (blocks.view("<u2") & 0x7FFF >= 0x7C00).any():
-            raise RequestError(
-                f"tensor {shown(tensor.name)} holds values beyond {np.finfo(np.float16).max:.0f}, the largest of F16;"
-                " take bf16 or f32"
-            )
-        return blocks
-
-    return read
+    """The tensor in a number format; itself if it has it. Reading it raises RequestError for what it cannot hold."""
+    return tensor if tensor.type_id == target.ggml_id else cast_tensor(tensor, target)

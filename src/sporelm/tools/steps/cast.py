@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from sporelm.errors import OpError, RequestError
 from sporelm.quant import FORMATS, QuantFormat
 from sporelm.quant.format import check_importance
-from sporelm.tools.conversion import convert_blocks
+from sporelm.tools.conversion import TooLarge, convert_blocks
 from sporelm.tools.file_types import FILE_TYPES
 from sporelm.tools.lazy import Blocks, Entry, LazyTensor, Model
 from sporelm.tools.steps.layers import in_layer
@@ -145,11 +145,16 @@ def _by_expert(first: int, last: int, size: int) -> Iterator[tuple[int, int, int
 def _converted(
     tensor: LazyTensor, target: type[QuantFormat], low: int, high: int, importance: NDArray[np.float32] | None
 ) -> Blocks:
-    """The blocks of values `low` to `high` - 1. Raises RequestError for NaN and infinity that it cannot hold."""
+    """The blocks of values `low` to `high` - 1. Raises RequestError for NaN, infinity and what it cannot hold."""
     source = tensor.number_format
     blocks = tensor.read(low // source.values, high // source.values)
     try:
         return convert_blocks(source, target, blocks, importance)
+    except TooLarge:
+        raise RequestError(
+            f"tensor {shown(tensor.name)} holds numbers among values {low} to {high - 1} that are too large for"
+            f" {target.name}: in the file they would be infinite; take F32 for it, or BF16"
+        ) from None
     except OpError:
         raise RequestError(
             f"tensor {shown(tensor.name)} holds NaN or infinity among values {low} to {high - 1}, which"
