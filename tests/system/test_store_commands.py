@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from gguf_samples import sample
+from hf_folders import write_model
 from sporelm import settings
 from sporelm.bench.estimate import Estimate
 from sporelm.cli import rm
@@ -222,6 +223,30 @@ def test_tools_take_stored_names(folder: Path, capsys: pytest.CaptureFixture[str
             list(find_models([name]))
     with pytest.raises(ModelNotFound, match="did you mean little"):
         list(find_models(["litle"]))
+
+
+def test_what_is_made_of_a_stored_model_comes_here(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the store it would be a second model in the folder of the first, which could not be opened any more."""
+    write_model(folder / "complete", WIDE)
+    before, here = held(folder), tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    for words, made in (
+        (["quantize", "little", "--type", "Q4_0", "--allow-requantize"], "x-Q4_0.gguf"),
+        (["to-hf", "little"], "x-hf"),
+        (["from-hf", "complete"], "complete-F32.gguf"),
+        (["split", "little", "--max-tensors", "15"], "x-00001-of-00002.gguf"),
+    ):
+        assert main(["gguf", *words]) == 0
+        assert (here / made).exists(), made
+    assert held(folder) == before
+    (folder / "split").mkdir()
+    for part in here.glob("*-of-00002.gguf"):
+        part.rename(folder / "split" / part.name)
+    assert main(["gguf", "merge", "split"]) == 0
+    assert (here / "x.gguf").is_file()
 
 
 def test_info(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -31,7 +31,9 @@ def parser() -> Parser:
     )  # fmt: skip
     made.add_argument("--vocab-only", action="store_true", help="write the tokenizer alone")
     gguf_output.add_threads(made)
-    gguf_output.add_output(made, "a file, or a folder for NAME-TYPE.gguf in it; default: beside FOLDER")
+    gguf_output.add_output(
+        made, "a file, or a folder for NAME-TYPE.gguf in it; default: beside FOLDER; if stored, the current folder"
+    )
     return made
 
 

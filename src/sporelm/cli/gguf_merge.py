@@ -18,7 +18,9 @@ def parser() -> Parser:
         ],
     )
     made.add_argument("files", nargs="+", metavar="FILE", help="the first file of a split model, or a pattern for all")
-    gguf_output.add_output(made, "a file or a folder; default: NAME.gguf beside the first file")
+    gguf_output.add_output(
+        made, "a file or a folder; default: NAME.gguf beside the first file; if stored, the current folder"
+    )
     return made
 
 
@@ -28,4 +30,7 @@ def run(args: argparse.Namespace) -> None:
 
     path = find_split(args.files)
     wanted = None if args.output is None else gguf_output.place(path, args.output, f"{stem_of(path)}.gguf")
-    gguf_output.save([merge(path, wanted)], args)
+    made = merge(path, wanted)
+    if wanted is None:
+        made = made._replace(path=gguf_output.beside(path) / made.path.name)
+    gguf_output.save([made], args)

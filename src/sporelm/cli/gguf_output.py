@@ -90,9 +90,20 @@ def ended_by_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
+def beside(model: Path) -> Path:
+    """The folder for what is made of a model: its own, or of a stored one the current folder.
+
+    The store takes what lies in a model's folder for a part of that model, and for a second one.
+    """
+    from sporelm import settings
+
+    is_stored = model.resolve().is_relative_to(settings.MODEL_STORE.path.resolve())
+    return Path.cwd() if is_stored else model.parent
+
+
 def place(model: Path, output: str | None, default: str) -> Path:
     """Where to write: -o if it names a file, in it if it is a folder, else beside the model."""
     if output is None:
-        return model.with_name(default)
+        return beside(model) / default
     path = Path(output).expanduser()
     return path / default if path.is_dir() or output.endswith(("/", "\\")) else path

@@ -48,7 +48,9 @@ def parser() -> Parser:
     made.add_argument("--allow-requantize", action="store_true", help="take quantized tensors too: quality suffers")
     made.add_argument("--keep-split", action="store_true", help="of a split model write as many files")
     made.add_argument("--threads", type=int, metavar="N", help="default: the cores that are there, 8 at most")
-    gguf_output.add_output(made, "a file, or a folder for NAME-TYPE.gguf in it; default: beside FILE")
+    gguf_output.add_output(
+        made, "a file, or a folder for NAME-TYPE.gguf in it; default: beside FILE; if stored, the current folder"
+    )
     return made
 
 

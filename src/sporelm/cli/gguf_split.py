@@ -27,7 +27,9 @@ def parser() -> Parser:
         help="bytes of tensors in a file at most: 500M or 2G, powers of 1000 as in llama.cpp; 2Gi, powers of 1024",
     )  # fmt: skip
     made.add_argument("--no-tensor-first-split", action="store_true", help="the first file has the metadata alone")
-    gguf_output.add_output(made, "a folder, or the beginning of the names; default: beside FILE")
+    gguf_output.add_output(
+        made, "a folder, or the beginning of the names; default: beside FILE; if stored, the current folder"
+    )
     return made
 
 

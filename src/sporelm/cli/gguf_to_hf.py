@@ -33,7 +33,9 @@ def parser() -> Parser:
     )  # fmt: skip
     made.add_argument("--vocab-only", action="store_true", help="write the tokenizer alone")
     gguf_output.add_threads(made)
-    gguf_output.add_output(made, "a folder, made if it is not there; default: NAME-hf beside FILE")
+    gguf_output.add_output(
+        made, "a folder, made if it is not there; default: NAME-hf beside FILE; if stored, the current folder"
+    )
     return made
 
 
@@ -48,7 +50,8 @@ def run(args: argparse.Namespace) -> None:
     size = parse_size(args.shard_size.removesuffix("B"))
     path = one_model(args.file)
     found = to_hf(path, dtype=args.dtype, vocab_only=args.vocab_only)
-    folder = path.with_name(f"{stem_of(path)}-hf") if args.output is None else Path(args.output).expanduser()
+    default = gguf_output.beside(path) / f"{stem_of(path)}-hf"
+    folder = default if args.output is None else Path(args.output).expanduser()
     with ProgressLine() as progress, gguf_output.ended_by_signals():
         files = save_folder(
             found, folder, shard_bytes=size, force=args.force, dry_run=args.dry_run,
