@@ -14,7 +14,7 @@ from sporelm.backends.cpu import targets
 from sporelm.backends.cpu.jit import Builder, Compiler, Kernel, Val
 from sporelm.backends.cpu.jit import cache as cache_module
 from sporelm.backends.cpu.jit import compiler as compiler_module
-from sporelm.backends.cpu.jit.cache import DIGEST, ObjectCache
+from sporelm.backends.cpu.jit.cache import DIGEST, TABLES, ObjectCache
 from sporelm.backends.cpu.jit.kernel import fields
 from sporelm.errors import BackendError, SporeError
 
@@ -67,9 +67,12 @@ def test_the_key_names_all_that_the_code_depends_on(cache: ObjectCache, monkeypa
 
 
 def test_the_digest_changes_with_any_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = tmp_path / "cpu"
+    folder = tmp_path / "backends" / "cpu"
     (folder / "jit").mkdir(parents=True)
     (folder / "kernels").mkdir()
+    (tmp_path / "quant").mkdir()
+    for name in TABLES:
+        (tmp_path / "quant" / name).write_text("table")
     (folder / "jit" / "cache.py").write_text("a")
     (folder / "kernels" / "x.py").write_text("b")
     monkeypatch.setattr(cache_module, "__file__", str(folder / "jit" / "cache.py"))
@@ -81,7 +84,9 @@ def test_the_digest_changes_with_any_source(tmp_path: Path, monkeypatch: pytest.
     (folder / "kernels" / "x.py").rename(folder / "kernels" / "y.py")
     renamed = digest()
     (folder / "kernels" / "z.py").write_text("")
-    assert len({before, changed, renamed, digest()}) == 4
+    more = digest()
+    (tmp_path / "quant" / TABLES[0]).write_text("other")
+    assert len({before, changed, renamed, more, digest()}) == 5
 
 
 @pytest.mark.parametrize("damage", ["cut", "flipped", "emptied", "foreign"])
@@ -219,7 +224,7 @@ def test_a_cache_that_works_says_nothing(cache: ObjectCache, caplog: pytest.LogC
 
 
 def test_kernels_take_nothing_from_elsewhere_that_the_key_lacks(root: Path) -> None:
-    """What is traced is named by this back-end's sources, the target, and PAGE."""
+    """What is traced is named by this back-end's sources, the tables of formats, the target, and PAGE."""
     folder = root / "src" / "sporelm" / "backends" / "cpu"
     traced = [
         folder / "tiles.py",
@@ -234,7 +239,10 @@ def test_kernels_take_nothing_from_elsewhere_that_the_key_lacks(root: Path) -> N
     harmless = {"from sporelm import settings", "from sporelm.errors import BackendError"}
     # names of kinds of rows, by which records are chosen; how records lie is written in formats/records.py itself
     harmless |= {"from sporelm.ops.linear import INT8_32, INT8_256", "from sporelm.ops.linear import INT8_32"}
-    assert foreign - harmless == {"from sporelm.ops.attention import PAGE"}
+    tables = {name.partition(".")[0] for name in TABLES}
+    taken = {line for line in foreign if re.match(rf"from sporelm\.quant\.({'|'.join(tables)}) import", line)}
+    assert {line.split()[1].rpartition(".")[2] for line in taken} == tables
+    assert foreign - harmless - taken == {"from sporelm.ops.attention import PAGE"}
 
 
 def test_resting_needs_no_map_of_the_process(cache: ObjectCache, monkeypatch: pytest.MonkeyPatch) -> None:

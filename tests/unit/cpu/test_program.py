@@ -20,6 +20,7 @@ from sporelm.backends.cpu.memory import Region
 from sporelm.backends.cpu.program import Cells, assemble, attention_cells
 from sporelm.backends.cpu.team import SCRATCH, Team
 from sporelm.errors import BackendError, OpError
+from sporelm.evals.conformance import blocks_of
 from sporelm.ops import Spec, Symbol, trace
 from sporelm.plan import Plan
 from sporelm.quant import FORMATS, quantize_tensor
@@ -36,7 +37,7 @@ def width_of(form: str) -> int:
 
 def packed(cpu: CpuBackend, form: str = "F32", out: int = OUT) -> Any:
     matrix = random.standard_normal((out, width_of(form)), np.float32)
-    return cpu.pack(StoredTensor("w", FORMATS[form], matrix.shape, quantize_tensor(FORMATS[form], matrix)))
+    return cpu.pack(StoredTensor("w", FORMATS[form], matrix.shape, blocks_of(FORMATS[form], matrix)))
 
 
 def program_of(plan: Plan, regime: str) -> Any:

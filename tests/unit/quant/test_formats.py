@@ -107,16 +107,6 @@ def test_whole_tensors_equal_their_chunks(name: str) -> None:
 
 def test_formats_are_found_by_name_and_id() -> None:
     assert format_of("q4_1") is format_of(3) is Q4_1
-    assert {name: f.activation for name, f in FORMATS.items() if f.activation != "float"} == {
-        "Q4_0": "int8/32",
-        "Q4_1": "int8/32",
-        "Q5_0": "int8/32",
-        "Q5_1": "int8/32",
-        "Q8_0": "int8/32",
-        "Q4_K": "int8/256",
-        "Q5_K": "int8/256",
-        "Q6_K": "int8/256",
-    }
 
 
 def test_unknown_formats_are_named_in_the_error() -> None:

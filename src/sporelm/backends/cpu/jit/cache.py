@@ -20,15 +20,17 @@ from sporelm import settings
 DIGEST = 32  # bytes of sha256 before the object code
 PART = ".part"  # ends the name of a file that is being written
 STALE = 3600  # seconds after which nobody is still writing it
+TABLES = ("grids.npz", "grids.py", "levels.py", "nf4.py")  # of `quant`, which kernels take levels and code books from
 
 
 @cache
 def source_digest() -> str:
-    """Hash of every file that kernels are traced from: this back-end's sources."""
-    folder = Path(__file__).parent.parent
+    """Hash of every file that kernels are traced from: this back-end's sources, and the tables of number formats."""
+    package = Path(__file__).parents[3]
+    own = (package / "backends" / "cpu").rglob("*.py")
     digest = hashlib.sha256()
-    for path in sorted(folder.rglob("*.py")):
-        digest.update(path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    for path in sorted((*own, *(package / "quant" / name for name in TABLES))):
+        digest.update(path.relative_to(package).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()
 
 
