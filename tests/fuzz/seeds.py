@@ -72,8 +72,9 @@ def byte_alphabet() -> list[str]:
 
 
 def _tokenizer(kind: str) -> dict[str, Any]:
-    """The same for a file that names its architecture itself."""
-    return {key: value for key, value in vocabulary(kind).items() if key != "general.architecture"}
+    """The same for a file that names its architecture itself, and how it samples."""
+    sampling = {"general.sampling.temp": 0.5, "general.sampling.top_k": 40, "general.license": "mit"}
+    return {key: value for key, value in vocabulary(kind).items() if key != "general.architecture"} | sampling
 
 
 def _vocabulary_file(kind: str) -> Callable[[Path], Path]:
@@ -119,6 +120,17 @@ def _shards(folder: Path) -> Path:
     _tokenizer_files(made)
     (made / "tokenizer.json").unlink()
     (made / "tokenizer.model").write_bytes((SENTENCEPIECE / "llama.model").read_bytes())
+    return made
+
+
+def _two_files(folder: Path) -> Path:
+    """A folder from before tokenizer.json: vocab.json and merges.txt."""
+    made = tiny_files.write_folder(folder / "model", SPOKEN)
+    words = ["<unk>", *byte_alphabet(), "ab"]
+    (made / "vocab.json").write_text(json.dumps({word: number for number, word in enumerate(words)}))
+    (made / "merges.txt").write_text("#version: 0.2\na b\n")
+    config = {"tokenizer_class": "GPT2Tokenizer", "unk_token": "<unk>", "chat_template": gguf_samples.TEMPLATE}
+    (made / "tokenizer_config.json").write_text(json.dumps(config))
     return made
 
 
@@ -178,6 +190,7 @@ WRITERS: dict[str, Callable[[Path], Path]] = {
     "imatrix-dat": _imatrix("dat"),
     "folder": _folder,
     "shards": _shards,
+    "two-files": _two_files,
     **{kind: _vocabulary_file(kind) for kind in ("gpt2", "bert", "t5")},
 }
 

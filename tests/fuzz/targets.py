@@ -117,7 +117,7 @@ def suitable(seed: str) -> list[str]:
     """The targets that get somewhere with a seed of this name."""
     if seed.startswith("imatrix"):
         wanted = {"gguf imatrix", "gguf quantize", "open_gguf"}
-    elif seed in ("folder", "shards"):
+    elif seed in ("folder", "shards", "two-files"):
         wanted = {*LOOK, "open_safetensors", "open_model", "load_tokenizer", "tokenize", "info", "gguf from-hf"}
     elif seed == "safetensors":
         wanted = {*LOOK, "open_safetensors"}

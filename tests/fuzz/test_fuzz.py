@@ -12,7 +12,7 @@ from fuzz.seeds import WRITERS
 from fuzz.targets import captured, names, read_gguf, read_model, read_safetensors, read_tokenizer
 from sporelm.tools.imatrix_file import read_imatrix
 
-FOLDERS = ("folder", "shards")
+FOLDERS = ("folder", "shards", "two-files")
 MODELS = ("llama", "super", *FOLDERS)
 TOKENIZERS = ("llama", "gpt2", "bert", "t5", *FOLDERS)
 HEALTH = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture]
