@@ -101,7 +101,7 @@ def test_notes_are_told(tmp_path: Path) -> None:
         (["from-hf", "{no}"], "no model at"),
         (["from-hf", "{m}/config.json"], "is no folder"),
         (["from-hf", "{m}/*.json"], "stands for 3 models"),
-        (["from-hf", "{m}", "--threads", "0"], "--threads 0"),
+        (["from-hf", "{m}", "--threads", "0"], "--threads is 0"),
         (["from-hf", "{m}", "-o", "{no}/x.gguf"], "there is no folder"),
         (["from-hf", "{m}", "--pre", "x"], "tokenizer.ggml.pre 'x' is not supported"),
         (["to-hf", "{m}"], "is a folder; give a .gguf file"),

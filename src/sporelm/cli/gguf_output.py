@@ -14,6 +14,8 @@ from sporelm.cli.parser import Parser
 if TYPE_CHECKING:
     from sporelm.tools.output import Output, Written
 
+USUAL_THREADS = 8  # more of them wait for the disk
+
 
 def add_output(parser: Parser, help_text: str) -> None:
     """-o, --force, --dry-run, --json and what every command has."""
@@ -40,18 +42,24 @@ def save(outputs: "Sequence[Output]", args: argparse.Namespace, **more: Any) -> 
 
 
 def add_threads(parser: Parser) -> None:
-    parser.add_argument("--threads", type=int, metavar="N", help="default: the cores that are there, 8 at most")
+    parser.add_argument(
+        "--threads", type=int, metavar="N", help=f"default: the cores that are there, {USUAL_THREADS} at most"
+    )
 
 
 def thread_count(args: argparse.Namespace) -> int:
-    """How many threads compute: --threads where the command has it, else the cores that are there, 8 at most."""
-    from sporelm.api.machine import usable_cores
+    """How many threads compute: --threads where the command has it, else the cores that are there, few at most."""
+    from sporelm.api.machine import choose_threads
     from sporelm.errors import RequestError
 
     asked: int | None = getattr(args, "threads", None)
-    if asked is not None and asked < 1:
-        raise RequestError(f"--threads {asked}: it must be at least 1")
-    return asked or max(1, min(8, usable_cores()))
+    if asked is None:
+        return min(USUAL_THREADS, choose_threads())
+    if asked < 1:
+        raise RequestError(f"--threads is {asked}: it must be at least 1")
+    chosen = choose_threads(asked)
+    options.warn_of_threads(chosen)
+    return chosen
 
 
 def print_table(written: "Sequence[Written]", dry_run: bool) -> None:

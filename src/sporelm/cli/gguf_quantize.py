@@ -47,7 +47,7 @@ def parser() -> Parser:
     made.add_argument("--pure", action="store_true", help="the mix's main type for every matrix")
     made.add_argument("--allow-requantize", action="store_true", help="take quantized tensors too: quality suffers")
     made.add_argument("--keep-split", action="store_true", help="of a split model write as many files")
-    made.add_argument("--threads", type=int, metavar="N", help="default: the cores that are there, 8 at most")
+    gguf_output.add_threads(made)
     gguf_output.add_output(
         made, "a file, or a folder for NAME-TYPE.gguf in it; default: beside FILE; if stored, the current folder"
     )
@@ -57,16 +57,14 @@ def parser() -> Parser:
 def run(args: argparse.Namespace) -> None:
     from time import perf_counter
 
-    from sporelm.api.machine import usable_cores
     from sporelm.cli.progress import ProgressLine
-    from sporelm.errors import ModelNotFound, RequestError
+    from sporelm.errors import ModelNotFound
     from sporelm.tools import output
     from sporelm.tools.lazy import open_model
     from sporelm.tools.quantize import outputs, quantize
     from sporelm.tools.sources import find_models
 
-    if args.threads is not None and args.threads < 1:
-        raise RequestError(f"--threads is {args.threads}: it must be at least 1")
+    threads = gguf_output.thread_count(args)
     recipe, began = recipe_of(args), perf_counter()
     try:
         paths = find_models(args.files)
@@ -82,7 +80,6 @@ def run(args: argparse.Namespace) -> None:
     for path, quantized in zip(paths, made, strict=True):
         for warning in quantized.warnings:
             gguf_inputs.complain(f"{path.name}: {warning}")
-    threads = args.threads or max(1, min(8, usable_cores()))
     with ProgressLine() as progress, gguf_output.ended_by_signals():
         written = output.save(files, force=args.force, dry_run=args.dry_run, threads=threads, progress=progress)
     tell(args, recipe, made, written, perf_counter() - began)
