@@ -277,6 +277,14 @@ def test_unigram_both_ways(tmp_path: Path) -> None:
         assert back.decode(back.encode(text)[:-1]) == ours.decode(ours.encode(text)[:-1])
 
 
+def test_scores_beyond_float32_are_refused(tmp_path: Path) -> None:
+    spec = unigram()
+    spec["model"]["vocab"][4][1] = -1e300
+    write_tokenizer(tmp_path, spec)
+    with pytest.raises(ModelFileError, match=r"a score of its vocabulary is beyond 3\.4e\+38"):
+        fields_of_folder(tmp_path)
+
+
 def test_tokens_that_are_too_long_are_refused() -> None:
     meta = {
         "tokenizer.ggml.model": "llama",

@@ -26,6 +26,8 @@ from sporelm.text.sentencepiece_model import BPE, SentencePieceModel
 from sporelm.text.token_bytes import SPACE
 from sporelm.text.token_types import BYTE, NORMAL, UNKNOWN, UNUSED, USER_DEFINED
 
+LARGEST_SCORE = float(np.finfo(np.float32).max)  # in which GGUF files hold them
+
 
 def of_sentencepiece(path: Path, folder: Folder, model: SentencePieceModel, size: int | None) -> Vocabulary:
     """A tokenizer.model with the JSON files beside it: "llama" for BPE, "t5" for unigram models."""
@@ -103,6 +105,8 @@ def of_unigram(listed: Listed, spec: Mapping[str, Any], beside: SentencePieceMod
             scores[token] = float(score)
     except (TypeError, ValueError, IndexError):
         raise ModelFileError(f"{listed.label}: its vocabulary is no list of pieces and scores") from None
+    if not all(abs(score) <= LARGEST_SCORE for score in scores):
+        raise ModelFileError(f"{listed.label}: a score of its vocabulary is beyond {LARGEST_SCORE:.3g}")
     unknown = model.get("unk_id")
     if type(unknown) is int and 0 <= unknown < len(types):
         types[unknown] = UNKNOWN
