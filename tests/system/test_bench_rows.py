@@ -7,6 +7,7 @@ import shutil
 import stat
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,11 @@ def test_work_of_a_model() -> None:
     assert work.kv_bytes == 2 * 2 * 4 * 4
     assert work.weight_bytes == 10_000 - 32 * 8 * 4
     assert not work.integer
+    windowed = work_of(replace(config, window=10, full_layers=frozenset({1})), 10_000, 4)
+    assert (windowed.kv_bytes, windowed.window, windowed.window_bytes) == (2 * 2 * 2 * 4, 10, 2 * 2 * 2 * 4)
+    machine = {"stream_bytes_s": 1e6}
+    assert windowed.limit(Case(2, True, depth=50), machine).value == 1e6 / (work.weight_bytes + 51 * 32 + 10 * 32)
+    assert windowed.limit(Case(2, True), machine) == work.limit(Case(2, True), machine), "all is within the window"
 
 
 ROW = Row(

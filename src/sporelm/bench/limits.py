@@ -17,10 +17,12 @@ class Work:
     """What a model asks of a machine. `weight_bytes` are those that every step reads, the output matrix included."""
 
     weight_bytes: int
-    kv_bytes: int  # keys and values of one position, all layers
+    kv_bytes: int  # keys and values of one position, in the layers that see all
     matrix_values: int  # numbers in the matrices of the layers, without embedding and output
     output_values: int  # numbers in the output matrix: multiplied for the last row of a prompt only
     integer: bool  # whether the products are integer dot products
+    window: int = 0  # positions that the other layers see
+    window_bytes: int = 0  # keys and values of one position, in those layers
 
     def limit(self, case: Case, machine: Mapping[str, float]) -> Limit:
         """The fastest that a case can be.
@@ -31,7 +33,8 @@ class Work:
         """
         if case.decode:
             held = case.depth + case.tokens / 2  # on average over the tokens decoded
-            step_bytes = self.weight_bytes + case.batch * held * self.kv_bytes
+            kv_bytes = held * self.kv_bytes + min(held, self.window) * self.window_bytes
+            step_bytes = self.weight_bytes + case.batch * kv_bytes
             return Limit("stream", case.batch * machine["stream_bytes_s"] / step_bytes)
         operations = 2 * (case.tokens * self.matrix_values + self.output_values)
         peak = machine["int8_dot_ops_s" if self.integer else "f32_ops_s"]
@@ -45,9 +48,13 @@ def work_of(config: "ModelConfig", weight_bytes: int, kv_value_bytes: int) -> Wo
     main = (FORMATS | FOLDER_FORMATS).get(config.dtype, F32)
     # Of an embedding that is not the output matrix too, a step reads one row a token.
     unread = 0 if config.tie_embeddings else embedding * main.nbytes // main.values
+    layer_kv = 2 * config.kv_heads * config.head_dim * kv_value_bytes
+    windowed = sum(config.window_of(layer) is not None for layer in range(config.layers))
     return Work(
         weight_bytes=weight_bytes - unread,
-        kv_bytes=config.layers * 2 * config.kv_heads * config.head_dim * kv_value_bytes,
+        kv_bytes=(config.layers - windowed) * layer_kv,
+        window=config.window or 0,
+        window_bytes=windowed * layer_kv,
         matrix_values=config.layers * (attention + 3 * config.width * config.ffn),
         output_values=embedding,
         integer=main.activation != "float",
