@@ -14,6 +14,7 @@ from gguf_models import contents, write_model
 from sporelm.cli.main import main
 from sporelm.quant import F16, Q8_0
 from sporelm.tools.imatrix_file import read_imatrix
+from sporelm.weights.gguf import open_gguf
 from system.processes import command, environment, one_line
 
 
@@ -64,6 +65,19 @@ def test_going_on_and_merging(tiny: Path, capsys: pytest.CaptureFixture[str]) ->
     assert told(capsys, "imatrix", "--merge", matrix, whole, "-o", both)["chunks"] > 5
     assert read_imatrix(both).datasets == (str(text), str(text))
     assert "output.weight" in read_imatrix(both).entries
+
+
+@pytest.mark.skipif(sys.platform in ("win32", "darwin"), reason="names of files are Unicode there")
+def test_names_that_are_no_unicode_are_escaped(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text, matrix = (tiny.with_name(os.fsdecode(name)) for name in (b"t\xff.txt", b"i\xff.gguf"))
+    text.write_text(models.TEXT, encoding="utf-8")
+    told(capsys, "imatrix", tiny, text, "-o", matrix, "--context", models.CONTEXT, "--chunks", 1)
+    assert read_imatrix(matrix).datasets[0].endswith("t\\udcff.txt")
+    assert told(capsys, "imatrix", tiny, text, "-o", matrix, "--context", models.CONTEXT, "--resume")["chunks"] == 5
+    out = tiny.with_name("out.gguf")
+    told(capsys, "quantize", tiny, "--type", "Q8_0", "--imatrix", matrix, "-o", out)
+    with open_gguf(out) as found:
+        assert found.metadata["quantize.imatrix.file"].endswith("i\\udcff.gguf")
 
 
 def test_several_into_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,7 +18,7 @@ from sporelm.backends.observed import observed
 from sporelm.errors import ModelFileError, RequestError
 from sporelm.ops import Op
 from sporelm.text.windows import windows_of
-from sporelm.tools.imatrix_file import Gathered, Imatrix
+from sporelm.tools.imatrix_file import Gathered, Imatrix, unicode_name
 from sporelm.weights.messages import shown
 from sporelm.weights.names import order_name, stored_name
 
@@ -182,6 +182,7 @@ def gather(
     `before` is what an earlier run of the same text had gathered: its windows are not run again. Raises RequestError
     for a text of less than one window or a `before` of another text or context; and what loading a model raises.
     """
+    dataset = unicode_name(dataset)
     _check(run, before, dataset)
     with watched_model(model, run, progress) as (opened, gatherer):
         windows = windows_of(opened.tokenizer, text, run.context).windows[: run.chunks]

@@ -129,6 +129,11 @@ def _added(name: str, left: Gathered, right: Gathered) -> Gathered:
     return Gathered(sums, left.counts + right.counts)
 
 
+def unicode_name(path: Path | str) -> str:
+    """A path as files can hold it: bytes of it that are no UTF-8 are escaped."""
+    return str(path).encode("utf-8", "backslashreplace").decode()
+
+
 def read_imatrix(path: Path) -> Imatrix:
     """An importance matrix in either form. Raises ModelNotFound, ModelFileError for a file that is none or damaged."""
     data = map_file(path)

@@ -24,7 +24,7 @@ from sporelm.quant.mixes import (
     in_order,
     needs_imatrix,
 )
-from sporelm.tools.imatrix_file import Imatrix
+from sporelm.tools.imatrix_file import Imatrix, unicode_name
 from sporelm.tools.lazy import Entry, LazyTensor, Model, open_model
 from sporelm.tools.output import Output
 from sporelm.tools.sources import matching
@@ -263,7 +263,7 @@ def _metadata(model: Model, recipe: Recipe) -> dict[str, Entry]:
     added = {QUANTIZATION_VERSION: Entry("u32", 2), FILE_TYPE: Entry("u32", recipe.mix.file_type)}
     imatrix = recipe.imatrix
     if imatrix is not None:
-        added[f"{IMATRIX}file"] = Entry("str", str(imatrix.path or ""))
+        added[f"{IMATRIX}file"] = Entry("str", unicode_name(imatrix.path or ""))
         if imatrix.datasets:
             added[f"{IMATRIX}dataset"] = Entry("str", imatrix.datasets[0])
         added[f"{IMATRIX}entries_count"] = Entry("u32", len(imatrix.entries))
