@@ -37,6 +37,7 @@ class FakeHub:
     statuses: dict[str, list[int]] = field(default_factory=dict)
     lies: dict[str, bytes] = field(default_factory=dict)
     extra_names: list[str] = field(default_factory=list)
+    hashes: bool = True  # whether files are listed with them
     ranges: bool = True
     retry_after: str | None = None
     requests: list[tuple[str, str, dict[str, str]]] = field(default_factory=list)  # server, path, headers
@@ -111,6 +112,8 @@ class Handler(BaseHTTPRequestHandler):
             self.refuse(404, "RevisionNotFound")
             return
         siblings = [sibling(path, content) for path, content in found.items()]
+        if not self.hub.hashes:
+            siblings = [{key: each[key] for key in ("rfilename", "size")} for each in siblings]
         siblings += [{"rfilename": name, "size": 1, "blobId": "0" * 40} for name in self.hub.extra_names]
         commit = COMMIT if (revision or "main") == "main" else BRANCH_COMMIT
         body = json.dumps({"id": repository, "modelId": repository, "sha": commit, "siblings": siblings}).encode()

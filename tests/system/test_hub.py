@@ -231,6 +231,13 @@ def test_small_files_are_checked_too(folder: Path, fake: FakeHub) -> None:
     assert store.find("hf:owner/folder") is None
 
 
+def test_what_cannot_be_checked_is_not_fetched(folder: Path, fake: FakeHub) -> None:
+    fake.hashes = False
+    with pytest.raises(ModelFileError, match=r"says no hash of only\.gguf"):
+        store.pull("hf:owner/one")
+    assert left(folder) == []
+
+
 def test_a_file_that_is_shorter_than_said(folder: Path, fake: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transfer, "TRIES", 2)
     fake.lies["only.gguf"] = CONTENT[:-10]

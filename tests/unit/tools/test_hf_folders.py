@@ -317,6 +317,11 @@ def test_what_stands_in_the_way_of_a_folder(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="model-00001-of-00002"):
         save_folder(found, place, shard_bytes=1 << 30, force=True)
     (place / "model-00001-of-00002.safetensors").unlink()
+    for name in ("quantize_config.json", "spiece.model", "adapter_config.json"):
+        (place / name).write_text("{}")
+        with pytest.raises(RequestError, match=f"holds {name}, which is read together"):
+            save_folder(found, place, shard_bytes=1 << 30, force=True)
+        (place / name).unlink()
     (place / "config.json").write_text("old")
     with pytest.raises(RequestError, match="is there already"):
         save_folder(found, place, shard_bytes=1 << 30)

