@@ -164,6 +164,9 @@ REFUSED: dict[str, tuple[Scheme, Any, dict[str, Any], type[ModelError], str]] = 
     "awq layout": (made_by.awq(), AWQ | {"version": "gemv"}, {}, UnsupportedModel, "'gemv' is not supported"),
     "awq groups": (made_by.awq(), AWQ | {"group_size": 24}, {}, ModelFileError, "3 groups; 96 columns in groups of 24"),
     "tile": (made_by.fp8(), FP8 | {"weight_block_size": [128]}, {}, ModelFileError, "must be two numbers, rows and"),
+    "algorithm": (
+        made_by.fp8(), {"quant_method": "modelopt", "quant_algo": "NVFP4"}, {}, UnsupportedModel, "'NVFP4' is not supp"
+    ),
     "scales": (
         made_by.fp8("row"), FP8, {f"{UP}.weight_scale": np.ones((7, 3), np.float32)}, ModelFileError, "no such scales"
     ),

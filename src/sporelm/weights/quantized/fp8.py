@@ -11,7 +11,7 @@ Scales of activations (input_scale, activation_scale) are not needed: activation
 
 from collections.abc import Iterator
 
-from sporelm.errors import ModelFileError
+from sporelm.errors import ModelFileError, UnsupportedModel
 from sporelm.weights.fields import Fields, shown
 from sporelm.weights.quantized.assembled import Assembled
 from sporelm.weights.quantized.parts import Parts
@@ -32,6 +32,9 @@ class Fp8:
 
     def __init__(self, parts: Parts, settings: Fields) -> None:
         self.parts = parts
+        algorithm = settings.text("quant_algo", "FP8")  # ModelOpt's
+        if not algorithm.upper().startswith("FP8"):
+            raise UnsupportedModel(f"{settings.where}: quant_algo {algorithm!r} is not supported; FP8 is")
         self.tile = tile_of(settings.values.get("weight_block_size"), settings.where)
 
     def weights(self) -> Iterator[Assembled]:

@@ -6,6 +6,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from sporelm.errors import ModelFileError
+
 BLOCKS = (128, 64, 32)  # columns of a block, of every format that is made here
 WIDENED = "held as F32, 4 bytes a weight"
 
@@ -38,6 +40,15 @@ def sorted_groups(group_of: NDArray[np.integer]) -> NDArray[np.int32] | None:
 def even_groups(width: int, size: int) -> NDArray[np.intp]:
     """The group of each of `width` columns where `size` after each other belong together; -1: all of them."""
     return np.arange(width) // (size if size > 0 else max(1, width))
+
+
+def counted_groups(width: int, size: int, count: int, where: str) -> NDArray[np.intp]:
+    """`even_groups`, of which `count` are wanted. Raises ModelFileError, its message begun by `where`, for others."""
+    found = even_groups(width, size)
+    needed = int(found[-1]) + 1 if width else count
+    if needed != count:
+        raise ModelFileError(f"{where} has {count} groups; {width} columns in groups of {size} are {needed}")
+    return found
 
 
 def repeated(notes: Sequence[str], what: str) -> list[str]:
