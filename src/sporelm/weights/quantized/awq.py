@@ -19,7 +19,7 @@ from sporelm.weights.fields import Fields
 from sporelm.weights.messages import shown
 from sporelm.weights.quantized.assembled import Assembled
 from sporelm.weights.quantized.gptq import LARGEST_GROUP
-from sporelm.weights.quantized.groups import even_groups
+from sporelm.weights.quantized.groups import counted_groups
 from sporelm.weights.quantized.integers import Bytes, Factors, Integers, unpack
 from sporelm.weights.quantized.parts import Parts
 
@@ -59,12 +59,7 @@ class Awq:
             parts.array(names[1], "I32", (groups, out // 8)),
         )
         width = qweight.shape[0]
-        group_of = even_groups(width, self.group)
-        if width and int(group_of[-1]) + 1 != groups:
-            raise ModelFileError(
-                f"{self.where}: {shown(names[2])} has {groups} groups;"
-                f" {width} columns in groups of {self.group} are {int(group_of[-1]) + 1}"
-            )
+        group_of = counted_groups(width, self.group, groups, f"{self.where}: {shown(names[2])}")
 
         def numbers(start: int, stop: int) -> Bytes:
             return _outputs(qweight, start, stop)

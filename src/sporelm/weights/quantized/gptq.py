@@ -18,7 +18,7 @@ from sporelm.errors import ModelFileError, UnsupportedModel
 from sporelm.weights.fields import Fields
 from sporelm.weights.messages import shown
 from sporelm.weights.quantized.assembled import Assembled
-from sporelm.weights.quantized.groups import even_groups
+from sporelm.weights.quantized.groups import counted_groups
 from sporelm.weights.quantized.integers import Bytes, Factors, Integers, unpack
 from sporelm.weights.quantized.parts import Parts
 
@@ -95,10 +95,4 @@ class Gptq:
                     f"{self.where}: {shown(name)} holds groups {low} to {high}; the weight has groups 0 to {groups - 1}"
                 )
             return found
-        found = even_groups(width, self.group)
-        if width and int(found[-1]) + 1 != groups:
-            raise ModelFileError(
-                f"{self.where}: {shown(stem + '.scales')} has {groups} groups;"
-                f" {width} columns in groups of {self.group} are {int(found[-1]) + 1}"
-            )
-        return found
+        return counted_groups(width, self.group, groups, f"{self.where}: {shown(stem + '.scales')}")
