@@ -1,8 +1,10 @@
 """Answers in a given form, by the story model: whatever it would like to say, the form holds."""
 
 import asyncio
+import gc
 import json
 import re
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,9 @@ import pytest
 
 from sporelm import LLM, AsyncLLM, Grammar, SamplingParams
 from sporelm.errors import RequestError
+from sporelm.text import load_tokenizer
 from sporelm.text.grammar import DEEPEST_SCHEMA, LONGEST_GRAMMAR, CompiledGrammar
+from sporelm.text.tokenizer import MOST_FOUND
 from system.test_generation_chat import folder
 
 SCHEMA = {
@@ -126,3 +130,25 @@ def test_forms_from_one_loop(letters: Path, llm: LLM) -> None:
     assert good.text == llm.generate("A pet: ", params(Grammar(json_schema=SCHEMA)))[0].text
     assert isinstance(bad, RequestError)
     assert choice.text in ("one", "two")
+
+
+def test_a_tokenizer_goes_when_nobody_needs_it(letters: Path) -> None:
+    tokenizer = load_tokenizer(letters)
+    seen = weakref.ref(tokenizer)
+    matcher = CompiledGrammar(tokenizer, Grammar(choice=["yes", "no"])).matcher()
+    assert matcher.mask().any()
+    del tokenizer
+    gc.collect()
+    assert seen() is None
+    assert matcher.forced() == [], "and the answer can still be ended"
+
+
+def test_sets_of_ids_are_kept_within_limits(letters: Path) -> None:
+    tokenizer = load_tokenizer(letters)
+    wanted = tokenizer.ids_with(("a", "\ud800"))
+    for number in range(2 * MOST_FOUND):
+        tokenizer.ids_with((f"{number}",))
+        assert len(tokenizer._found) <= MOST_FOUND
+    assert tokenizer.ids_with(("a", "\ud800")) == wanted
+    assert all(b"a" in tokenizer.token_bytes(token) for token in wanted)
+    assert wanted

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from threading import Lock
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 import numpy as np
 from numpy.typing import NDArray
@@ -150,7 +150,7 @@ class _Words:
         self.bos_token_id = special.bos_id
         self.special_token_ids = sorted(special.control)
         self.tokens = [tokenizer.token_bytes(token) for token in range(tokenizer.vocab_size)]
-        self._tokenizer = tokenizer
+        self._tokenizer = ref(tokenizer)  # this lives as long as its entry in _tokenizers, which must not keep its key
 
     def __call__(self, text: bytes) -> list[int]:
         """The ids of a text that goes on with another: without the space that some tokenizers put in front."""
@@ -164,7 +164,8 @@ class _Words:
         return []  # nothing is forced, then
 
     def _encoded(self, text: str) -> list[int]:
-        return self._tokenizer.encode(text, add_special_tokens=False, parse_special=False)
+        tokenizer = self._tokenizer()
+        return [] if tokenizer is None else tokenizer.encode(text, add_special_tokens=False, parse_special=False)
 
 
 def _vocabulary(tokenizer: Tokenizer) -> Any:

@@ -8,6 +8,8 @@ from sporelm.errors import ModelFileError, RequestError
 from sporelm.text.special_tokens import SpecialTokens
 from sporelm.text.token_bytes import Decoding
 
+MOST_FOUND = 64  # sets of ids that `ids_with` keeps
+
 
 @dataclass(frozen=True)
 class Encoded:
@@ -133,11 +135,15 @@ class Tokenizer:
 
     def ids_with(self, texts: tuple[str, ...]) -> frozenset[int]:
         """The ids of tokens that have one of these texts. The first time it reads the whole vocabulary."""
-        if texts not in self._found:
-            wanted = [text.encode() for text in texts]
+        found = self._found.get(texts)
+        if found is None:
+            wanted = [text.encode("utf-8", "surrogatepass") for text in texts]
             every = ((token, self.token_bytes(token)) for token in range(self.vocab_size))
-            self._found[texts] = frozenset(token for token, has in every if any(each in has for each in wanted))
-        return self._found[texts]
+            found = frozenset(token for token, has in every if any(each in has for each in wanted))
+            if len(self._found) >= MOST_FOUND:  # requests may name any texts
+                self._found.clear()
+            self._found[texts] = found
+        return found
 
     def __repr__(self) -> str:
         return f"Tokenizer({self.label}, {self.vocab_size} tokens)"
