@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from time import sleep
 
 import pytest
 
@@ -140,6 +141,7 @@ def test_ctrl_c_saves_what_was_gathered(tiny: Path) -> None:
     )
     while not matrix.exists():  # after its first ten chunks
         assert running.poll() is None, running.communicate()
+        sleep(0.02)
     os.kill(running.pid, signal.SIGINT)
     out, err = running.communicate(timeout=60)
     assert running.returncode == 130

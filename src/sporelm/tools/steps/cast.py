@@ -59,7 +59,7 @@ def _target(type_name: str) -> type[QuantFormat]:
             f"step 'cast' does not make {found.name}: activations become that inside products, and nothing reads it"
             " from a model file; take Q8_0"
         )
-    if found is None or found.quantize is QuantFormat.quantize or found.name in WHOLE_NUMBERS:
+    if found is None or not found.can_quantize or found.name in WHOLE_NUMBERS:
         raise RequestError(f"step 'cast' cannot make {type_name[:80]!r}; it can make {', '.join(castable())}")
     return found
 
@@ -69,7 +69,7 @@ def castable() -> list[str]:
     return [
         name
         for name, found in sorted(FORMATS.items(), key=lambda item: item[1].ggml_id)
-        if found.quantize is not QuantFormat.quantize and name not in (*WHOLE_NUMBERS, *FOR_PRODUCTS)
+        if found.can_quantize and name not in (*WHOLE_NUMBERS, *FOR_PRODUCTS)
     ]
 
 

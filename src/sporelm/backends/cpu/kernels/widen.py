@@ -7,9 +7,8 @@ from sporelm.backends.cpu.jit import Builder, Kernel, Val, f32, i8, i16, i32, ve
 from sporelm.backends.cpu.jit.kernel import fields
 from sporelm.backends.cpu.kernels.widen_super import SUPER, bytes_at, half_at, levels_of
 from sporelm.backends.cpu.targets.target import widened
+from sporelm.quant.levels import CURVED, E2M1_DOUBLED
 
-CURVED = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
-E2M1_DOUBLED = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
 Values = Iterator[Val]  # f32 vectors, in order
 
 
@@ -100,7 +99,7 @@ def _q8_0(k: Builder, block: Val) -> Values:
 def _iq4_nl(k: Builder, block: Val) -> Values:
     scale = half_at(k, block, 0)
     for _, code in _nibbles(k, block, 2):
-        yield levels_of(k, code, CURVED) * scale
+        yield levels_of(k, code, CURVED.tolist()) * scale
 
 
 def _iq4_xs(k: Builder, block: Val) -> Values:
@@ -110,7 +109,7 @@ def _iq4_xs(k: Builder, block: Val) -> Values:
         multiple = (low | (upper >> (2 * group) & 3) << 4) - 32
         step = scale * k.splat(multiple.to_float())
         for _, code in _nibbles(k, block, 8 + 16 * group):
-            yield levels_of(k, code, CURVED) * step
+            yield levels_of(k, code, CURVED.tolist()) * step
 
 
 def _mxfp4(k: Builder, block: Val) -> Values:
@@ -118,7 +117,7 @@ def _mxfp4(k: Builder, block: Val) -> Values:
     tiny = k.select(exponent.equals(0), k.const(i32, 1 << 21), k.const(i32, 1 << 22))
     half_step = k.splat(k.select(exponent < 2, tiny, (exponent - 1) << 23).bits(f32))  # 2^(exponent - 128)
     for _, code in _nibbles(k, block, 1):
-        yield levels_of(k, code, E2M1_DOUBLED) * half_step
+        yield levels_of(k, code, E2M1_DOUBLED.tolist()) * half_step
 
 
 # Values and bytes of a block, and what reads one.

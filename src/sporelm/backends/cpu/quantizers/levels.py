@@ -4,15 +4,14 @@ from sporelm.backends.cpu.jit import Builder, Val, i32
 from sporelm.backends.cpu.quantizers.around_zero import ALL_ZERO, largest_magnitude
 from sporelm.backends.cpu.quantizers.columns import Column
 from sporelm.backends.cpu.quantizers.words import sum_of_squares
+from sporelm.quant.levels import CURVED, E2M1_DOUBLED, TRIES
 
-CURVED = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
-E2M1_DOUBLED = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
-TRIES = 7  # levels tried on each side
+LEVELS: list[float] = CURVED.tolist()
 
 
 def nearest_curved(k: Builder, x: Val) -> Val:
     """The level of CURVED nearest to each number, the upper one half-way; the last for NaN."""
-    return _picked(k, x, [k.const(k.vf, level) for level in CURVED])
+    return _picked(k, x, [k.const(k.vf, level) for level in LEVELS])
 
 
 def code_curved(k: Builder, x: Val) -> Val:
@@ -23,7 +22,7 @@ def code_curved(k: Builder, x: Val) -> Val:
 def _picked(k: Builder, x: Val, choices: list[Val]) -> Val:
     found = choices[15]
     for code in range(14, -1, -1):
-        found = k.select(x < (CURVED[code] + CURVED[code + 1]) / 2, choices[code], found)
+        found = k.select(x < (LEVELS[code] + LEVELS[code + 1]) / 2, choices[code], found)
     return found
 
 
@@ -31,11 +30,11 @@ def search_curved_scale(k: Builder, x: Column, weights: Column | None) -> Val:
     """The scale of a run; without weights values weigh their square."""
     zero = k.const(k.vf, 0.0)
     extreme, magnitude = largest_magnitude(k, x)
-    sum_x, sum_2 = _sums(k, x, weights, k.const(k.vf, 1.0) / (-extreme / float(CURVED[0])))
+    sum_x, sum_2 = _sums(k, x, weights, k.const(k.vf, 1.0) / (-extreme / LEVELS[0]))
     start = k.select(sum_2 > 0.0, sum_x / sum_2, zero)
     scale, best = k.var(start), k.var(start * sum_x)
     with k.range(-TRIES, TRIES + 1) as step:
-        level = step.trunc(i32).to_float() + float(CURVED[0])
+        level = step.trunc(i32).to_float() + LEVELS[0]
         sum_x, sum_2 = _sums(k, x, weights, k.splat(level) / extreme)
         better = Val(k, k.ir.and_((sum_2 > 0.0).raw, (sum_x * sum_x > best.value * sum_2).raw))
         fitted = sum_x / sum_2
@@ -68,9 +67,9 @@ def spread(k: Builder, x: Column, weights: Column) -> None:
 def code_e2m1(k: Builder, x: Val, half_step: Val) -> Val:
     """The code of E2M1_DOUBLED whose number times the half step is nearest to x, of equal ones the first; i32."""
     best, found = k.fabs(x), k.const(k.vi, 0)
-    for code, level in enumerate(E2M1_DOUBLED):
+    for code, level in enumerate(E2M1_DOUBLED.tolist()):
         if level:
-            error = k.fabs(half_step * float(level) - x)
+            error = k.fabs(half_step * level - x)
             better = error < best
             best, found = k.select(better, error, best), k.select(better, k.const(k.vi, code), found)
     return found
