@@ -195,6 +195,10 @@ def test_classes() -> None:
     assert [class_of(name, rank) for name, rank in (("blk.0.attn_q.bias", 1), ("blk.0.ffn_gate_inp.weight", 2))] == [
         "else", "else",
     ]  # fmt: skip
+    for part in ("time_mix_w1", "shortconv.conv", "laurel_l", "attn_rel_b"):
+        assert class_of(f"blk.0.{part}.weight", 2) == "else"
+    assert class_of("position_embd.weight", 2) == "else"
+    assert class_of("blk.0.time_mix_key.weight", 2) == "linear"
 
 
 def test_cast_by_class_and_the_file_type(tmp_path: Path) -> None:

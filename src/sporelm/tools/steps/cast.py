@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from sporelm.errors import OpError, RequestError
 from sporelm.quant import FORMATS, QuantFormat
 from sporelm.quant.format import check_importance
+from sporelm.quant.untouched import named_weight
 from sporelm.tools.conversion import TooLarge, convert_blocks
 from sporelm.tools.file_types import FILE_TYPES
 from sporelm.tools.lazy import Blocks, Entry, LazyTensor, Model
@@ -20,11 +21,6 @@ CLASSES = ("linear", "embd", "norm", "else")
 FILE_TYPE, QUANTIZATION_VERSION = "general.file_type", "general.quantization_version"
 WHOLE_NUMBERS = ("I8", "I16", "I32", "I64")  # tables of indices: no cast touches them
 FOR_PRODUCTS = ("Q8_1", "Q8_K")  # ggml's numbers of activations: no model file holds them
-
-# Weights of two axes that are small or looked up, which llama.cpp's quantizer leaves as they are too.
-# Source: `tensor_allows_quantization` in its llama-quant.cpp.
-NOT_LINEAR = ("ffn_gate_inp", "position_embd", "token_types", "ssm_conv1d", "shortconv.conv", "altup", "laurel",
-              "per_layer_model_proj", "attn_rel_b", "time_mix_")  # fmt: skip
 
 # The file type that one format for the weights has, where its name is another.
 _NAMED = {"Q3_K": "Q3_K_S", "Q4_K": "Q4_K_S", "Q5_K": "Q5_K_S", "MXFP4": "MXFP4_MOE"}
@@ -75,13 +71,13 @@ def castable() -> list[str]:
 
 def class_of(name: str, rank: int) -> str:
     """ "embd" for the embedding and the output, "norm" for norms, "linear" for other weights of two axes and more that
-    multiply activations, "else" for biases, tables and what is left."""
+    a quantizer does not leave alone, "else" for biases, small tables and what is left."""
     stem, _, part = in_layer(name)[1].rpartition(".")
     if stem in ("token_embd", "output", "per_layer_token_embd") and part == "weight":
         return "embd"
     if stem.endswith("_norm") or "_norm_" in stem:
         return "norm"
-    if rank > 1 and part == "weight" and not any(word in stem for word in NOT_LINEAR):
+    if rank > 1 and part == "weight" and named_weight(name, "") != "untouched":
         return "linear"
     return "else"
 
