@@ -11,6 +11,7 @@ from gguf_samples import sample
 from hf_folders import write_model
 from sporelm import settings
 from sporelm.bench.estimate import Estimate
+from sporelm.cli import list as list_command
 from sporelm.cli import rm
 from sporelm.cli.main import main
 from sporelm.errors import ModelError, ModelNotFound, RequestError
@@ -83,6 +84,17 @@ def test_list(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "little" in text
     assert "hf:owner/half: 5.0 kB fetched so far" in text
     assert "\x1b" not in text
+
+
+def test_what_goes_while_it_is_listed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = store.entries()[0]
+    for path in found.files:
+        path.unlink()
+    row = list_command.row_of(found)
+    assert (row["bytes"], row["modified"][:4] in ("1969", "1970")) == (0, True)
+    assert "error" in row
+    list_command.print_rows([row], [])
+    assert "cannot be read" in capsys.readouterr().out
 
 
 def test_list_of_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -116,7 +116,11 @@ def test_types(tmp_path: Path) -> None:
         assert found.model.value("general.file_type") == {"BF16": 32, "F32": 0, "F16": 1, "Q8_0": 7}[wanted]
     narrow = from_hf(write_model(tmp_path / "narrow", LLAMA), type_name="q8_0")
     assert {tensor.ggml_type.name for tensor in narrow.model.tensors} == {"F32", "F16"}
-    assert any("is F16: rows of 48 values" in note for note in narrow.notes)
+    assert "14 tensors: written as F16, for rows of 48 values are no whole blocks of Q8_0" in narrow.notes
+    doubles = {name: ("F64", array.shape, array.astype("<f8").tobytes()) for name, array in WIDE.weights().items()}
+    write_safetensors(folder / "model.safetensors", doubles)
+    assert any("F64 is written as F32" in note for note in from_hf(folder).notes)
+    assert from_hf(folder, type_name="f32").notes == ()
 
 
 def test_quantized_weights_become_their_values(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from sporelm.weights.load import open_model as open_source
 from sporelm.weights.messages import shown
 from sporelm.weights.names import Param, stored_name
 from sporelm.weights.quantized.folder import QuantizedFolder
+from sporelm.weights.quantized.groups import repeated
 from sporelm.weights.rope_fields import MOST_CONTEXT
 from sporelm.weights.rope_scaling import DynamicNtk, Linear
 
@@ -77,7 +78,9 @@ def from_hf(folder: Path, *, type_name: str = "auto", pre: str | None = None, vo
         notes = [*source.notes, *_window_note(family, source.config), *rope.notes, *found.notes]
         if type_name == "auto" and any(tensor.work for tensor in model.tensors):
             notes.append("quantized weights that GGUF has no type for are written as F16; --type names another")
-        tensors = [_typed(tensor, type_name, notes) for tensor in model.tensors]
+        changed: list[str] = []
+        tensors = [_typed(tensor, type_name, changed) for tensor in model.tensors]
+        notes += repeated(changed, "tensor")
         tensors += [_vector(name, values.tobytes(), len(values)) for name, values in rope.tensors.items()]
     finally:
         if not isinstance(source.files, QuantizedFolder):  # whose weights are put together when they are written
@@ -174,17 +177,23 @@ def _vector(name: str, data: bytes, count: int) -> LazyTensor:
     return LazyTensor(name, F32.ggml_id, (count,), lambda start, stop: blocks[start:stop])
 
 
-def _typed(tensor: LazyTensor, type_name: str, notes: list[str]) -> LazyTensor:
-    """The tensor in the type that it has in the file: vectors F32, as llama.cpp wants them, matrices as asked for."""
+def _typed(tensor: LazyTensor, type_name: str, changed: list[str]) -> LazyTensor:
+    """The tensor in the type that it has in the file: vectors F32, as llama.cpp wants them, matrices as asked for.
+
+    A note goes into `changed` for what nobody asked for.
+    """
     if len(tensor.shape) < 2:
         return as_format(tensor, F32)
     if type_name == "auto":
         if tensor.work:  # values of a quantization that GGUF has no type for
             return as_format(tensor, F16)
-        return tensor if tensor.ggml_type.name in KEPT or tensor.ggml_type.values > 1 else as_format(tensor, F32)
+        if tensor.ggml_type.name in KEPT or tensor.ggml_type.values > 1:
+            return tensor
+        changed.append(f"{tensor.ggml_type.name} is written as F32; --type names another")
+        return as_format(tensor, F32)
     target = FORMATS[type_name.upper()]
     if tensor.shape[-1] % target.values:
-        notes.append(f"{tensor.name} is F16: rows of {tensor.shape[-1]} values are no whole blocks of {target.name}")
+        changed.append(f"written as F16, for rows of {tensor.shape[-1]} values are no whole blocks of {target.name}")
         target = F16
     return as_format(tensor, target)
 

@@ -35,7 +35,7 @@ class Entry:
     @property
     def modified(self) -> float:
         """When the latest of its files was written, in seconds since 1970."""
-        return max((path.lstat().st_mtime for path in self.files if path.exists()), default=0.0)
+        return max((_written(path) for path in self.files), default=0.0)
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,14 @@ def size_of(path: Path) -> int:
         return path.stat().st_size if path.is_file() else 0
     except OSError:
         return 0
+
+
+def _written(path: Path) -> float:
+    """When a file was written; 0 for one that has gone meanwhile."""
+    try:
+        return path.lstat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def entries() -> list[Entry]:
