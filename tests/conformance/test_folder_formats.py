@@ -14,7 +14,8 @@ from sporelm.backends.reference import ReferenceBackend
 from sporelm.quant import FOLDER_FORMATS, QuantFormat
 from sporelm.weights.stored import StoredTensor
 
-COMMON = ("UINT4_128", "INT8_32", "UINT8_64", "F8_E4M3_128", "F8_E5M2_32", "NF4")  # one of each kind, of each size of group
+# One of each kind, and of each size of group.
+COMMON = ("UINT4_128", "INT8_32", "UINT8_64", "F8_E4M3_128", "F8_E5M2_32", "NF4")
 FEWEST = ("UINT4_128", "F8_E4M3_128")  # one that multiplies integers, one that multiplies floats
 SHAPES = ((1, 1), (33, 3), (50, 5))  # out, groups of the width
 
@@ -51,13 +52,13 @@ def rows(tokens: int, groups: int, form: type[QuantFormat]) -> np.ndarray:
     return np.random.default_rng([tokens, groups]).standard_normal((tokens, groups * max(32, form.values)), np.float32)
 
 
-def on_targets() -> list[Any]:
-    """One format of each kind on the best target, two on the others; the rest is marked `all`."""
+def on_targets(best: tuple[str, ...] = COMMON, others: tuple[str, ...] = FEWEST) -> list[Any]:
+    """(target, format): those that are tried by default on the best target, and on the others; the rest is `all`."""
     return [
         pytest.param(target, name, id=f"{target}-{name}", marks=[] if common else [pytest.mark.all])
         for target in TARGETS
         for name in FOLDER_FORMATS
-        for common in [name in (COMMON if target == TARGETS[0] else FEWEST)]
+        for common in [name in (best if target == TARGETS[0] else others)]
     ]
 
 
@@ -75,6 +76,12 @@ def test_products_agree_with_the_meaning(cpu: Any, name: str) -> None:
         for out, groups in SHAPES if tokens == 7 else SHAPES[1:2]:
             x = rows(tokens, groups, form)
             both(cpu, lambda on, x=x, out=out, groups=groups: ops.linear(on.tensor(x), weight(on, form, out, groups)))
+
+
+@pytest.mark.parametrize(("opened_cpu", "name"), on_targets(FEWEST, ()), indirect=["opened_cpu"])
+def test_gated_products_agree_with_the_meaning(cpu: Any, name: str) -> None:
+    form = FOLDER_FORMATS[name]
+    for tokens in (1, 7, 33):
         x = rows(tokens, 2, form) / np.float32(64)
         both(cpu, lambda on, x=x: ops.linear_silu_mul(on.tensor(x), *(weight(on, form, 33, 2, n) for n in range(2))))
 
