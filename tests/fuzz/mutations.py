@@ -214,8 +214,9 @@ def safetensors_content(data: bytearray, random: Random) -> None:
             )
         else:
             start = 8 + length + begin
-            run = random.choice(FILLS) * ((end - begin) // 2 + 1)
-            data[start : start + end - begin] = run[: end - begin]
+            count = min(end, len(data)) - begin  # an earlier mutation may have moved the end anywhere
+            run = random.choice(FILLS) * (count // 2 + 1)
+            data[start : start + count] = run[:count]
     except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError):
         any_bytes(data, random)
         return
