@@ -18,7 +18,8 @@ FLOAT_WORDS = {
 FIFTH_BITS = (("Q5_0", (2, 4)), ("Q5_1", (4, 4)))
 FIRST_WORD = {"IQ1_S", "IQ2_XXS", "IQ2_XS", "IQ3_XXS", "IQ4_XS"}
 MXFP4_LARGE = 253  # the least exponent with which a number leaves float32; NVFP4's scales are all finite
-FOLDER_WORDS = {"UINT4": ((0, 2),), "UINT8": ((0, 2),), "INT8": ((0, 4),)}
+INT8_LARGE = np.float32(2.0**120)  # with scales below no byte leaves float32
+FOLDER_WORDS = {"UINT4": ((0, 2),), "UINT8": ((0, 2),)}
 
 
 def all_finite(number_format: type[QuantFormat], blocks: NDArray[np.uint8]) -> bool:
@@ -49,5 +50,8 @@ def _finite_values(number_format: type[QuantFormat], blocks: np.ndarray) -> bool
     """The same by the values themselves, unless the bytes of scales tell."""
     if number_format is NVFP4 or (number_format is MXFP4 and (blocks[:, 0] < MXFP4_LARGE).all()):
         return True
+    is_scaled = number_format.name.startswith("INT8_")
     with np.errstate(all="ignore"):
+        if is_scaled and (np.abs(np.ascontiguousarray(blocks[:, :4]).view("<f4")) < INT8_LARGE).all():
+            return True
         return bool(np.isfinite(number_format.dequantize(blocks)).all())

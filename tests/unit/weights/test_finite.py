@@ -8,17 +8,17 @@ import pytest
 
 from sporelm.errors import ModelFileError
 from sporelm.ops.linear import ROW_FORMATS
-from sporelm.quant import FORMATS
+from sporelm.quant import FOLDER_FORMATS, FORMATS
 from sporelm.weights.load import check_finite
 from sporelm.weights.stored import StoredTensor
 
 SOURCE: Any = SimpleNamespace(path="model.gguf")
 BLOCKS = 600  # of random bytes; of a scale of float16 one in 32 is not finite
-NAMES = sorted(name for name, form in FORMATS.items() if form.activation in ROW_FORMATS)
+FORMS = {name: form for name, form in FORMATS.items() if form.activation in ROW_FORMATS} | FOLDER_FORMATS
 
 
 def passes(name: str, blocks: np.ndarray) -> bool:
-    form = FORMATS[name]
+    form = FORMS[name]
     try:
         check_finite(SOURCE, StoredTensor("weight", form, (len(blocks), form.values), blocks.reshape(-1)))
     except ModelFileError:
@@ -26,9 +26,9 @@ def passes(name: str, blocks: np.ndarray) -> bool:
     return True
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", sorted(FORMS))
 def test_bytes_tell_what_values_tell(name: str) -> None:
-    form = FORMATS[name]
+    form = FORMS[name]
     blocks = np.random.default_rng(1).integers(0, 256, (BLOCKS, form.nbytes), dtype=np.uint8)
     with np.errstate(all="ignore"):
         expected = np.isfinite(form.dequantize(blocks)).all(axis=1)
