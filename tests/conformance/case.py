@@ -18,6 +18,8 @@ Work = Callable[["On"], Any]
 FORMAT_NAMES = tuple(form.name for form in sorted(FORMS, key=lambda form: form.ggml_id))
 # What does not depend on the format is tried on few of them, where for each it would be one more kernel.
 FEW_FORMATS = ("F32", "Q4_1", "Q6_K")
+# One of each kind of panels: products of several weights are tried with these on lesser targets.
+EACH_KIND = ("F32", "F16", "Q4_1", "Q5_0", "Q8_0", "Q4_K", "Q6_K", "IQ4_NL", "Q3_K")
 
 
 def width_of(form: str, blocks: int) -> int:

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from conformance.case import FEW_FORMATS, FORMAT_NAMES, Case, On, case, width_of
+from conformance.case import EACH_KIND, FEW_FORMATS, FORMAT_NAMES, Case, On, case, width_of
 from sporelm import ops
 from sporelm.evals.conformance import ALIKE
 from sporelm.quant import FORMATS
@@ -157,7 +157,7 @@ def of_tokens(form: str, tokens: int) -> Iterator[Case]:
     name = f"{form} bias {out}x{width} x{tokens}"
     yield case("linear", name, linear, form, out, width, tokens, True, common=common, rare=rare)
     for outs in ((96, 33, 7), (16, 160, 16)):
-        first = main and outs[0] == 96
+        first = main and outs[0] == 96 and form in EACH_KIND
         name = f"{form} {outs} x{tokens}"
         yield case("linear_group", name, group, form, outs, tokens, False, common=first, rare=rare)
         name = f"{form} {outs} bias x{tokens}"
@@ -168,7 +168,7 @@ def of_tokens(form: str, tokens: int) -> Iterator[Case]:
     yield case("linear_group", f"{form} one bias x{tokens}", partly_biased, form, tokens, common=common, rare=rare)
     for out, blocks in ((33, 3), (1, 1), (50, 10), (160, 1)):
         width = width_of(form, min(blocks, 2) if FORMATS[form].values == 256 else blocks)
-        name, first = f"{form} {out}x{width} x{tokens}", main and out in (33, 50)
+        name, first = f"{form} {out}x{width} x{tokens}", main and out in (33, 50) and form in EACH_KIND
         yield case("linear_silu_mul", name, gated, form, out, width, tokens, common=first, rare=rare)
 
 
