@@ -4,17 +4,18 @@ import argparse
 import contextlib
 import json
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sporelm.cli import options
 from sporelm.cli.parser import Parser
-from sporelm.errors import RequestError, SporeError
+from sporelm.errors import SporeError
 
 if TYPE_CHECKING:
     from sporelm.api import LLM, Completion, SamplingParams
 
 INTERRUPTED = 130  # exit code of a program that SIGINT ended: 128 + 2
+LONGEST_PROMPT = 64 << 20  # bytes: far beyond what a context holds
+LONGEST_TEXT = 1 << 30  # bytes of what is measured on; the tokens of all of it are in memory
 
 
 def parser() -> Parser:
@@ -37,7 +38,7 @@ def parser() -> Parser:
 
 def run(args: argparse.Namespace) -> int:
     params = options.sampling_params(args)
-    prompt = args.prompt if args.prompt is not None else read_text(args.file)
+    prompt = args.prompt if args.prompt is not None else read_text(args.file, "the prompt", LONGEST_PROMPT)
     llm = options.open_model(args)
     try:
         completion = complete(llm, prompt, params, show=not args.json)
@@ -72,13 +73,12 @@ def complete(llm: "LLM", prompt: str, params: "SamplingParams", *, show: bool) -
     return None
 
 
-def read_text(name: str) -> str:
-    """The text of a file, or of stdin for '-'. Raises RequestError if it is not UTF-8."""
-    content = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
-    try:
-        return content.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise RequestError(f"{name!r} is not UTF-8 text: byte {error.start} is {content[error.start]:#04x}") from error
+def read_text(name: str, what: str = "the text", longest: int = LONGEST_TEXT) -> str:
+    """The text of a file, or of stdin for '-', which errors call `what`. Raises RequestError, for more than `longest`
+    bytes too."""
+    from sporelm.weights.text_file import read_text_or_stdin  # imports numpy
+
+    return read_text_or_stdin(name, what, longest)
 
 
 def as_json(completion: "Completion") -> dict[str, object]:

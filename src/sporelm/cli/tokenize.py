@@ -6,7 +6,7 @@ from pathlib import Path
 
 from sporelm.cli import options
 from sporelm.cli.parser import Parser
-from sporelm.cli.run import read_text
+from sporelm.cli.run import LONGEST_PROMPT, read_text
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model")
 
@@ -30,7 +30,7 @@ def run(args: argparse.Namespace) -> None:
     from sporelm.text import load_tokenizer
     from sporelm.weights import store
 
-    text = read_text("-") if args.text == "-" else args.text
+    text = read_text("-", "the text", LONGEST_PROMPT) if args.text == "-" else args.text
     folder = Path(args.model)
     if any((folder / name).is_file() for name in TOKENIZER_FILES):  # it may hold no model
         tokenizer = load_tokenizer(folder)

@@ -9,10 +9,14 @@ from collections.abc import Callable, Iterator, Mapping
 from hashlib import sha256
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from sporelm.errors import RequestError
 from sporelm.tools.findings import ERROR, WARNING, Finding
 from sporelm.tools.sources import Source
 from sporelm.weights.resident import drop_pages
+from sporelm.weights.text_file import read_text_file
 
 CHUNK_BYTES = 4 << 20
 LONGEST_LIST = 64 << 20  # bytes
@@ -23,18 +27,19 @@ def hashes_of(source: Source, report: Callable[[int], None] | None = None) -> di
     """The hashes of every file and every tensor: FILE or FILE:TENSOR -> hex. `report` is told of bytes read."""
     found = {}
     for part, path in enumerate(source.files.paths):
-        found[path.name] = _hex(source.mapped(part), report)
+        found[path.name] = _hex(np.frombuffer(source.mapped(part), np.uint8), report)
     for name, entry in source.tensors.items():
-        found[f"{source.files.paths[entry.part].name}:{name}"] = _hex(source.raw(name).data, report)
-        drop_pages(source.raw(name))
+        found[f"{source.files.paths[entry.part].name}:{name}"] = _hex(source.raw(name), report)
     return found
 
 
-def _hex(data: memoryview, report: Callable[[int], None] | None) -> str:
+def _hex(data: NDArray[np.uint8], report: Callable[[int], None] | None) -> str:
+    """The hash of mapped bytes, uint8 [n]; their pages do not stay."""
     state = sha256()
     for start in range(0, len(data), CHUNK_BYTES):
         part = data[start : start + CHUNK_BYTES]
-        state.update(part)
+        state.update(part.data)
+        drop_pages(part)
         if report:
             report(len(part))
     return state.hexdigest()
@@ -48,12 +53,7 @@ def as_lines(hashes: Mapping[str, str]) -> Iterator[str]:
 
 def read_list(path: Path) -> dict[str, str]:
     """A list of hashes: FILE or FILE:TENSOR -> hex. Raises RequestError for a file that is none."""
-    try:
-        if path.stat().st_size > LONGEST_LIST:
-            raise RequestError(f"{path} has {path.stat().st_size} bytes; a list of hashes has at most {LONGEST_LIST}")
-        lines = path.read_text("utf-8").splitlines()
-    except (OSError, ValueError) as reason:
-        raise RequestError(f"{path} cannot be read as a list of hashes: {reason}") from None
+    lines = read_text_file(path, "the list of hashes", LONGEST_LIST).splitlines()
     found = {match[2]: match[1].lower() for line in lines if (match := _LINE.fullmatch(line.strip()))}
     if not found:
         raise RequestError(f"{path} holds no line 'sha256 HEX FILE' or 'HEX FILE'")

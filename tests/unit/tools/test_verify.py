@@ -235,6 +235,17 @@ def test_hashes_and_lists(tmp_path: Path) -> None:
     assert wheres == {"a.gguf", "a.gguf:blk.1.ffn.weight"}
 
 
+def test_hashing_keeps_no_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dropped = []
+    monkeypatch.setattr("sporelm.tools.hashes.CHUNK_BYTES", 64)
+    monkeypatch.setattr("sporelm.tools.hashes.drop_pages", lambda part: dropped.append(part.nbytes))
+    path = sample(tmp_path / "a.gguf")
+    report = verify(path, values=False, hashes=True)
+    assert report.hashes["a.gguf"] == sha256(path.read_bytes()).hexdigest()
+    assert sum(dropped) > path.stat().st_size
+    assert max(dropped) == 64
+
+
 def test_lists_of_other_programs(tmp_path: Path) -> None:
     path = sample(tmp_path / "a.gguf")
     right = sha256(path.read_bytes()).hexdigest()
