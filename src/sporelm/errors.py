@@ -6,6 +6,7 @@ SporeError
 │   ├── ModelFileError    the file is damaged, truncated or hostile
 │   └── UnsupportedModel  well formed, but of an architecture, type or option we lack
 ├── RequestError          the caller asked for something that cannot be done
+│   ├── UsageError        an argument or option is missing, wrong, or excludes another, whatever the files hold
 │   ├── ContextOverflow   more tokens than the context holds
 │   └── QueueFull         too many requests wait
 ├── MemoryShortage        more memory is needed than there is
@@ -40,6 +41,10 @@ class UnsupportedModel(ModelError):
 
 class RequestError(SporeError):
     """A request holds a value that cannot be honoured."""
+
+
+class UsageError(RequestError):
+    """A command's argument or option is missing, wrong, or excludes another; `spore` ends with exit code 2."""
 
 
 class ContextOverflow(RequestError):

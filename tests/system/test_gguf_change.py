@@ -79,7 +79,7 @@ def test_a_text_from_a_file(model: Path, tmp_path: Path) -> None:
         (["set-meta", "{m}", "a=1"], "either -o OUT"),
         (["set-meta", "{m}", "--in-place"], "nothing to change"),
         (["set-meta", "{m}", "--file", "a", "--in-place"], "is no KEY=PATH"),
-        (["set-meta", "{m}", "--file", "a={no}", "--in-place"], "is not readable text"),
+        (["set-meta", "{m}", "--file", "a={no}", "--in-place"], "cannot be read: No such file"),
         (["set-meta", "{m}", "llama.block_count=7", "--in-place"], "--force changes it"),
         (["convert", "{m}", "-o", "{no}"], "-x STEPS is missing"),
         (["convert", "{m}", "-x", "sort"], "-o OUT is missing"),
@@ -104,7 +104,7 @@ def _stderr_of(main, words: list[str]) -> str:
     import io
 
     with contextlib.redirect_stderr(io.StringIO()) as found:
-        assert main(words) == 1
+        assert main(words) in (1, 2)  # which of them: test_usage.py
     return found.getvalue()
 
 

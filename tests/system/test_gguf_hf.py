@@ -41,7 +41,7 @@ def spore(*words: object, **options: Any) -> subprocess.CompletedProcess[str]:
 def failure(*words: object) -> str:
     """The line that a command ends with, without the cost of a process."""
     with contextlib.redirect_stderr(io.StringIO()) as found:
-        assert main(["gguf", *map(str, words)]) == 1
+        assert main(["gguf", *map(str, words)]) in (1, 2)  # which of them: test_usage.py
     return one_line(found.getvalue())
 
 

@@ -32,7 +32,7 @@ def told(capsys: pytest.CaptureFixture[str], *words: object) -> dict:
 
 
 def refused(capsys: pytest.CaptureFixture[str], *words: object) -> str:
-    assert main(["gguf", *map(str, words)]) == 1
+    assert main(["gguf", *map(str, words)]) in (1, 2)  # which of them: test_usage.py
     return one_line(capsys.readouterr().err)
 
 

@@ -72,14 +72,12 @@ def test_no_command_shows_the_overview(spore: Spore) -> None:
         (["chat", "hf:wrong"], "is not an address"),
         (["pull", "../x"], "cannot be a model's name"),
         (["run", "-f", "nowhere.txt"], "nowhere.txt"),
-        (["bench", "-p", "0", "-n", "0"], "nothing to measure"),
         (["bench", "synthetic:"], "shapes: tiny, "),
         (["bench", "tune", "--format", "Q9"], "no format 'Q9' has kernels of its own; there are F32, "),
         (["bench", "tune", "--target", "z80"], "no CPU target 'z80'"),
         (["run", "synthetic:tiny:q4_0", "-p", "a"], "'spore bench' alone takes it"),
-        (["run", "-p", "a", "-n", "0"], "max_tokens"),
-        (["run", "-p", "a", "--temp", "-1"], "temperature"),
-        (["run", "-p", "a", "--threads", "0"], "--threads is 0"),
+        (["gguf", "set-meta", "nowhere.gguf", "a=1", "-o", "x"], "no model at"),
+        (["gguf", "quantize", "nowhere.gguf", "--type", "Q8_0"], "no model at"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -87,6 +85,46 @@ def test_failure_is_one_line_and_1(spore: Spore, tmp_path: Path, words: list[str
     done = spore(*words, SPORE_MODEL_STORE=str(tmp_path / "store"))
     assert (done.returncode, done.stdout) == (1, "")
     line = one_line(done.stderr)
+    assert line.startswith("spore: ")
+    assert message in line
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["run", "-p", "a", "-n", "0"], "max_tokens"),
+        (["run", "-p", "a", "--temp", "-1"], "temperature"),
+        (["run", "-p", "a", "--threads", "0"], "--threads is 0"),
+        (["bench", "-p", "0", "-n", "0"], "nothing to measure"),
+        (["gguf", "quantize", "f"], "--type is missing"),
+        (["gguf", "quantize", "f", "--type", "bogus"], "there is no 'bogus'"),
+        (["gguf", "quantize", "f", "--type", "Q8_0", "--threads", "0"], "--threads is 0"),
+        (["gguf", "quantize", "f", "--type", "Q8_0", "--tensor", "a"], "PATTERN=TYPE"),
+        (["gguf", "convert", "f", "-o", "x"], "-x STEPS is missing"),
+        (["gguf", "convert", "f", "-x", "sort"], "-o OUT is missing"),
+        (["gguf", "convert", "f", "-o", "x", "-x", "bogus"], "no step 'bogus'"),
+        (["gguf", "convert", "f", "-o", "x", "-x", ""], "no step ''"),
+        (["gguf", "convert", "f", "-o", "x", "-x", "sort:a"], "takes no argument"),
+        (["gguf", "convert", "f", "-o", "x", "-x", "merge-linear:x"], "knows the groups"),
+        (["gguf", "convert", "f", "-o", "x", "-x", "filter-meta"], "needs a pattern"),
+        (["gguf", "convert", "f", "-o", "x", "-x", "cast:linear:Q99"], "cannot make 'Q99'"),
+        (["gguf", "set-meta", "f", "a=1"], "either -o OUT"),
+        (["gguf", "set-meta", "f", "a=1", "-o", "x", "--in-place"], "either -o OUT"),
+        (["gguf", "set-meta", "f", "noequals", "-o", "x"], "is no KEY=VALUE"),
+        (["gguf", "split", "f", "--max-size", "5X"], "size '5X'"),
+        (["gguf", "split", "f", "--max-tensors", "-3"], "--max-tensors is -3"),
+        (["gguf", "split", "f", "--max-tensors", "3", "--max-size", "5M"], "exclude each other"),
+        (["gguf", "show-data", "f", "t", "--bins", "0"], "--bins is 0"),
+        (["gguf", "imatrix", "f", "t"], "-o OUT is missing"),
+        (["gguf", "to-hf", "f", "--shard-size", "0"], "size '0'"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_values_that_no_file_makes_right_are_one_line_and_2(
+    capsys: pytest.CaptureFixture[str], words: list[str], message: str
+) -> None:
+    assert main.main(words) == 2
+    line = one_line(capsys.readouterr().err)
     assert line.startswith("spore: ")
     assert message in line
 

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from sporelm.bench.peer import NAME, VARIANTS, LlamaPeer
 from sporelm.bench.rows import Limit, PeerFigure, Row
-from sporelm.errors import RequestError
+from sporelm.errors import RequestError, UsageError
 
 # As `llama-batched-bench -npp 128 -ntg 64` has it.
 BATCH_PROMPT = 128
@@ -82,7 +82,7 @@ def cases(prompts: Sequence[int], new: Sequence[int], batches: Sequence[int], de
     if any(new):
         found += [Case(BATCH_TOKENS, decode=True, batch=size, depth=BATCH_PROMPT) for size in batches if size > 1]
     if not found:
-        raise RequestError("nothing to measure: give -p or -n with a number above 0")
+        raise UsageError("nothing to measure: give -p or -n with a number above 0")
     return found
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from sporelm import __version__, settings
 from sporelm.cli import options
 from sporelm.cli.parser import Parser
-from sporelm.errors import RequestError
+from sporelm.errors import UsageError
 
 PACKAGES = ("numpy", "llvmlite", "tokenizers", "jinja2", "prompt_toolkit", "huggingface_hub", "torch")
 
@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
     from sporelm.api.machine import usable_cores
 
     if args.backend and not args.conformance:
-        raise RequestError("--backend names whose ops are compared: give --conformance too")
+        raise UsageError("--backend names whose ops are compared: give --conformance too")
     report: dict[str, Any] = {
         "version": __version__,
         "python": f"{platform.python_version()} ({platform.python_implementation()})",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from sporelm.cli import options
 from sporelm.cli.parser import Parser
 from sporelm.cli.run import read_text
-from sporelm.errors import RequestError
+from sporelm.errors import RequestError, UsageError
 
 if TYPE_CHECKING:
     from sporelm.cli.progress import ProgressLine
@@ -37,8 +37,10 @@ def run(args: argparse.Namespace) -> None:
     from sporelm.cli.progress import ProgressLine
 
     if args.max_tokens is not None and args.max_tokens < 1:
-        raise RequestError(f"--max-tokens is {args.max_tokens}: it must be at least 1")
+        raise UsageError(f"--max-tokens is {args.max_tokens}: it must be at least 1")
     text = read_text(args.file)
+    if not text:
+        raise RequestError(f"the text {args.file!r} is empty; there is nothing to measure on")
     with ProgressLine() as progress:
         report = (measure_perplexity if args.metric == "ppl" else measure_divergence)(args, text, progress)
     if args.json:

@@ -37,7 +37,7 @@ def parser() -> Parser:
 
 
 def run(args: argparse.Namespace) -> None:
-    from sporelm.errors import RequestError
+    from sporelm.errors import UsageError
     from sporelm.tools.convert import convert
     from sporelm.tools.lazy import open_model
     from sporelm.tools.sources import find_models
@@ -45,9 +45,9 @@ def run(args: argparse.Namespace) -> None:
     from sporelm.tools.steps import parse_steps
 
     if not args.steps:
-        raise RequestError("-x STEPS is missing: it says what to change, as in -x 'cast:linear:Q8_0'")
+        raise UsageError("-x STEPS is missing: it says what to change, as in -x 'cast:linear:Q8_0'")
     if args.output is None:
-        raise RequestError("-o OUT is missing: a file, or a folder")
+        raise UsageError("-o OUT is missing: a file, or a folder")
     steps, paths = parse_steps(args.steps), find_models(args.files)
     outputs = [
         convert(open_model(path), steps, gguf_output.place(path, args.output, f"{stem_of(path)}.gguf"))

@@ -54,18 +54,18 @@ def parser() -> Parser:
 
 
 def run(args: argparse.Namespace) -> int:
-    from sporelm.errors import RequestError
+    from sporelm.errors import UsageError
     from sporelm.tools.output import check_places
 
     if args.output is None:
-        raise RequestError("-o OUT is missing: the file to write")
+        raise UsageError("-o OUT is missing: the file to write")
     useless = [name for name, default in GATHERING.items() if args.merge and getattr(args, name) != default]
     if useless:
-        raise RequestError(f"--merge runs no model: leave out --{useless[0].replace('_', '-')}")
+        raise UsageError(f"--merge runs no model: leave out --{useless[0].replace('_', '-')}")
     if not args.merge and len(args.words) != 2:
-        raise RequestError(f"give a MODEL and a TEXT, not {len(args.words)} names; --merge takes importance matrices")
+        raise UsageError(f"give a MODEL and a TEXT, not {len(args.words)} names; --merge takes importance matrices")
     if args.threads is not None and args.threads < 1:
-        raise RequestError(f"--threads is {args.threads}: it must be at least 1")
+        raise UsageError(f"--threads is {args.threads}: it must be at least 1")
     place = Path(args.output).expanduser()
     is_there = args.resume and place.is_file()
     check_places([place], args.force or is_there)
@@ -91,12 +91,15 @@ def gathered(args: argparse.Namespace, place: Path, is_there: bool) -> int:
     from sporelm.cli.interrupt import interrupt_flag
     from sporelm.cli.progress import ProgressLine
     from sporelm.cli.run import read_text
+    from sporelm.errors import RequestError
     from sporelm.tools.imatrix import Run, gather
     from sporelm.tools.imatrix_file import read_imatrix, write_imatrix
     from sporelm.weights import store
 
     model, name = args.words
     text, before = read_text(name), read_imatrix(place) if is_there else None
+    if not text:
+        raise RequestError(f"the text {name!r} is empty; there is nothing to gather from")
     chosen = Run(args.context, args.chunks, args.process_output, args.backend, args.device, args.threads)
     found, total, saved = before, 0, True
     with ProgressLine() as progress, interrupt_flag() as stopped:

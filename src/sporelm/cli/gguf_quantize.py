@@ -86,13 +86,13 @@ def run(args: argparse.Namespace) -> None:
 
 
 def recipe_of(args: argparse.Namespace) -> "Recipe":
-    """What the options ask for. Raises RequestError."""
-    from sporelm.errors import RequestError
+    """What the options ask for. Raises UsageError."""
+    from sporelm.errors import UsageError
     from sporelm.tools.imatrix_file import read_imatrix
     from sporelm.tools.quantize import Recipe, makeable, parse_format, parse_mix, parse_override
 
     if args.type is None:
-        raise RequestError(f"--type is missing: one of {', '.join(makeable())}")
+        raise UsageError(f"--type is missing: one of {', '.join(makeable())}")
     return Recipe(
         mix=parse_mix(args.type),
         overrides=tuple(parse_override(text) for text in args.tensor),

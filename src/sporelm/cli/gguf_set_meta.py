@@ -44,7 +44,7 @@ def parser() -> Parser:
 
 
 def run(args: argparse.Namespace) -> None:
-    from sporelm.errors import RequestError
+    from sporelm.errors import UsageError
     from sporelm.tools import set_meta
     from sporelm.tools.lazy import open_model
     from sporelm.tools.merge import find_split
@@ -52,10 +52,10 @@ def run(args: argparse.Namespace) -> None:
     from sporelm.tools.split import stem_of
 
     if bool(args.output) == args.in_place:
-        raise RequestError("give either -o OUT for a new file or --in-place to replace the old one")
+        raise UsageError("give either -o OUT for a new file or --in-place to replace the old one")
     assignments = [set_meta.parse_assignment(word) for word in args.values] + [text_of(word) for word in args.texts]
     if not assignments and not args.delete:
-        raise RequestError("there is nothing to change: give KEY=VALUE, --file or --delete")
+        raise UsageError("there is nothing to change: give KEY=VALUE, --file or --delete")
     path = find_split([args.file])
     model = open_model(path, alone=args.in_place)
     changed = set_meta.set_meta(model, assignments, args.delete, force=args.force)
@@ -73,19 +73,14 @@ def run(args: argparse.Namespace) -> None:
 
 
 def text_of(word: str) -> "Assignment":
-    """KEY=PATH as the assignment of the file's text. Raises RequestError."""
+    """KEY=PATH as the assignment of the file's text. Raises UsageError, or RequestError for the file."""
     from pathlib import Path
 
-    from sporelm.errors import RequestError
+    from sporelm.errors import UsageError
     from sporelm.tools.set_meta import Assignment
+    from sporelm.weights.text_file import read_text_file
 
     key, sign, name = word.partition("=")
     if not key or not sign or not name:
-        raise RequestError(f"{word[:80]!r} is no KEY=PATH")
-    path = Path(name).expanduser()
-    try:
-        if path.stat().st_size > LONGEST_FILE:
-            raise RequestError(f"{path} has {path.stat().st_size} bytes; the limit is {LONGEST_FILE}")
-        return Assignment(key, "str", path.read_bytes().decode())
-    except (OSError, ValueError) as reason:
-        raise RequestError(f"{path} is not readable text: {str(reason)[:120]}") from None
+        raise UsageError(f"{word[:80]!r} is no KEY=PATH")
+    return Assignment(key, "str", read_text_file(Path(name).expanduser(), "the value", LONGEST_FILE))

@@ -68,10 +68,12 @@ def part(text: str) -> slice:
 
 def run(args: argparse.Namespace) -> int:
     from sporelm.cli.gguf_text import Page
+    from sporelm.tools.show_data import check_bins
     from sporelm.tools.sources import open_source
 
     if args.head < 0:
         parser().error(f"--head is {args.head}: it must be at least 0")
+    check_bins(args.bins)
     page, found = Page(args.color), []
 
     def show(path: Path) -> bool:

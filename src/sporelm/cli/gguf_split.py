@@ -34,18 +34,19 @@ def parser() -> Parser:
 
 
 def run(args: argparse.Namespace) -> None:
-    from sporelm.errors import RequestError
+    from sporelm.errors import UsageError
     from sporelm.tools import split
     from sporelm.tools.lazy import open_model
     from sporelm.tools.merge import find_split
 
     if args.max_size is not None and args.max_tensors is not None:
-        raise RequestError("--max-size and --max-tensors exclude each other; give one")
+        raise UsageError("--max-size and --max-tensors exclude each other; give one")
     if args.max_size is not None:
         cut = partial(split.cut_by_size, most=split.parse_size(args.max_size))
     else:
         most = split.DEFAULT_TENSORS if args.max_tensors is None else args.max_tensors
         cut = partial(split.cut_by_tensors, most=most)
+    cut([])  # refuses a wrong number before anything is looked for
     path = find_split([args.file])
     prefix = gguf_output.place(path, args.output, split.stem_of(path))
     model = open_model(path)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from sporelm.cli import options
 from sporelm.cli.parser import Parser
-from sporelm.errors import ModelError, RequestError
+from sporelm.errors import ModelError, UsageError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> None:
     for name in ("context", "batch", "threads"):
         value = getattr(args, name)
         if value is not None and value < 1:
-            raise RequestError(f"--{name} is {value}: it must be at least 1")
+            raise UsageError(f"--{name} is {value}: it must be at least 1")
     path = store.resolve(args.model, fetch=False)
     report: dict[str, Any] = {"model": args.model or store.DEFAULT, "path": str(path)} | describe(path).as_json()
     report |= estimates(path, args)

@@ -12,7 +12,7 @@ from typing import Protocol, cast
 
 from sporelm import __version__
 from sporelm.cli.parser import Parser
-from sporelm.errors import SporeError
+from sporelm.errors import SporeError, UsageError
 
 COMMANDS = {
     "run": "complete a prompt",
@@ -65,6 +65,9 @@ def main(argv: list[str] | None = None) -> int:
         return 130
     except BrokenPipeError:
         return leave_closed_pipe()
+    except UsageError as error:
+        fail(str(error), words)
+        return 2
     except SporeError as error:
         return fail(str(error), words)
     except MemoryError:

@@ -5,7 +5,7 @@ import sys
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from sporelm.errors import RequestError
+from sporelm.errors import RequestError, UsageError
 
 if TYPE_CHECKING:
     from sporelm.api import LLM, SamplingParams
@@ -80,20 +80,23 @@ def add_sampling(parser: argparse.ArgumentParser) -> None:
 
 
 def sampling_params(args: argparse.Namespace) -> "SamplingParams":
-    """The sampling options as parameters. Raises RequestError for a value out of range."""
+    """The sampling options as parameters. Raises UsageError for a value out of range."""
     from sporelm.api import SamplingParams
 
-    return SamplingParams(
-        max_tokens=args.max_tokens,
-        temperature=args.temp,
-        top_k=args.top_k,
-        top_p=args.top_p,
-        min_p=args.min_p,
-        repetition_penalty=args.repetition_penalty,
-        seed=args.seed,
-        stop=tuple(args.stop),
-        ignore_eos=args.ignore_eos,
-    )
+    try:
+        return SamplingParams(
+            max_tokens=args.max_tokens,
+            temperature=args.temp,
+            top_k=args.top_k,
+            top_p=args.top_p,
+            min_p=args.min_p,
+            repetition_penalty=args.repetition_penalty,
+            seed=args.seed,
+            stop=tuple(args.stop),
+            ignore_eos=args.ignore_eos,
+        )
+    except RequestError as reason:
+        raise UsageError(str(reason)) from None
 
 
 def open_model(args: argparse.Namespace, *, max_batch: int = 1, **options: Any) -> "LLM":
@@ -101,7 +104,7 @@ def open_model(args: argparse.Namespace, *, max_batch: int = 1, **options: Any) 
     for name in ("threads", "max_context"):
         value = getattr(args, name)
         if value is not None and value < 1:
-            raise RequestError(f"--{name.replace('_', '-')} is {value}: it must be at least 1")
+            raise UsageError(f"--{name.replace('_', '-')} is {value}: it must be at least 1")
     from sporelm.api import LLM
     from sporelm.cli.progress import ProgressLine
     from sporelm.weights import store

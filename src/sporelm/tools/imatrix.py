@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from sporelm.api.loading import Opened, Options, open_engine
 from sporelm.backends.observed import observed
-from sporelm.errors import ModelFileError, RequestError
+from sporelm.errors import ModelFileError, RequestError, UsageError
 from sporelm.ops import Op
 from sporelm.text.windows import windows_of
 from sporelm.tools.imatrix_file import Gathered, Imatrix, unicode_name
@@ -202,9 +202,9 @@ def gather(
 
 def _check(run: Run, before: Imatrix | None, dataset: str) -> None:
     if run.context < 1:
-        raise RequestError(f"--context is {run.context}: it must be at least 1")
+        raise UsageError(f"--context is {run.context}: it must be at least 1")
     if run.chunks is not None and run.chunks < 1:
-        raise RequestError(f"--chunks is {run.chunks}: it must be at least 1")
+        raise UsageError(f"--chunks is {run.chunks}: it must be at least 1")
     if before is None:
         return
     if before.datasets != (dataset,):

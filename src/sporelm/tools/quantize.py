@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sporelm.errors import RequestError
+from sporelm.errors import RequestError, UsageError
 from sporelm.quant import FORMATS
 from sporelm.quant.mixes import (
     ALIASES,
@@ -103,17 +103,17 @@ def makeable() -> list[str]:
 
 
 def parse_mix(text: str) -> Mix:
-    """The mix of this name, any case. Raises RequestError with the nearest."""
+    """The mix of this name, any case. Raises UsageError with the nearest."""
     name = ALIASES.get(text.upper(), text.upper())
     if name not in makeable():
         if name in MIXES:
-            raise RequestError(f"{name} cannot be made here, only read; there are {', '.join(makeable())}")
+            raise UsageError(f"{name} cannot be made here, only read; there are {', '.join(makeable())}")
         raise _unknown("--type", text, makeable())
     return MIXES[name]
 
 
 def parse_format(option: str, text: str) -> str:
-    """The name of a number format that can be made, any case. Raises RequestError with the nearest."""
+    """The name of a number format that can be made, any case. Raises UsageError with the nearest."""
     name = text.upper()
     if name not in castable():
         raise _unknown(option, text, castable())
@@ -121,17 +121,17 @@ def parse_format(option: str, text: str) -> str:
 
 
 def parse_override(text: str) -> Override:
-    """ "PATTERN=TYPE". Raises RequestError."""
+    """ "PATTERN=TYPE". Raises UsageError."""
     pattern, sign, name = text.rpartition("=")
     if not sign or not pattern:
-        raise RequestError(f"--tensor takes PATTERN=TYPE, as in 'blk.*.attn_v.weight=Q8_0', not {text[:80]!r}")
+        raise UsageError(f"--tensor takes PATTERN=TYPE, as in 'blk.*.attn_v.weight=Q8_0', not {text[:80]!r}")
     return Override(pattern, parse_format("--tensor", name))
 
 
-def _unknown(option: str, text: str, known: Sequence[str]) -> RequestError:
+def _unknown(option: str, text: str, known: Sequence[str]) -> UsageError:
     near = get_close_matches(text.upper()[:80], known, 1, 0.4)
     hint = f"the nearest is {near[0]}; " if near else ""
-    return RequestError(f"{option}: there is no {text[:80]!r}; {hint}there are {', '.join(known)}")
+    return UsageError(f"{option}: there is no {text[:80]!r}; {hint}there are {', '.join(known)}")
 
 
 def quantize(model: Model, recipe: Recipe) -> Quantized:

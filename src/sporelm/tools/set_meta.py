@@ -4,11 +4,12 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import isfinite
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from sporelm.errors import RequestError
+from sporelm.errors import RequestError, UsageError
 from sporelm.tools.lazy import SPLIT_KEYS, Entry, Model
 from sporelm.tools.sources import matching
 from sporelm.weights.gguf.encode import encode_value, kind_of
@@ -18,6 +19,7 @@ from sporelm.weights.messages import shown
 
 _KEY = re.compile(r"(?P<key>.+?)(?::(?P<kind>\[*[a-z0-9]+\]*))?", re.DOTALL)
 _FLOAT = r"[+-]?([0-9]{1,40}\.[0-9]{0,40}|\.[0-9]{1,40}|[0-9]{1,40}(?=[eE]))([eE][+-]?[0-9]{1,3})?"
+BEYOND_F32 = 2.0**128 - 2.0**103  # from here on, rounding to float32 gives infinity
 _WORDS = {"true": True, "false": False}
 
 # Without these no program loads the model; another value does not fit the tensors either. {arch}: the architecture.
@@ -38,14 +40,14 @@ class Assignment(NamedTuple):
 
 
 def parse_assignment(word: str) -> Assignment:
-    """Read KEY=VALUE or KEY:KIND=VALUE. Raises RequestError."""
+    """Read KEY=VALUE or KEY:KIND=VALUE. Raises UsageError."""
     left, sign, text = word.partition("=")
     found = _KEY.fullmatch(left)
     if not sign or found is None:
-        raise RequestError(f"{word[:80]!r} is no KEY=VALUE; give for example general.name=Mine or key:u32=4")
+        raise UsageError(f"{word[:80]!r} is no KEY=VALUE; give for example general.name=Mine or key:u32=4")
     kind = found["kind"]
     if kind is not None and _innermost(kind) not in KIND_IDS:
-        raise RequestError(
+        raise UsageError(
             f"{word[:80]!r}: there is no kind {kind!r}; there are {', '.join(KIND_IDS)}, [kind] for arrays"
         )
     return Assignment(found["key"], kind, text)
@@ -62,8 +64,8 @@ def set_meta(
 ) -> Model:
     """The model with keys taken away (patterns, as `matching` has them) and others set.
 
-    Raises RequestError for a value that does not fit its kind, a pattern without a key, a key of splits, and, without
-    `force`, for a change after which the model would not load.
+    Raises UsageError for a value that does not fit its kind or a key of splits, RequestError for a pattern without a
+    key and, without `force`, for a change after which the model would not load.
     """
     metadata = dict(model.metadata)
     for pattern in delete:
@@ -85,6 +87,10 @@ def _entry(assignment: Assignment, old: Entry | None) -> Entry:
     """The value with its kind, tried against the format."""
     key, kind, text = assignment
     _check_split_key(key)
+    if old is None and any(sign.isspace() or not sign.isprintable() for sign in key):
+        raise UsageError(
+            f"metadata key {key[:80]!r} holds spaces or control characters; use letters, digits, . _ and -"
+        )
     if kind is None:
         kind = old.kind if old is not None else None
     if kind is None:
@@ -92,16 +98,20 @@ def _entry(assignment: Assignment, old: Entry | None) -> Entry:
         kind = kind_of(key, value)
     else:
         value = _value(key, kind, text)
-    for _ in encode_value("<", key, kind, value):
-        pass
+    try:
+        for _ in encode_value("<", key, kind, value):
+            pass
+    except RequestError as reason:
+        raise UsageError(str(reason)) from None
+    _check_finite(key, kind, value)
     if key == ALIGNMENT_KEY and (kind != "u32" or not 1 <= value <= MAX_ALIGNMENT or value & (value - 1)):
-        raise RequestError(f"{ALIGNMENT_KEY} must be a u32, a power of two up to {MAX_ALIGNMENT}, not {text[:40]!r}")
+        raise UsageError(f"{ALIGNMENT_KEY} must be a u32, a power of two up to {MAX_ALIGNMENT}, not {text[:40]!r}")
     return Entry(kind, value)
 
 
 def _check_split_key(key: str) -> None:
     if key in SPLIT_KEYS:
-        raise RequestError(f"metadata {key!r} says how the model is split; 'spore gguf split' and 'merge' set it")
+        raise UsageError(f"metadata {key!r} says how the model is split; 'spore gguf split' and 'merge' set it")
 
 
 def _guessed(text: str) -> Any:
@@ -114,7 +124,7 @@ def _guessed(text: str) -> Any:
 
 
 def _value(key: str, kind: str, text: str) -> Any:
-    """The text as a value of a kind: arrays between commas, or as JSON. Raises RequestError."""
+    """The text as a value of a kind: arrays between commas, or as JSON. Raises UsageError."""
     if kind == "str":
         return text
     if not kind.startswith("["):
@@ -150,8 +160,19 @@ def _number(key: str, kind: str, text: str) -> int | float | bool:
         ) from None
 
 
-def _misfit(key: str, kind: str, reason: str) -> RequestError:
-    return RequestError(f"metadata {shown(key)} is of kind {kind}: {reason}")
+def _check_finite(key: str, kind: str, value: Any) -> None:
+    """Refuse numbers of arrays, too, that a float of this kind does not hold, and NaN. Raises UsageError."""
+    if isinstance(value, list):
+        for item in value:
+            _check_finite(key, kind, item)
+    elif isinstance(value, float):
+        width = _innermost(kind)
+        if not isfinite(value) or (width == "f32" and abs(value) >= BEYOND_F32):
+            raise _misfit(key, kind, f"{value} does not fit {width}, which must be finite here")
+
+
+def _misfit(key: str, kind: str, reason: str) -> UsageError:
+    return UsageError(f"metadata {shown(key)} is of kind {kind}: {reason}")
 
 
 def _check_delete(model: Model, key: str, force: bool) -> None:

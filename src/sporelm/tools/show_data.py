@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sporelm.errors import RequestError
+from sporelm.errors import UsageError
 from sporelm.tools.show import jsonable
 from sporelm.tools.sources import Source
 from sporelm.tools.values import TensorValues
@@ -80,16 +80,21 @@ class _Moments:
         return finite
 
 
+def check_bins(bins: int) -> None:
+    """Refuse a number of ranges that cannot be drawn. Raises UsageError."""
+    if not 1 <= bins <= MOST_BINS:
+        raise UsageError(f"--bins is {bins}: it must be from 1 to {MOST_BINS}")
+
+
 def statistics(
     source: Source, name: str, *, bins: int = 20, percentiles: Sequence[float] = PERCENTILES,
     progress: Progress | None = None,
 ) -> Statistics:  # fmt: skip
     """Statistics of a tensor, read twice and a chunk at a time.
 
-    Raises RequestError for a number of bins below 1 or above 1000, UnsupportedModel for a type that cannot be read.
+    Raises UsageError for a number of bins below 1 or above 1000, UnsupportedModel for a type that cannot be read.
     """
-    if not 1 <= bins <= MOST_BINS:
-        raise RequestError(f"bins is {bins}: it must be from 1 to {MOST_BINS}")
+    check_bins(bins)
     values, moments = TensorValues(source, name), _Moments()
     report = counted(progress, "reading", 2 * values.size)
     upper = np.zeros(HALVES, np.int64)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from sporelm.errors import RequestError
+from sporelm.errors import RequestError, UsageError
 from sporelm.tools.lazy import Entry, LazyTensor, Model
 from sporelm.tools.output import Output
 from sporelm.weights.gguf.limits import ALIGNMENT_KEY, DEFAULT_ALIGNMENT
@@ -22,15 +22,13 @@ _STEM = re.compile(r"(.+?)(?:-[0-9]{5}-of-[0-9]{5})?(?:\.gguf)?", re.DOTALL | re
 
 
 def parse_size(text: str) -> int:
-    """Bytes of "500M", "2G" (powers of 1000, as llama.cpp has them), "2Gi" (of 1024) or "123". Raises RequestError."""
+    """Bytes of "500M", "2G" (powers of 1000, as llama.cpp has them), "2Gi" (of 1024) or "123". Raises UsageError."""
     found = _SIZE.fullmatch(text)
     size = 0
     if found is not None:
         size = int(found["number"]) * (1024 if "i" in found["unit"] else 1000) ** _POWERS[found["unit"].rstrip("i")]
     if size < 1:
-        raise RequestError(
-            f"size {text[:40]!r} must be a whole number from 1 with K, M, G, Ki, Mi, Gi or nothing behind"
-        )
+        raise UsageError(f"size {text[:40]!r} must be a whole number from 1 with K, M, G, Ki, Mi, Gi or nothing behind")
     return size
 
 
@@ -41,9 +39,9 @@ def stem_of(path: Path) -> str:
 
 
 def cut_by_tensors(tensors: Sequence[LazyTensor], most: int) -> list[list[LazyTensor]]:
-    """At most `most` tensors each. Raises RequestError if that is less than 1."""
+    """At most `most` tensors each. Raises UsageError if that is less than 1."""
     if most < 1:
-        raise RequestError(f"--max-tensors is {most}: it must be at least 1")
+        raise UsageError(f"--max-tensors is {most}: it must be at least 1")
     return [list(tensors[start : start + most]) for start in range(0, len(tensors), most)]
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sporelm.errors import ModelFileError, ModelNotFound, RequestError, UnsupportedModel
+from sporelm.errors import ModelFileError, ModelNotFound, UnsupportedModel, UsageError
 from sporelm.models.registry import build
 from sporelm.quant import F16, F32, FORMATS, QuantFormat
 from sporelm.text.exchange.gguf_fields import fields_of_folder
@@ -54,7 +54,7 @@ def from_hf(folder: Path, *, type_name: str = "auto", pre: str | None = None, vo
     Raises ModelNotFound, ModelFileError, UnsupportedModel for what cannot be converted, RequestError for a bad option.
     """
     if type_name not in TYPES:
-        raise RequestError(f"--type {type_name[:40]!r}: it is one of {', '.join(TYPES)}")
+        raise UsageError(f"--type {type_name[:40]!r}: it is one of {', '.join(TYPES)}")
     if not folder.is_dir():
         raise ModelNotFound(f"{folder} is no folder; give a Hugging Face folder, one with a config.json")
     if vocab_only:

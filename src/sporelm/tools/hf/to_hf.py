@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sporelm.errors import OpError, RequestError, UnsupportedModel
+from sporelm.errors import OpError, RequestError, UnsupportedModel, UsageError
 from sporelm.models.registry import build
 from sporelm.quant import F32, FORMATS, QuantFormat, dequantize_tensor, quantize_tensor
 from sporelm.text.exchange.hf_files import TokenizerFiles, files_of_metadata
@@ -47,7 +47,7 @@ def to_hf(path: Path, *, dtype: str = "auto", vocab_only: bool = False) -> HfFol
     Raises ModelNotFound, ModelFileError, UnsupportedModel for what cannot be converted, RequestError for a bad option.
     """
     if dtype not in DTYPES:
-        raise RequestError(f"--dtype {dtype[:40]!r}: it is one of {', '.join(DTYPES)}")
+        raise UsageError(f"--dtype {dtype[:40]!r}: it is one of {', '.join(DTYPES)}")
     if path.is_dir():
         raise RequestError(f"{path} is a folder; give a .gguf file ('spore gguf from-hf' goes the other way)")
     model = open_model(path)

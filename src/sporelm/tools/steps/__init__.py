@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from sporelm.errors import RequestError
+from sporelm.errors import UsageError
 from sporelm.tools.lazy import Model
 from sporelm.tools.steps.cast import cast
 from sporelm.tools.steps.filters import filter_meta, filter_tensor
@@ -30,13 +30,13 @@ ALIASES = {"!permute-qk": "permute-qk-rev", "!merge-linear": "split-linear"}
 
 
 def parse_steps(texts: Sequence[str]) -> list[Step]:
-    """The steps that texts such as "sort -> cast:linear:Q8_0" name, in order. Raises RequestError."""
+    """The steps that texts such as "sort -> cast:linear:Q8_0" name, in order. Raises UsageError."""
     steps = []
     for text in texts:
         for word in text.split("->"):
             name, _, argument = word.strip().partition(":")
             name = ALIASES.get(name, name)
             if name not in STEPS:
-                raise RequestError(f"there is no step {name[:80]!r}; there are {', '.join(STEPS)}")
+                raise UsageError(f"there is no step {name[:80]!r}; there are {', '.join(STEPS)}")
             steps.append(STEPS[name](argument))
     return steps

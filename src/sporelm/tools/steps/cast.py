@@ -7,7 +7,7 @@ from math import lcm
 import numpy as np
 from numpy.typing import NDArray
 
-from sporelm.errors import OpError, RequestError
+from sporelm.errors import OpError, RequestError, UsageError
 from sporelm.quant import FORMATS, QuantFormat
 from sporelm.quant.format import check_importance
 from sporelm.quant.untouched import named_weight
@@ -28,17 +28,17 @@ _FILE_TYPES = {name: number for number, name in FILE_TYPES.items()}
 
 
 def cast(argument: str) -> Callable[[Model], Model]:
-    """The step. Raises RequestError for a class or a type that there is not."""
+    """The step. Raises UsageError for a class or a type that there is not."""
     wanted: dict[str, type[QuantFormat]] = {}
     for item in argument.split(","):
         name, _, type_name = item.partition(":")
         if name not in CLASSES or not type_name:
-            raise RequestError(
+            raise UsageError(
                 f"step 'cast' takes CLASS:TYPE, as in 'cast:linear:Q8_0,embd:F16', not {item[:80]!r}; classes are"
                 f" {', '.join(CLASSES)}"
             )
         if name in wanted:
-            raise RequestError(f"step 'cast' names {name} twice")
+            raise UsageError(f"step 'cast' names {name} twice")
         wanted[name] = _target(type_name)
 
     def step(model: Model) -> Model:
@@ -51,12 +51,12 @@ def cast(argument: str) -> Callable[[Model], Model]:
 def _target(type_name: str) -> type[QuantFormat]:
     found = FORMATS.get(type_name.upper())
     if found is not None and found.name in FOR_PRODUCTS:
-        raise RequestError(
+        raise UsageError(
             f"step 'cast' does not make {found.name}: activations become that inside products, and nothing reads it"
             " from a model file; take Q8_0"
         )
     if found is None or not found.can_quantize or found.name in WHOLE_NUMBERS:
-        raise RequestError(f"step 'cast' cannot make {type_name[:80]!r}; it can make {', '.join(castable())}")
+        raise UsageError(f"step 'cast' cannot make {type_name[:80]!r}; it can make {', '.join(castable())}")
     return found
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from sporelm.errors import RequestError
+from sporelm.errors import UsageError
 from sporelm.tools.lazy import Model
 from sporelm.tools.sources import matching
 from sporelm.weights.gguf.limits import ALIGNMENT_KEY
@@ -12,7 +12,7 @@ KEPT = ("general.architecture", ALIGNMENT_KEY)  # without them the file means so
 
 
 def filter_meta(pattern: str) -> Callable[[Model], Model]:
-    """Keep the metadata that fits, and the architecture and alignment always. Raises RequestError without a pattern."""
+    """Keep the metadata that fits, and the architecture and alignment always. Raises UsageError without a pattern."""
     _check(pattern, "filter-meta:tokenizer.*")
 
     def step(model: Model) -> Model:
@@ -23,7 +23,7 @@ def filter_meta(pattern: str) -> Callable[[Model], Model]:
 
 
 def filter_tensor(pattern: str) -> Callable[[Model], Model]:
-    """Keep the tensors that fit. Raises RequestError without a pattern."""
+    """Keep the tensors that fit. Raises UsageError without a pattern."""
     _check(pattern, "filter-tensor:!blk.0.*")
 
     def step(model: Model) -> Model:
@@ -35,4 +35,4 @@ def filter_tensor(pattern: str) -> Callable[[Model], Model]:
 
 def _check(pattern: str, example: str) -> None:
     if not pattern:
-        raise RequestError(f"the step needs a pattern, as in '{example}'")
+        raise UsageError(f"the step needs a pattern, as in '{example}'")

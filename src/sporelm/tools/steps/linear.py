@@ -9,7 +9,7 @@ from dataclasses import replace
 from math import prod
 from typing import NamedTuple
 
-from sporelm.errors import RequestError
+from sporelm.errors import RequestError, UsageError
 from sporelm.tools.lazy import LazyTensor, Model, Segment, assembled
 from sporelm.tools.steps.layers import head_counts, in_layer, whole_number
 from sporelm.weights.messages import shown
@@ -162,5 +162,5 @@ def _groups(argument: str, step: str) -> list[Group]:
     known = {group.argument: group for group in GROUPS}
     for word in words:
         if word not in known:
-            raise RequestError(f"step '{step}' knows the groups {', '.join(known)}, not {word[:80]!r}")
+            raise UsageError(f"step '{step}' knows the groups {', '.join(known)}, not {word[:80]!r}")
     return [known[word] for word in words]

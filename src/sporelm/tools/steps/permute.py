@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from sporelm.errors import RequestError
+from sporelm.errors import RequestError, UsageError
 from sporelm.tools.lazy import Blocks, LazyTensor, Model
 from sporelm.tools.steps.layers import head_counts, in_layer, whole_number
 from sporelm.weights.messages import shown
@@ -23,12 +23,12 @@ NORMS = ("attn_q_norm.weight", "attn_k_norm.weight", "attn_q_norm.bias", "attn_k
 
 
 def permute_qk(argument: str) -> Callable[[Model], Model]:
-    """From half-split to adjacent pairs. Raises RequestError if it is given an argument."""
+    """From half-split to adjacent pairs. Raises UsageError if it is given an argument."""
     return _step(argument, "permute-qk", _to_adjacent)
 
 
 def unpermute_qk(argument: str) -> Callable[[Model], Model]:
-    """From adjacent pairs to half-split. Raises RequestError if it is given an argument."""
+    """From adjacent pairs to half-split. Raises UsageError if it is given an argument."""
     return _step(argument, "permute-qk-rev", _to_halves)
 
 
@@ -43,7 +43,7 @@ def _to_halves(width: int) -> NDArray[np.intp]:
 
 def _step(argument: str, name: str, order: Callable[[int], NDArray[np.intp]]) -> Callable[[Model], Model]:
     if argument:
-        raise RequestError(f"step '{name}' takes no argument, it was given {argument[:80]!r}")
+        raise UsageError(f"step '{name}' takes no argument, it was given {argument[:80]!r}")
 
     def step(model: Model) -> Model:
         if model.value("{arch}.attention.kv_lora_rank") is not None:

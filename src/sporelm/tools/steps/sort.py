@@ -3,7 +3,7 @@
 import re
 from dataclasses import replace
 
-from sporelm.errors import RequestError
+from sporelm.errors import UsageError
 from sporelm.tools.lazy import LazyTensor, Model
 from sporelm.tools.steps.layers import in_layer
 
@@ -21,9 +21,9 @@ Key = tuple[tuple[int, str], ...]
 
 
 def sort(argument: str) -> "Sort":
-    """The step. Raises RequestError if it is given an argument."""
+    """The step. Raises UsageError if it is given an argument."""
     if argument:
-        raise RequestError(f"step 'sort' takes no argument, it was given {argument[:80]!r}")
+        raise UsageError(f"step 'sort' takes no argument, it was given {argument[:80]!r}")
     return Sort()
 
 

@@ -14,7 +14,7 @@ from math import isfinite, sqrt
 
 import numpy as np
 
-from sporelm.errors import RequestError
+from sporelm.errors import RequestError, UsageError
 from sporelm.quant import F32, dequantize_tensor
 from sporelm.quant.packing import read_halves, to_halves
 from sporelm.tools.lazy import Blocks, Entry, LazyTensor, Model
@@ -60,7 +60,7 @@ def _given(argument: str) -> dict[str, float]:
         except ValueError:
             value = 0.0
         if name not in SCALES or not isfinite(value) or value <= 0:
-            raise RequestError(f"step 'to-llama' takes {', '.join(SCALES)} with a positive number, not {item[:80]!r}")
+            raise UsageError(f"step 'to-llama' takes {', '.join(SCALES)} with a positive number, not {item[:80]!r}")
         found[name] = value
     return found
 
