@@ -59,6 +59,22 @@ def test_set_meta_in_place(model: Path) -> None:
         assert (found.metadata["general.name"], list(found.metadata["my.list"])) == ("Ours", ["a", "b"])
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="links need rights there")
+def test_set_meta_in_place_follows_a_link_and_spares_what_is_read_only(model: Path) -> None:
+    from sporelm.cli.main import main
+
+    link = model.with_name("link.gguf")
+    link.symlink_to(model.name)
+    assert main(["gguf", "set-meta", str(link), "general.name=Ours", "--in-place"]) == 0
+    assert link.is_symlink()
+    with open_gguf(model) as found:
+        assert found.metadata["general.name"] == "Ours"
+    model.chmod(0o444)
+    words = ["gguf", "set-meta", str(link), "general.name=Again", "--in-place"]
+    assert "is read-only; --force" in one_line(_stderr_of(main, words))
+    assert main([*words, "--force"]) == 0
+
+
 def test_a_text_from_a_file(model: Path, tmp_path: Path) -> None:
     (tmp_path / "t.jinja").write_text("{{ größer }}\n", encoding="utf-8")
     done = spore("set-meta", model, "--file", f"tokenizer.chat_template={tmp_path / 't.jinja'}", "--in-place")

@@ -44,7 +44,7 @@ def parser() -> Parser:
 
 
 def run(args: argparse.Namespace) -> None:
-    from sporelm.errors import UsageError
+    from sporelm.errors import RequestError, UsageError
     from sporelm.tools import set_meta
     from sporelm.tools.lazy import open_model
     from sporelm.tools.merge import find_split
@@ -61,6 +61,8 @@ def run(args: argparse.Namespace) -> None:
     changed = set_meta.set_meta(model, assignments, args.delete, force=args.force)
     what = set_meta.changes(model.metadata, changed.metadata)
     if args.in_place:
+        if not args.force and not path.stat().st_mode & 0o222:
+            raise RequestError(f"{path} is read-only; --force replaces it all the same, -o writes another file")
         args.force, place = True, path
     else:
         place = gguf_output.place(path, args.output, f"{stem_of(path)}.gguf")

@@ -76,7 +76,7 @@ def save(
 
         jobs = [Job(writer.path, partial(writer.write_to, advance=advance)) for writer in writers]
         try:
-            write_beside(jobs)
+            write_beside(jobs, replace=force)
         finally:
             pool.shutdown(cancel_futures=True)
     return written

@@ -74,7 +74,7 @@ def save_folder(
             jobs += [Job(folder / name, text_writer(text)) for name, text in texts.items()]
             _make(folder)
             try:
-                write_beside(jobs)
+                write_beside(jobs, replace=force)
             finally:
                 pool.shutdown(cancel_futures=True)
     except BaseException:

@@ -20,12 +20,15 @@ class Job(NamedTuple):
     write: Callable[[BinaryIO], object]
 
 
-def write_beside(jobs: Sequence[Job]) -> None:
+def write_beside(jobs: Sequence[Job], *, replace: bool = True) -> None:
     """Write all files beside their places, force them to the disk, then rename them: all of them, or none.
 
-    Whatever goes wrong, an interrupt too, no part of a new file is left and the old ones are whole. Raises RequestError
-    if a file cannot be written.
+    Whatever goes wrong, an interrupt too, no part of a new file is left and the old ones are whole. Of a link that is
+    replaced, the file it points to is: the link stays. Without `replace` a file that is there, even one that came
+    meanwhile, stays too. Raises RequestError if a file cannot be written.
     """
+    if replace:
+        jobs = [Job(Path(os.path.realpath(job.path)), job.write) if job.path.is_symlink() else job for job in jobs]
     parts: list[Path] = []
     current = jobs[0].path if jobs else Path()
     try:
@@ -37,15 +40,45 @@ def write_beside(jobs: Sequence[Job]) -> None:
                 job.write(file)
                 file.flush()
                 os.fsync(file.fileno())
-            if current.exists():
+            if replace and current.exists():
                 shutil.copymode(current, beside)
-        _rename(parts, [job.path for job in jobs])
+        places = [job.path for job in jobs]
+        if replace:
+            _rename(parts, places)
+        else:
+            _place_new(parts, places)
+    except FileExistsError as reason:
+        taken = reason.filename2 or reason.filename or current
+        raise RequestError(f"{taken} is there already, since a moment ago; nothing was overwritten") from None
     except OSError as reason:
         raise RequestError(f"{current} cannot be written: {reason}") from None
     finally:
         for part in parts:
             with suppress(OSError):
                 part.unlink(missing_ok=True)
+
+
+def _place_new(parts: Sequence[Path], places: Sequence[Path]) -> None:
+    """Put every part at its place, where nothing may be; if one cannot be put there, take the earlier ones away.
+    Raises FileExistsError for a place that is taken."""
+    placed: list[Path] = []
+    try:
+        for part, place in zip(parts, places, strict=True):
+            try:
+                os.link(part, place)  # of several writers at once, one succeeds
+            except FileExistsError:
+                raise
+            except (OSError, AttributeError, NotImplementedError):  # a disk or system without links
+                os.close(os.open(place, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+                placed.append(place)
+                part.replace(place)
+            else:
+                placed.append(place)
+    except BaseException:
+        for place in placed:
+            with suppress(OSError):
+                place.unlink()
+        raise
 
 
 def _rename(parts: Sequence[Path], places: Sequence[Path]) -> None:
