@@ -1,8 +1,9 @@
 """`spore gguf convert`: change a model by a list of steps."""
 
 import argparse
+from pathlib import Path
 
-from sporelm.cli import gguf_output
+from sporelm.cli import gguf_inputs, gguf_output
 from sporelm.cli.parser import Parser
 
 STEPS_HELP = "steps in order, with '->' between them; may be repeated"
@@ -36,11 +37,11 @@ def parser() -> Parser:
     return made
 
 
-def run(args: argparse.Namespace) -> None:
+def run(args: argparse.Namespace) -> int:
     from sporelm.errors import UsageError
     from sporelm.tools.convert import convert
     from sporelm.tools.lazy import open_model
-    from sporelm.tools.sources import find_models
+    from sporelm.tools.output import Output
     from sporelm.tools.split import stem_of
     from sporelm.tools.steps import parse_steps
 
@@ -48,9 +49,13 @@ def run(args: argparse.Namespace) -> None:
         raise UsageError("-x STEPS is missing: it says what to change, as in -x 'cast:linear:Q8_0'")
     if args.output is None:
         raise UsageError("-o OUT is missing: a file, or a folder")
-    steps, paths = parse_steps(args.steps), find_models(args.files)
-    outputs = [
-        convert(open_model(path), steps, gguf_output.place(path, args.output, f"{stem_of(path)}.gguf"))
-        for path in paths
-    ]
-    gguf_output.save(outputs, args)
+    steps = parse_steps(args.steps)
+    paths, are_found = gguf_inputs.found_models(args.files)
+
+    def changed(path: Path) -> list[Output]:
+        return [convert(open_model(path), steps, gguf_output.place(path, args.output, f"{stem_of(path)}.gguf"))]
+
+    written = gguf_output.save_each(gguf_inputs.attempted(paths, changed), args)
+    if written:
+        gguf_output.tell([file for files in written.values() for file in files], args)
+    return 0 if are_found and len(written) == len(paths) else 1

@@ -3,11 +3,14 @@
 import argparse
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from sporelm.errors import SporeError
+from sporelm.cli.full_output import is_full_output
+from sporelm.errors import ModelNotFound, SporeError, UsageError
+
+Result = TypeVar("Result")
 
 FILE_HELP = (
     "a .gguf or .safetensors file, a Hugging Face folder, a stored name, or a pattern such as 'models/*.gguf'; "
@@ -37,19 +40,39 @@ def add_filters(parser: argparse.ArgumentParser) -> None:
 def each_model(words: Sequence[str], work: Callable[[Path], bool]) -> int:
     """Do `work` for every model that the words stand for, and say in one line why one fails. Exit code: 0 if all
     returned True, else 1."""
+    paths, are_found = found_models(words)
+    done = attempted(paths, work)
+    return 0 if are_found and len(done) == len(paths) and all(done.values()) else 1
+
+
+def found_models(words: Sequence[str]) -> tuple[list[Path], bool]:
+    """The models that the words stand for, and whether each word had one; a line on stderr for one that has none."""
     from sporelm.tools.sources import find_models
 
-    is_good = True
-    for path in find_models(words):
+    missing: list[ModelNotFound] = []
+    paths = find_models(words, missing.append)
+    for reason in missing:
+        complain(reason)
+    return paths, not missing
+
+
+def attempted(paths: Iterable[Path], work: Callable[[Path], Result]) -> dict[Path, Result]:
+    """What `work` returned for each model; those where it fails cost a line on stderr and are left out.
+
+    What is wrong with the call, or with standard output, is wrong for all of them and raised.
+    """
+    done = {}
+    for path in paths:
         try:
-            is_good = work(path) and is_good
+            done[path] = work(path)
+        except UsageError:
+            raise
         except (SporeError, OSError) as error:
-            if isinstance(error, BrokenPipeError):
+            if isinstance(error, BrokenPipeError) or (isinstance(error, OSError) and is_full_output(error)):
                 raise
             sys.stdout.flush()  # in order, where both go to one place
             complain(error)
-            is_good = False
-    return 0 if is_good else 1
+    return done
 
 
 def one_model(word: str) -> Path:

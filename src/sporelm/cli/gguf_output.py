@@ -2,7 +2,7 @@
 
 import argparse
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
@@ -35,10 +35,41 @@ def save(outputs: "Sequence[Output]", args: argparse.Namespace, **more: Any) -> 
         written = output.save(
             outputs, force=args.force, dry_run=args.dry_run, threads=thread_count(args), progress=progress
         )
+    tell(written, args, **more)
+
+
+def tell(written: "Sequence[Written]", args: argparse.Namespace, **more: Any) -> None:
+    """Print what was written."""
     if args.json:
         gguf_inputs.print_json({"written": not args.dry_run, "files": [file.as_json() for file in written]} | more)
     else:
         print_table(written, args.dry_run)
+
+
+def save_each(models: "Mapping[Path, Sequence[Output]]", args: argparse.Namespace) -> "dict[Path, list[Written]]":
+    """Write the files of several models, each model's whole or not at all; what was written, by source.
+
+    One that fails costs a line on stderr, and the others are still done. Room for all is checked first. Raises
+    RequestError where places are taken or there is not enough room.
+    """
+    from sporelm.cli.progress import ProgressLine
+    from sporelm.tools import output
+
+    output.check_places([file.path for files in models.values() for file in files], args.force)
+    threads = thread_count(args)
+    with ProgressLine() as progress, ended_by_signals():
+
+        def write(path: Path, dry_run: bool) -> "list[Written]":
+            return output.save(models[path], force=args.force, dry_run=dry_run, threads=threads, progress=progress)
+
+        paths = list(models)
+        if len(paths) > 1:
+            sized = gguf_inputs.attempted(paths, lambda path: write(path, True))
+            output.check_space([file for files in sized.values() for file in files])
+            if args.dry_run:
+                return sized
+            paths = list(sized)
+        return gguf_inputs.attempted(paths, lambda path: write(path, args.dry_run))
 
 
 def add_threads(parser: Parser) -> None:

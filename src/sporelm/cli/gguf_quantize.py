@@ -9,7 +9,7 @@ from sporelm.cli import gguf_inputs, gguf_output
 from sporelm.cli.parser import Parser
 
 if TYPE_CHECKING:
-    from sporelm.tools.output import Written
+    from sporelm.tools.output import Output, Written
     from sporelm.tools.quantize import Quantized, Recipe
 
 FLOAT_NAME = re.compile(r"(.+[-.])(?:F32|F16|BF16)", re.IGNORECASE | re.DOTALL)
@@ -54,35 +54,46 @@ def parser() -> Parser:
     return made
 
 
-def run(args: argparse.Namespace) -> None:
+def run(args: argparse.Namespace) -> int:
     from time import perf_counter
 
-    from sporelm.cli.progress import ProgressLine
-    from sporelm.errors import ModelNotFound
     from sporelm.tools import output
     from sporelm.tools.lazy import open_model
     from sporelm.tools.quantize import outputs, quantize
+
+    gguf_output.thread_count(args)  # is refused before anything is read
+    recipe, began = recipe_of(args), perf_counter()
+    paths, are_found = models_of(args)
+
+    def quantized(path: Path) -> "tuple[Quantized, list[Output]]":
+        made = quantize(open_model(path), recipe)
+        place = gguf_output.place(path, args.output, default_name(path, recipe.mix.name))
+        return made, outputs(made, place, keep_split=args.keep_split)
+
+    models = gguf_inputs.attempted(paths, quantized)
+    output.check_places([file.path for _, files in models.values() for file in files], args.force)
+    for path, (made, _) in models.items():
+        for warning in made.warnings:
+            gguf_inputs.complain(f"{path.name}: {warning}")
+    written = gguf_output.save_each({path: files for path, (_, files) in models.items()}, args)
+    if written:
+        told = [file for files in written.values() for file in files]
+        tell(args, recipe, [models[path][0] for path in written], told, perf_counter() - began)
+    return 0 if are_found and len(written) == len(paths) else 1
+
+
+def models_of(args: argparse.Namespace) -> tuple[list[Path], bool]:
+    """The models to quantize, and whether each word had one. Raises ModelNotFound where a word without one may have
+    been meant as the output."""
+    from sporelm.errors import ModelNotFound
     from sporelm.tools.sources import find_models
 
-    threads = gguf_output.thread_count(args)
-    recipe, began = recipe_of(args), perf_counter()
+    if args.output is not None or len(args.files) == 1:
+        return gguf_inputs.found_models(args.files)
     try:
-        paths = find_models(args.files)
+        return find_models(args.files), True
     except ModelNotFound as reason:
-        hint = "; the file to write is named with -o" if len(args.files) > 1 and args.output is None else ""
-        raise ModelNotFound(f"{reason}{hint}") from None
-    made = [quantize(open_model(path), recipe) for path in paths]
-    files = []
-    for path, quantized in zip(paths, made, strict=True):
-        place = gguf_output.place(path, args.output, default_name(path, recipe.mix.name))
-        files += outputs(quantized, place, keep_split=args.keep_split)
-    output.check_places([file.path for file in files], args.force)
-    for path, quantized in zip(paths, made, strict=True):
-        for warning in quantized.warnings:
-            gguf_inputs.complain(f"{path.name}: {warning}")
-    with ProgressLine() as progress, gguf_output.ended_by_signals():
-        written = output.save(files, force=args.force, dry_run=args.dry_run, threads=threads, progress=progress)
-    tell(args, recipe, made, written, perf_counter() - began)
+        raise ModelNotFound(f"{reason}; the file to write is named with -o") from None
 
 
 def recipe_of(args: argparse.Namespace) -> "Recipe":

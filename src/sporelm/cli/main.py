@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import Protocol, cast
 
 from sporelm import __version__
+from sporelm.cli.full_output import is_full_output
 from sporelm.cli.parser import Parser
 from sporelm.errors import SporeError, UsageError
 
@@ -73,6 +74,9 @@ def main(argv: list[str] | None = None) -> int:
     except MemoryError:
         return fail("out of memory: try a smaller --max-context or a smaller model", words)
     except OSError as error:
+        if is_full_output(error):
+            leave_closed_pipe()
+            return fail(f"standard output cannot be written: {error.strerror}; make room, or write elsewhere", words)
         where = f" {error.filename!r:.200}:" if error.filename else ""
         remedy = " (free some, or move the caches and the store: docs/settings.md)" if error.errno == ENOSPC else ""
         return fail(f"{where} {error.strerror or error}{remedy}".strip(), words)
@@ -149,7 +153,7 @@ def fail(message: str, words: list[str]) -> int:
 
 def leave_closed_pipe() -> int:
     """The reader of our output has gone, which is its right: leave without a word."""
-    # The interpreter flushes stdout once more at exit; it must not find the closed pipe again.
+    # The interpreter flushes stdout once more at exit; it must not find the closed pipe (or the full disk) again.
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     return 0

@@ -5,10 +5,11 @@ with the width of the terminal.
 """
 
 import argparse
+import os
 import sys
 import textwrap
 from collections.abc import Callable
-from typing import NoReturn
+from typing import Any, NoReturn
 
 WIDTH = 100
 COLUMN = 30
@@ -21,6 +22,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(prog=f"spore {name}", description=summary, allow_abbrev=False, add_help=False)
         self.usage_line = f"spore {name} {usage}".rstrip()
         self.examples = examples
+        self.words: list[str] = []
 
     def format_help(self) -> str:
         """Usage, summary, arguments, options and examples, at a fixed width."""
@@ -36,8 +38,15 @@ class Parser(argparse.ArgumentParser):
     def format_usage(self) -> str:
         return f"usage: {self.usage_line}\n"
 
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse does; keeps the words for `error`."""
+        self.words = list(sys.argv[1:] if args is None else args)
+        return super().parse_known_args(args, namespace)
+
     def error(self, message: str) -> NoReturn:
-        sys.stderr.write(f"{self.prog}: {message} (see '{self.prog} --help')\n")
+        dashed = next((word for word in self.words if word.startswith("-") and os.path.lexists(word)), None)
+        hint = f"; {dashed[:80]!r} is taken for an option, the file of that name is './{dashed[:80]}'" if dashed else ""
+        sys.stderr.write(f"{self.prog}: {message}{hint} (see '{self.prog} --help')\n")
         raise SystemExit(2)
 
 

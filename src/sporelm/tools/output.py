@@ -1,5 +1,6 @@
 """Writing models: checks before the first byte, streams, and files that appear whole or not at all."""
 
+import os
 import shutil
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -83,7 +84,8 @@ def save(
 
 
 def check_places(paths: Sequence[Path], force: bool) -> None:
-    """Refuse a place that is taken, is no file, has no folder, or is named twice. Raises RequestError."""
+    """Refuse a place that is taken, is no file, has no folder that we may write to, or is named twice. Raises
+    RequestError."""
     for before, after in pairwise(sorted(path.resolve() for path in paths)):
         if before == after:
             raise RequestError(f"{after} would be written twice; name the outputs apart with -o")
@@ -92,6 +94,8 @@ def check_places(paths: Sequence[Path], force: bool) -> None:
             raise RequestError(f"{path} is a folder; name a file with -o")
         if not path.parent.is_dir():
             raise RequestError(f"{path} cannot be written: there is no folder {path.parent}; make it first")
+        if not os.access(path.parent, os.W_OK | os.X_OK):
+            raise RequestError(f"{path} cannot be written: {path.parent} may not be written to; name another with -o")
         if not force and (path.exists() or path.is_symlink()):
             raise RequestError(f"{path} is there already; --force overwrites it, -o names another place")
 
@@ -108,8 +112,10 @@ def check_space(written: Sequence[Written]) -> None:
         with suppress(OSError):  # a disk that does not tell its free space
             free = shutil.disk_usage(folder).free
             if nbytes > free:
+                from sporelm.weights.load import in_units
+
                 raise RequestError(
-                    f"{folder} has {free} bytes free, {nbytes} are needed; make room, or use another disk"
+                    f"{folder} has {in_units(free)} free, {in_units(nbytes)} are needed; make room, or use another disk"
                 )
 
 

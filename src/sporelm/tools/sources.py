@@ -1,7 +1,7 @@
 """Model files as the tools take them: by path, pattern or stored name; split and sharded models opened as one."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from glob import glob, has_magic
 from math import prod
@@ -108,15 +108,21 @@ def is_safetensors(path: Path) -> bool:
         return file.read(4) != MAGIC
 
 
-def find_models(words: Iterable[str]) -> list[Path]:
+def find_models(words: Iterable[str], missing: Callable[[ModelNotFound], None] | None = None) -> list[Path]:
     """The models that paths, patterns (`*`, `?`, `[...]`, `**`) and stored names stand for, each once, in order.
 
-    Of a split model only the first file is kept where it is among them. Raises ModelNotFound for a word without any.
+    Of a split model only the first file is kept where it is among them. Raises ModelNotFound for a word without any,
+    or hands it to `missing` and goes on.
     """
     found: dict[Path, None] = {}
     for word in words:
-        for path in _matches(word):
-            found[path] = None
+        try:
+            for path in _matches(word):
+                found[path] = None
+        except ModelNotFound as reason:
+            if missing is None:
+                raise
+            missing(reason)
     return [path for path in found if not _follows(path, found)]
 
 

@@ -266,6 +266,14 @@ def test_filters(tmp_path: Path) -> None:
         assert list(model.metadata) == [key for key in META if not key.startswith("tokenizer.")]
 
 
+@pytest.mark.parametrize(("steps", "what"), [("filter-tensor:nope", "tensor"), ("filter-meta:no*", "metadata key")])
+def test_a_filter_that_fits_nothing_is_refused(tmp_path: Path, steps: str, what: str) -> None:
+    source = write_model(tmp_path / "m.gguf")
+    with pytest.raises(RequestError, match=f"no {what} fits 'no"):
+        by(steps, source)
+    assert contents(by("filter-tensor:!*", source)) == {}
+
+
 def test_two_tensors_of_one_name(tmp_path: Path) -> None:
     shapes = {"blk.0.attn_qkv.weight": (128, 64), "blk.0.attn_q.weight": (64, 64)}
     with pytest.raises(SporeError, match="is there already"):

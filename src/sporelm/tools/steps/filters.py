@@ -1,13 +1,14 @@
 """`filter-meta:GLOB` and `filter-tensor:GLOB`: keep what fits."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
-from sporelm.errors import UsageError
+from sporelm.errors import RequestError, UsageError
 from sporelm.tools.lazy import Model
 from sporelm.tools.sources import matching
 from sporelm.weights.gguf.limits import ALIGNMENT_KEY
 
+NONE = "!*"  # the pattern that is meant to keep nothing
 KEPT = ("general.architecture", ALIGNMENT_KEY)  # without them the file means something else, or nothing
 
 
@@ -16,7 +17,7 @@ def filter_meta(pattern: str) -> Callable[[Model], Model]:
     _check(pattern, "filter-meta:tokenizer.*")
 
     def step(model: Model) -> Model:
-        kept = {*matching(model.metadata, [pattern]), *KEPT}
+        kept = {*_kept(model.metadata, pattern, "metadata key"), *KEPT}
         return replace(model, metadata={key: entry for key, entry in model.metadata.items() if key in kept})
 
     return step
@@ -27,10 +28,21 @@ def filter_tensor(pattern: str) -> Callable[[Model], Model]:
     _check(pattern, "filter-tensor:!blk.0.*")
 
     def step(model: Model) -> Model:
-        kept = set(matching((tensor.name for tensor in model.tensors), [pattern]))
+        kept = set(_kept([tensor.name for tensor in model.tensors], pattern, "tensor"))
         return replace(model, tensors=[tensor for tensor in model.tensors if tensor.name in kept])
 
     return step
+
+
+def _kept(names: Collection[str], pattern: str, what: str) -> list[str]:
+    """The names that fit. Raises RequestError where none does, unless the pattern says so."""
+    kept = matching(names, [pattern])
+    if names and not kept and pattern != NONE:
+        raise RequestError(
+            f"no {what} fits {pattern[:80]!r}, so that none would be left; patterns are of whole names, and {NONE!r}"
+            " takes all away"
+        )
+    return kept
 
 
 def _check(pattern: str, example: str) -> None:
