@@ -21,7 +21,7 @@ def parser() -> Parser:
         "FILE... -x STEPS -o OUT [options]",
         [
             "spore gguf convert model.gguf -x 'cast:linear:Q8_0,embd:F16' -o small.gguf",
-            "spore gguf convert minicpm.gguf -x 'to-llama -> merge-linear -> sort' -o llama.gguf",
+            "spore gguf convert minicpm.gguf -x 'to-llama -> sort' -o llama.gguf",
             "spore gguf convert model.gguf -x 'filter-tensor:!blk.1?.*' -x 'filter-meta:!general.url' -o part.gguf",
             "spore gguf convert 'models/*.gguf' -x sort -o sorted/",
         ],
@@ -53,7 +53,10 @@ def run(args: argparse.Namespace) -> int:
     paths, are_found = gguf_inputs.found_models(args.files)
 
     def changed(path: Path) -> list[Output]:
-        return [convert(open_model(path), steps, gguf_output.place(path, args.output, f"{stem_of(path)}.gguf"))]
+        made = convert(open_model(path), steps, gguf_output.place(path, args.output, f"{stem_of(path)}.gguf"))
+        for note in made.model.notes:
+            gguf_inputs.complain(f"{path.name}: note: {note}")
+        return [made]
 
     written = gguf_output.save_each(gguf_inputs.attempted(paths, changed), args)
     if written:

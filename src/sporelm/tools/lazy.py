@@ -85,7 +85,7 @@ class LazyTensor:
 class Model:
     """What is to be written: metadata and tensors, in order.
 
-    `paths` are the files it is read from.
+    `paths` are the files it is read from, `notes` what a user should know of what was made.
     """
 
     metadata: Mapping[str, Entry]
@@ -93,6 +93,7 @@ class Model:
     byte_order: str
     version: int
     paths: tuple[Path, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def architecture(self) -> str:

@@ -284,3 +284,17 @@ def test_every_step_has_a_line_of_help() -> None:
     from sporelm.cli import gguf_convert
 
     assert not [name for name in STEPS if name not in gguf_convert.parser().format_help()]
+
+
+def test_rows_are_not_moved_twice_and_merged_weights_are_told(tmp_path: Path) -> None:
+    model = open_model(write_model(tmp_path / "m.gguf"))
+    once = parse_steps(["permute-qk"])[0](model)
+    assert once.value("sporelm.qk_order") == "adjacent"
+    assert "permute-qk-rev" in once.notes[0]
+    with pytest.raises(RequestError, match="adjacent already"):
+        parse_steps(["permute-qk"])[0](once)
+    back = parse_steps(["permute-qk-rev"])[0](once)
+    assert (dict(back.metadata), back.notes) == (dict(model.metadata), ())
+    merged = parse_steps(["merge-linear"])[0](model)
+    assert "split-linear undoes it" in merged.notes[0]
+    assert parse_steps(["split-linear"])[0](merged).notes == ()

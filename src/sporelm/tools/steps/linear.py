@@ -29,6 +29,7 @@ GROUPS = (
     Group("ffn", "ffn_gate_up", ("ffn_gate", "ffn_up"), 0),
     Group("exps", "ffn_gate_up_exps", ("ffn_gate_exps", "ffn_up_exps"), 1),
 )
+MERGED = "merged weights: for engines that ask for them; split-linear undoes it"
 KINDS = ("weight", "bias")
 
 
@@ -47,7 +48,8 @@ def merge_linear(argument: str) -> Callable[[Model], Model]:
             if layer and group is not None and name not in merged:
                 merged |= _merged(found, layer, group, kind)
         tensors = [merged.get(name, tensor) for name, tensor in found.items()]
-        return replace(model, tensors=[tensor for tensor in tensors if tensor is not None])
+        notes = (*model.notes, *([MERGED] if merged and MERGED not in model.notes else []))
+        return replace(model, tensors=[tensor for tensor in tensors if tensor is not None], notes=notes)
 
     return step
 
@@ -103,7 +105,8 @@ def split_linear(argument: str) -> Callable[[Model], Model]:
             if taken:
                 raise RequestError(f"{shown(taken[0])} is there already, beside {shown(tensor.name)}")
             tensors += parts
-        return replace(model, tensors=tensors)
+        notes = tuple(note for note in model.notes if note != MERGED)
+        return replace(model, tensors=tensors, notes=notes)
 
     return step
 

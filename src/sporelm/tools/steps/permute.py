@@ -13,23 +13,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sporelm.errors import RequestError, UsageError
-from sporelm.tools.lazy import Blocks, LazyTensor, Model
+from sporelm.tools.lazy import Blocks, Entry, LazyTensor, Model
 from sporelm.tools.steps.layers import head_counts, in_layer, whole_number
 from sporelm.weights.messages import shown
 
 WEIGHTS = tuple(f"attn_{part}.{kind}" for part in ("q", "k", "qkv") for kind in ("weight", "bias"))
+ORDER_KEY = "sporelm.qk_order"  # written where rows were moved, gone again where they were moved back
+ADJACENT, HALVES = "adjacent", "half-split"
+UNSURE = (
+    "nothing in the file says in which order the rows of query and key were: if '{}' was not wanted, undo it with '{}'"
+)
 LARGEST_HEAD = 16 << 20  # bytes; one is in memory at a time
 NORMS = ("attn_q_norm.weight", "attn_k_norm.weight", "attn_q_norm.bias", "attn_k_norm.bias")
 
 
 def permute_qk(argument: str) -> Callable[[Model], Model]:
     """From half-split to adjacent pairs. Raises UsageError if it is given an argument."""
-    return _step(argument, "permute-qk", _to_adjacent)
+    return _step(argument, "permute-qk", _to_adjacent, (HALVES, ADJACENT))
 
 
 def unpermute_qk(argument: str) -> Callable[[Model], Model]:
     """From adjacent pairs to half-split. Raises UsageError if it is given an argument."""
-    return _step(argument, "permute-qk-rev", _to_halves)
+    return _step(argument, "permute-qk-rev", _to_halves, (ADJACENT, HALVES))
 
 
 def _to_adjacent(width: int) -> NDArray[np.intp]:
@@ -41,7 +46,10 @@ def _to_halves(width: int) -> NDArray[np.intp]:
     return np.arange(width).reshape(-1, 2).T.reshape(-1)
 
 
-def _step(argument: str, name: str, order: Callable[[int], NDArray[np.intp]]) -> Callable[[Model], Model]:
+def _step(
+    argument: str, name: str, order: Callable[[int], NDArray[np.intp]], orders: tuple[str, str]
+) -> Callable[[Model], Model]:
+    """`orders`: that before and that after."""
     if argument:
         raise UsageError(f"step '{name}' takes no argument, it was given {argument[:80]!r}")
 
@@ -49,9 +57,28 @@ def _step(argument: str, name: str, order: Callable[[int], NDArray[np.intp]]) ->
         if model.value("{arch}.attention.kv_lora_rank") is not None:
             raise RequestError(f"step '{name}' cannot be done for latent attention (attention.kv_lora_rank)")
         shapes = {tensor.name: tensor.shape for tensor in model.tensors}
-        return replace(model, tensors=[_permuted(model, tensor, shapes, order) for tensor in model.tensors])
+        tensors = [_permuted(model, tensor, shapes, order) for tensor in model.tensors]
+        if all(new is old for new, old in zip(tensors, model.tensors, strict=True)):
+            return model
+        return _marked(replace(model, tensors=tensors), name, orders)
 
     return step
+
+
+def _marked(model: Model, name: str, orders: tuple[str, str]) -> Model:
+    """With the new order in the metadata. Raises RequestError if the rows are in that order already."""
+    before, after = orders
+    known = model.value(ORDER_KEY)
+    if known == after:
+        raise RequestError(f"metadata {ORDER_KEY} says that query and key are {after} already: step '{name}' is done")
+    metadata = {key: entry for key, entry in model.metadata.items() if key != ORDER_KEY}
+    back = "permute-qk-rev" if name == "permute-qk" else "permute-qk"
+    notes = tuple(note for note in model.notes if note != UNSURE.format(back, name))
+    if known == before:
+        return replace(model, metadata=metadata, notes=notes)
+    return replace(
+        model, metadata=metadata | {ORDER_KEY: Entry("str", after)}, notes=(*notes, UNSURE.format(name, back))
+    )
 
 
 def _permuted(
