@@ -1,4 +1,4 @@
-"""Text files that a user names: read whole, so only regular files up to a limit."""
+"""Text files that a user names: read whole, so only files and pipes, up to a limit."""
 
 import sys
 from pathlib import Path
@@ -14,12 +14,12 @@ AT_ONCE = 1 << 20  # bytes
 def read_text_file(path: Path, what: str, longest: int) -> str:
     """The UTF-8 text of a file of at most `longest` bytes; errors call it `what`, as in "the prompt".
 
-    Raises RequestError for a file that is larger, cannot be read or is not UTF-8, and for devices, pipes and folders,
-    which may have no end.
+    A pipe is read to its end, which is what a shell's <(command) gives. Raises RequestError for a file that is larger,
+    cannot be read or is not UTF-8, and for devices and folders.
     """
     try:
-        if path.exists() and not path.is_file():
-            raise RequestError(f"{what} {str(path)!r} is no regular file; copy it into one")
+        if path.exists() and not path.is_file() and not path.is_fifo():
+            raise RequestError(f"{what} {str(path)!r} is no file; copy it into one")
         with path.open("rb") as file:
             content = _bytes_of(file, longest)
     except (OSError, ValueError) as reason:

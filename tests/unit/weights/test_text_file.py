@@ -3,6 +3,7 @@
 import io
 import os
 import sys
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -34,12 +35,23 @@ def test_what_is_refused(tmp_path: Path, content: bytes | None, reason: str) -> 
 
 def test_what_may_have_no_end_is_refused(tmp_path: Path) -> None:
     for path in (tmp_path, Path(os.devnull)):
-        with pytest.raises(RequestError, match="is no regular file"):
+        with pytest.raises(RequestError, match="is no file"):
             read_text_file(path, "the text", 10)
-    if hasattr(os, "mkfifo"):
-        os.mkfifo(tmp_path / "pipe")
-        with pytest.raises(RequestError, match="is no regular file"):
-            read_text_file(tmp_path / "pipe", "the text", 10)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="named pipes are POSIX")
+def test_a_pipe_is_read_to_its_end_within_the_limit(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for text, longest in (("ten letters", 11), ("eleven lette", 11)):
+        writer = threading.Thread(target=pipe.write_text, args=(text,))
+        writer.start()
+        if len(text) <= longest:
+            assert read_text_file(pipe, "the text", longest) == text
+        else:
+            with pytest.raises(RequestError, match="has more than"):
+                read_text_file(pipe, "the text", longest)
+        writer.join()
 
 
 def test_standard_input_has_a_limit_too(monkeypatch: pytest.MonkeyPatch) -> None:
