@@ -4,9 +4,11 @@ The public names below are imported when they are first used, so that `import sp
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False  # as in `typing`, which takes longer to import than all of this
 if TYPE_CHECKING:
+    from typing import Any
+
     from sporelm.api import LLM, AsyncLLM, Completion, Conversation, Grammar, Piece, SamplingParams
     from sporelm.api.pipeline import pipeline
     from sporelm.errors import SporeError
@@ -39,7 +41,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
     """Import a public name when it is first asked for."""
     if name not in _HOMES:
         raise AttributeError(f"module 'sporelm' has no attribute {name!r}")

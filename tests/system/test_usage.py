@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sporelm.cli import main
-from system.processes import Spore, one_line
+from system.processes import Spore, environment, one_line
 
 
 def test_help_and_version(spore: Spore) -> None:
@@ -195,3 +195,60 @@ def test_tokenize_takes_a_folder_without_a_model(spore: Spore, tmp_path: Path) -
 def test_a_failure_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.fail("no\x1b[31m such\nfile \x9b1m\u202e é", []) == 1
     assert capsys.readouterr().err == "spore: no\\x1b[31m such file \\x9b1m\\u202e é\n"
+
+
+CUT_SHORT = """
+import builtins, os, signal, sys
+real = builtins.__import__
+def cut(name, *rest):
+    if name == {module!r}:
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+            for _ in range(1000):
+                pass
+        except KeyboardInterrupt:
+            if {hides}:
+                raise ImportError("numpy's own words") from None
+            raise
+    return real(name, *rest)
+builtins.__import__ = cut
+sys.argv = ["spore", "gguf", "show", "nowhere.gguf"]
+from sporelm.cli.main import main
+sys.exit(main())
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
+@pytest.mark.parametrize(
+    ("module", "hides"),
+    [("errno", False), ("sporelm.cli.parser", False), ("numpy", False), ("numpy", True)],
+)
+def test_ctrl_c_in_an_import_is_silent_and_130(module: str, hides: bool) -> None:
+    code = CUT_SHORT.format(module=module, hides=hides)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment(), check=False, timeout=60
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+AT_THE_END = """
+import atexit, os, signal, sys
+from sporelm.cli.main import main
+sys.argv = ["spore", "--version"]
+code = main()
+if {late}:
+    atexit.register(os.kill, os.getpid(), signal.SIGINT)
+else:
+    os.kill(os.getpid(), signal.SIGINT)
+sys.exit(code)
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
+@pytest.mark.parametrize("late", [False, True])
+def test_ctrl_c_after_all_is_done_changes_nothing(late: bool) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", AT_THE_END.format(late=late)], capture_output=True, text=True, env=environment(),
+        check=False, timeout=60,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (0, "spore 0.1.0\n", "")

@@ -4,16 +4,24 @@ Exit codes: 0 done, 1 failed with a one-line reason (`--debug` for the traceback
 Nothing heavy is imported here, so that `spore --help` is instant.
 """
 
-import os
-import sys
-from errno import ENOSPC
-from importlib import import_module
-from typing import Protocol, cast
+try:
+    import atexit
+    import os
+    import signal
+    import sys
+    from errno import ENOSPC
+    from importlib import import_module
+    from types import FrameType
+    from typing import Protocol, cast
 
-from sporelm import __version__
-from sporelm.cli.full_output import is_full_output
-from sporelm.cli.parser import Parser
-from sporelm.errors import SporeError, UsageError
+    from sporelm import __version__
+    from sporelm.cli.full_output import is_full_output
+    from sporelm.cli.parser import Parser
+    from sporelm.errors import SporeError, UsageError
+except KeyboardInterrupt:  # of the program, which has begun nothing yet
+    raise SystemExit(130) from None
+
+_interrupted: list[bool] = []  # filled by Ctrl-C
 
 COMMANDS = {
     "run": "complete a prompt",
@@ -55,7 +63,42 @@ class Command(Protocol):
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command; returns the exit code."""
-    words = sys.argv[1:] if argv is None else argv
+    if argv is not None:
+        return finished(argv)
+    try:
+        try:
+            watch_interrupts()
+            code = finished(sys.argv[1:])
+        except KeyboardInterrupt:
+            code = 130
+        leave_quietly(code)
+    except KeyboardInterrupt:
+        code = 130
+        leave_quietly(code)
+    return code
+
+
+def watch_interrupts() -> None:
+    """Remember Ctrl-C: an import that it cuts short may fail with another error, which is none to tell of."""
+
+    def note(number: int, frame: FrameType | None) -> None:
+        _interrupted.append(True)
+        raise KeyboardInterrupt
+
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where a shell wants it ignored
+        # Registered first, so called last: what the interpreter still tidies up is not cut short.
+        atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGINT, note)
+
+
+def leave_quietly(code: int) -> None:
+    """All is done: from here on, Ctrl-C ends the program with its own exit code, and without a word."""
+    if signal.getsignal(signal.SIGINT) not in (signal.SIG_IGN, signal.SIG_DFL, None):
+        signal.signal(signal.SIGINT, lambda number, frame: os._exit(code))
+
+
+def finished(words: list[str]) -> int:
+    """Run one command, every failure as one line; returns the exit code."""
     if sys.stdout is None or sys.stderr is None:  # as `>&-` leaves them
         return fail("standard output or standard error is closed: there is nowhere to print to", words)
     try:
@@ -83,6 +126,8 @@ def main(argv: list[str] | None = None) -> int:
     except SystemExit:
         raise
     except BaseException as error:  # a panic of a library is no Exception
+        if _interrupted and isinstance(error, ImportError):  # an import that Ctrl-C cut short
+            return 130
         reason = (str(error).splitlines() or [""])[0]
         return fail(f"unexpected {type(error).__name__}: {reason} (--debug shows the traceback)", words)
 
