@@ -35,9 +35,23 @@ def architecture_findings(source: Source) -> list[Finding]:
             return [*found[:MOST_FINDINGS], Finding(ERROR, "architecture", "", more)]
         return found
     except UnsupportedModel as reason:
-        return [_note(f"which tensors it needs was not checked: {_without_path(source, reason)}")]
+        message = f"which tensors it needs was not checked: {_without_path(source, reason)}"
+        if source.path.is_dir():
+            return [Finding(WARNING, "architecture", "", f"'spore run' refuses it; {message}")]
+        return [_note(message)]
     except ModelError as reason:
         return [Finding(ERROR, "architecture", "", _without_path(source, reason))]
+
+
+def folder_findings(source: Source) -> list[Finding]:
+    """What a folder lacks beside its weights to be run: a tokenizer in one of the forms that are read."""
+    from sporelm.text.hf_folder import SENTENCEPIECE_NAMES
+
+    forms = [("tokenizer.json",), ("vocab.json", "merges.txt"), *((name,) for name in SENTENCEPIECE_NAMES)]
+    if not source.path.is_dir() or any(all((source.path / name).is_file() for name in form) for form in forms):
+        return []
+    lacking = "there is no tokenizer.json, vocab.json with merges.txt, or tokenizer.model: 'spore run' refuses it"
+    return [Finding(WARNING, "tokenizer", "", lacking)]
 
 
 def _against_params(source: Source) -> Iterator[Finding]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from sporelm.errors import ModelError, ModelNotFound, UnsupportedModel
-from sporelm.tools.expected import architecture_findings
+from sporelm.tools.expected import architecture_findings, folder_findings
 from sporelm.tools.findings import ERROR, NOTE, WARNING, Finding
 from sporelm.tools.hashes import compare, hashes_of
 from sporelm.tools.sanity import metadata_findings
@@ -68,7 +68,7 @@ def verify(
         report = counted(progress, "checking", size * values + (size + source.nbytes) * (hashes or wanted is not None))
         if source.kind == "gguf":
             findings += metadata_findings(source)
-        findings += architecture_findings(source)
+        findings += [*architecture_findings(source), *folder_findings(source)]
         if values:
             for name in source.tensors:
                 findings += value_findings(source, name)

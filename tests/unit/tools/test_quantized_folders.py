@@ -10,7 +10,7 @@ import quantized_folders as made_by
 from close import assert_close
 from quantized_folders import Scheme, write
 from sporelm.quant import FORMATS, dequantize_tensor
-from sporelm.tools.findings import ERROR, NOTE
+from sporelm.tools.findings import ERROR, NOTE, WARNING
 from sporelm.tools.hf.folder_tensors import FolderTensors
 from sporelm.tools.show import describe
 from sporelm.tools.sources import open_source
@@ -33,6 +33,7 @@ FOLDERS: dict[str, tuple[Scheme, dict[str, Any], Tiny]] = {
 def test_a_good_folder_has_no_findings_but_notes(case: str, tmp_path: Path) -> None:
     scheme, settings, tiny = FOLDERS[case]
     write(tmp_path / "model", tiny, scheme, settings)
+    (tmp_path / "model" / "tokenizer.json").touch()
     report = verify(tmp_path / "model")
     assert {finding.level for finding in report.findings} <= {NOTE}, report.findings
     left_out = [finding.message for finding in report.findings if "left out" in finding.message]
@@ -40,11 +41,21 @@ def test_a_good_folder_has_no_findings_but_notes(case: str, tmp_path: Path) -> N
     assert left_out == ([told] if case == "w8a8" else [])
 
 
+def test_a_scheme_that_is_not_supported_is_a_warning(tmp_path: Path) -> None:
+    scheme, settings, tiny = FOLDERS["gptq"]
+    write(tmp_path / "model", tiny, scheme, settings | {"quant_method": "hqq"})
+    report = verify(tmp_path / "model")
+    found = [finding.message for finding in report.findings if finding.level == WARNING]
+    assert any("'spore run' refuses it" in message and "hqq" in message for message in found)
+    assert any("no tokenizer.json" in message for message in found)
+    assert not report.count(ERROR)
+
+
 def test_parts_that_do_not_fit_are_told(tmp_path: Path) -> None:
     part = "model.layers.0.mlp.up_proj.g_idx"
     write(tmp_path / "model", WIDE, made_by.gptq(), GPTQ, {part: np.full(96, 3, np.int32)})
     report = verify(tmp_path / "model")
-    assert [finding.level for finding in report.findings] == [ERROR]
+    assert [finding.level for finding in report.findings] == [ERROR, WARNING]  # it has no tokenizer
     assert "holds groups 3 to 3; the weight has groups 0 to 2" in report.findings[0].message
 
 

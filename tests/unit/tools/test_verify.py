@@ -36,7 +36,11 @@ def test_sound_files_have_no_findings(tmp_path: Path, order: str) -> None:
 
 def test_a_sound_model_has_all_its_tensors(tmp_path: Path) -> None:
     assert verify(write_gguf(tmp_path / "a.gguf", TINY)).findings == ()
-    assert verify(write_folder(tmp_path / "folder", TINY)).findings == ()
+    folder = write_folder(tmp_path / "folder", TINY)
+    (lacking,) = verify(folder).findings
+    assert (lacking.level, lacking.check) == (WARNING, "tokenizer")
+    (folder / "tokenizer.json").touch()
+    assert verify(folder).findings == ()
 
 
 STRUCTURE: dict[str, tuple[dict[str, Any], str, str]] = {
