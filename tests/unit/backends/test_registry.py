@@ -145,6 +145,7 @@ def test_a_bug_of_our_own_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_a_wrong_setting_is_the_reason_why_a_back_end_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("llvmlite")
+    monkeypatch.delenv("SPORE_THREADS", raising=False)
     wrong = settings.Setting("SPORE_THREADS", lambda: "abc", "", bounds=(1, 1024))
     monkeypatch.setattr(settings, "THREADS", wrong)
     state = registry.describe("cpu")
