@@ -96,19 +96,19 @@ def test_tokenize(spore: Spore, story: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("words", "code", "message"),
     [
-        (["-p", "word " * 3000], "context"),
-        (["-p", "a", "-n", "-3"], "max_tokens"),
-        (["-p", "a", "--top-p", "2"], "top_p"),
-        (["-p", "a", "--backend", "abacus"], "no back-end 'abacus'"),
-        (["-p", "a", "--max-context", "0"], "--max-context is 0"),
+        (["-p", "word " * 3000], 1, "context"),
+        (["-p", "a", "-n", "-3"], 2, "max_tokens"),
+        (["-p", "a", "--top-p", "2"], 2, "top_p"),
+        (["-p", "a", "--backend", "abacus"], 1, "no back-end 'abacus'"),
+        (["-p", "a", "--max-context", "0"], 2, "--max-context is 0"),
     ],
     ids=["long", "negative", "top-p", "backend", "max-context"],
 )
-def test_bad_requests(spore: Spore, story: Path, words: list[str], message: str) -> None:
+def test_bad_requests(spore: Spore, story: Path, words: list[str], code: int, message: str) -> None:
     done = spore("run", story, *words)
-    assert (done.returncode, done.stdout) == (1, "")
+    assert (done.returncode, done.stdout) == (code, "")
     assert message in one_line(done.stderr)
 
 

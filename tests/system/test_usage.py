@@ -197,6 +197,8 @@ def test_a_failure_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str])
     assert capsys.readouterr().err == "spore: no\\x1b[31m such file \\x9b1m\\u202e é\n"
 
 
+# Tests that run in a shell's background inherit that Ctrl-C is ignored.
+HEARD = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
 CUT_SHORT = """
 import builtins, os, signal, sys
 real = builtins.__import__
@@ -224,7 +226,7 @@ sys.exit(main())
     [("errno", False), ("sporelm.cli.parser", False), ("numpy", False), ("numpy", True)],
 )
 def test_ctrl_c_in_an_import_is_silent_and_130(module: str, hides: bool) -> None:
-    code = CUT_SHORT.format(module=module, hides=hides)
+    code = HEARD + CUT_SHORT.format(module=module, hides=hides)
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, env=environment(), check=False, timeout=60
     )
@@ -248,7 +250,7 @@ sys.exit(code)
 @pytest.mark.parametrize("late", [False, True])
 def test_ctrl_c_after_all_is_done_changes_nothing(late: bool) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", AT_THE_END.format(late=late)], capture_output=True, text=True, env=environment(),
+        [sys.executable, "-c", HEARD + AT_THE_END.format(late=late)], capture_output=True, text=True, env=environment(),
         check=False, timeout=60,
     )  # fmt: skip
     assert (done.returncode, done.stdout, done.stderr) == (0, "spore 0.1.0\n", "")
