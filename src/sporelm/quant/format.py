@@ -61,8 +61,8 @@ class QuantFormat:
 
     @staticmethod
     def dequantize(blocks: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """The values of blocks: uint8 [n, nbytes] -> float32 [n, values]."""
-        raise NotImplementedError
+        """The values of blocks: uint8 [n, nbytes] -> float32 [n, values]. Every format says how."""
+        raise OpError("this number format does not say how its blocks are read; give it a `dequantize`")
 
     @staticmethod
     def weigh(rows: NDArray[np.float32], importance: NDArray[np.float32]) -> NDArray[np.float32]:
