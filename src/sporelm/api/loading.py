@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -79,7 +80,15 @@ class Opened:
     model_bytes: int
     load_s: float
     notes: tuple[str, ...]
-    identity: str  # what the model is known by
+
+    @cached_property
+    def identity(self) -> str:
+        """What the model is known by. The files are opened again: few who load a model let conversations sleep."""
+        source = open_model(self.path)
+        try:
+            return identity_of(source)
+        finally:
+            source.close()
 
 
 def itself(backend: Backend) -> Backend:
@@ -129,7 +138,6 @@ def _load(
         weights = load_parameters(source, params, backend, progress, dequantize=options.dequantize, threads=threads)
         tokenizer = coming.result()
     tables = {name: backend.tensor(table) for name, table in model.tables(limits.max_context).items()}
-    identity = identity_of(source)
     load_s = perf_counter() - began
     loaded = LoadedModel(model, weights | tables)
     worker = Worker(loaded, backend, limits=limits, kv=KV_TYPES[kv], eager=options.eager)
@@ -152,7 +160,6 @@ def _load(
         nbytes,
         load_s,
         source.notes,
-        identity,
     )
 
 
