@@ -29,7 +29,7 @@ WRITING = {"-o", "--output", "--force", "--dry-run", "--json"}
 OPTIONS = {
     "run": {"-p", "--prompt", "-f", "--file", "--json"} | SAMPLING | ENGINE | EVERY,
     "chat": {"--system"} | SAMPLING | ENGINE | EVERY,
-    "bench": {"-p", "-n", "-b", "-d", "--repeat", "--peer", "--save", "--plot", "--json", "--md", "--csv"}
+    "bench": {"-p", "-n", "-b", "-d", "--whole", "--repeat", "--peer", "--save", "--plot", "--json", "--md", "--csv"}
     | ENGINE
     | EVERY,
     "bench tune": {"--target", "--format", "--quick", "--json"} | EVERY,

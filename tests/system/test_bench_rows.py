@@ -35,6 +35,10 @@ class SteadyEngine:
         self.calls.append((n, batch, depth))
         return n * 0.1
 
+    def bench_whole(self, n: int, batch: int, prompt: int) -> float:
+        self.calls.append((n, batch, prompt, 0))
+        return batch * prompt * 0.01 + n * 0.1
+
 
 def test_cases_of_the_contract() -> None:
     assert cases([512], [128], [1, 8], [0]) == [Case(512, False), Case(128, True), Case(64, True, batch=8, depth=128)]
@@ -59,6 +63,16 @@ def test_measure_warms_up_and_alternates() -> None:
     assert [len(row.samples) for row in found] == [3, 3, 3]
 
 
+def test_whole_runs_count_their_prompts() -> None:
+    engine = SteadyEngine()
+    wanted = cases([0], [0], [1, 4], [0], whole=True)
+    found = measure(engine, wanted, 1, lambda case: None)
+    assert [row.test for row in found] == ["pp128+tg64"] * 2
+    assert engine.calls == [(64, 1, 128, 0), (64, 4, 128, 0)] * 2
+    assert [row.tok_s for row in found] == pytest.approx([64 / (1.28 + 6.4), 256 / (5.12 + 6.4)])
+    assert found[1].batch == 4 and wanted[1].context == 192
+
+
 def test_repeat_must_be_positive() -> None:
     with pytest.raises(RequestError, match="--repeat is 0"):
         measure(SteadyEngine(), cases([1], [1], [1], [0]), 0, lambda case: None)
@@ -69,6 +83,9 @@ def test_decode_limit_counts_weights_once_and_kv_per_sequence() -> None:
     machine = {"stream_bytes_s": 1e6, "int8_dot_ops_s": 1e9, "f32_ops_s": 1e8}
     assert work.limit(Case(100, True), machine) == Limit("stream", 1e6 / (1000 + 50 * 2))
     assert work.limit(Case(64, True, batch=8, depth=128), machine).value == 8 * 1e6 / (1000 + 8 * 160 * 2)
+    whole = work.limit(Case(64, True, batch=8, prompt=128), machine)
+    prompts, tokens = work.limit(Case(128, False), machine), work.limit(Case(64, True, batch=8, depth=128), machine)
+    assert whole.value == pytest.approx(512 / (8 * 128 / prompts.value + 512 / tokens.value))
     assert work.limit(Case(10, False), machine) == Limit("compute", 10 * 1e9 / (2 * (100 + 5)))
 
 
@@ -152,7 +169,7 @@ def test_context_for_what_is_measured() -> None:
     assert context_for(wanted, 16384, None, 8192) == 9128
     assert context_for(wanted, 16384, 10000, 8192) == 10000
     assert context_for(wanted[:1], 16384, None, 8192) is None
-    assert Case(64, True, batch=8, depth=128).context == 200
+    assert Case(64, True, batch=8, depth=128).context == 192
     with pytest.raises(RequestError, match=r"-n 128 -d 9000 needs .* 9128 positions, the model has 8192"):
         context_for(wanted, 8192, None, 8192)
     with pytest.raises(RequestError, match=r"-p 512 needs .* --max-context is 256: raise it"):

@@ -17,7 +17,7 @@ from sporelm.api.embedding import embed
 from sporelm.api.loading import Opened, Options, open_engine
 from sporelm.api.params import SamplingParams, single
 from sporelm.backends.backend import Backend, Progress
-from sporelm.engine import Engine, KvSequence
+from sporelm.engine import Engine, KvSequence, Metrics
 from sporelm.engine.request import token_ids
 from sporelm.errors import MemoryShortage, RequestError
 from sporelm.text import Tokenizer
@@ -99,6 +99,11 @@ class LLM:
     @property
     def backend(self) -> Backend:
         return self.opened.backend
+
+    @property
+    def metrics(self) -> Metrics:
+        """Counters and histograms of what was asked and done so far; any thread may read them."""
+        return self.engine.metrics
 
     @property
     def timings(self) -> Timings:
@@ -207,6 +212,10 @@ class LLM:
     def bench_decode(self, n: int, batch: int = 1, depth: int = 0) -> float:
         """Seconds to decode n tokens in each of `batch` sequences that hold `depth` tokens already (see `measure`)."""
         return measure.decode(self.engine, n, batch, depth)
+
+    def bench_whole(self, n: int, batch: int, prompt: int) -> float:
+        """Seconds from submitting `batch` random prompts of `prompt` tokens at once until each has n tokens more."""
+        return measure.whole(self.engine, n, batch, prompt)
 
     def close(self) -> None:
         """Free the model's memory and threads. Closing again does nothing."""

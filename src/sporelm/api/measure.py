@@ -1,10 +1,11 @@
 """Drives the engine for measurements: random prompts, greedy, no end of text."""
 
+from collections.abc import Sequence
 from time import perf_counter
 
 import numpy as np
 
-from sporelm.engine import Engine, Request
+from sporelm.engine import Engine, KvSequence, Request
 from sporelm.errors import RequestError
 
 BATCH_PROMPT = 128  # tokens that each sequence of a batch holds if no depth is given
@@ -33,25 +34,45 @@ def decode(engine: Engine, n: int, batch: int = 1, depth: int = 0) -> float:
     if batch > engine.limits.max_batch:
         raise RequestError(f"batch is {batch}: at most {engine.limits.max_batch} run together; raise max_batch")
     held = depth or (BATCH_PROMPT if batch > 1 else 0)
-    # A prompt's own step gives a token too; it is taken before the clock starts, but for an empty sequence's first.
-    requests = [Request(random_ids(engine, held or 1), max_tokens=n + bool(held)) for _ in range(batch)]
-    try:
-        for request in requests:
-            engine.add(request)
-        while held and any(request.num_generated == 0 for request in requests):
-            engine.step()
-        # While later prompts were computed, earlier sequences went on: all get n more.
-        for request in requests:
-            request.max_tokens = request.num_generated + n
-        began = perf_counter()
-        engine.run(requests)
-        taken = perf_counter() - began
-    finally:
-        for request in requests:
-            engine.cancel(request)
-    if any(request.num_generated != request.max_tokens for request in requests):
+    if held + n > engine.limits.max_context:
         raise RequestError(f"{held} + {n} tokens are more than the context of {engine.limits.max_context} holds")
-    return taken
+    sequences = [engine.sequence() for _ in range(batch)]
+    try:
+        # A prompt's own step gives a token too; it is taken before the clock starts, but for an empty sequence's first.
+        prompts = [random_ids(engine, held or 1) for _ in sequences]
+        if held:
+            prompts = [request.known for request in together(engine, prompts, 1, sequences)]
+        began = perf_counter()
+        together(engine, prompts, n, sequences)
+        return perf_counter() - began
+    finally:
+        for sequence in sequences:
+            engine.drop(sequence)
+
+
+def whole(engine: Engine, n: int, batch: int, prompt: int) -> float:
+    """Seconds from submitting `batch` random prompts of `prompt` tokens at once until each has n tokens more.
+
+    Raises RequestError for more sequences than run together.
+    """
+    for name, value in (("n", n), ("batch", batch), ("prompt", prompt)):
+        check(name, value)
+    prompts = [random_ids(engine, prompt) for _ in range(batch)]
+    began = perf_counter()
+    together(engine, prompts, n, [None] * batch)
+    return perf_counter() - began
+
+
+def together(
+    engine: Engine, prompts: Sequence[list[int]], n: int, sequences: Sequence[KvSequence | None]
+) -> list[Request]:
+    """The requests that continued these prompts by n tokens each, all at once."""
+    pairs = zip(prompts, sequences, strict=True)
+    requests = [Request(prompt, max_tokens=n, sequence=sequence) for prompt, sequence in pairs]
+    for request in requests:
+        engine.add(request)
+    engine.run(requests)
+    return requests
 
 
 def check(name: str, value: int) -> None:

@@ -25,39 +25,46 @@ class Engine(Protocol):
     def bench_decode(self, n: int, batch: int = 1, depth: int = 0) -> float:
         """Seconds to decode n tokens in each of `batch` sequences that hold `depth` tokens already."""
 
+    def bench_whole(self, n: int, batch: int, prompt: int) -> float:
+        """Seconds from submitting `batch` prompts of `prompt` tokens at once until each has n tokens more."""
+
 
 @dataclass(frozen=True)
 class Case:
-    """One row to measure. `decode` tells tg from pp."""
+    """One row to measure. `decode` tells tg from pp; `prompt` is the length of prompts that the clock counts too."""
 
     tokens: int
     decode: bool
     batch: int = 1
     depth: int = 0
+    prompt: int = 0
 
     @property
     def test(self) -> str:
+        if self.prompt:
+            return f"pp{self.prompt}+tg{self.tokens}"
         return f"{'tg' if self.decode else 'pp'}{self.tokens}"
 
     @property
     def context(self) -> int:
-        """Positions that a sequence holds at the end, at most.
-
-        While the last of a batch's prompts are computed, the first sequences go on by a few tokens.
-        """
-        return self.tokens + self.depth + (self.batch if self.batch > 1 else 0)
+        """Positions that a sequence holds at the end."""
+        return self.prompt + self.tokens + self.depth
 
     @property
     def words(self) -> str:
         """The options that asked for this case."""
         if not self.decode:
             return f"-p {self.tokens}"
+        if self.prompt:
+            return f"--whole -b {self.batch}"
         if self.batch > 1:
             return f"-b {self.batch}"
         return f"-n {self.tokens} -d {self.depth}" if self.depth else f"-n {self.tokens}"
 
     def sample(self, engine: Engine) -> float:
         """Tokens per second of our engine, once."""
+        if self.prompt:
+            return self.batch * self.tokens / engine.bench_whole(self.tokens, self.batch, self.prompt)
         if self.decode:
             return self.batch * self.tokens / engine.bench_decode(self.tokens, batch=self.batch, depth=self.depth)
         return self.tokens / engine.bench_prefill(self.tokens)
@@ -66,13 +73,25 @@ class Case:
         """Tokens per second of the peer, once."""
         if not self.decode:
             return peer.prefill(self.tokens, flash)
+        if self.prompt:
+            return peer.whole_batch(self.tokens, self.batch, self.prompt, flash)
         if self.batch > 1:
             return peer.decode_batch(self.tokens, self.batch, self.depth, flash)
         return peer.decode(self.tokens, self.depth, flash)
 
 
-def cases(prompts: Sequence[int], new: Sequence[int], batches: Sequence[int], depths: Sequence[int]) -> list[Case]:
-    """The rows that the options ask for; 0 leaves a test out. Raises RequestError for what cannot be measured."""
+def cases(
+    prompts: Sequence[int],
+    new: Sequence[int],
+    batches: Sequence[int],
+    depths: Sequence[int],
+    *,
+    whole: bool = False,
+) -> list[Case]:
+    """The rows that the options ask for; 0 leaves a test out. `whole`: batches with the time of their prompts too.
+
+    Raises RequestError for what cannot be measured.
+    """
     for name, values, least in (("-p", prompts, 0), ("-n", new, 0), ("-b", batches, 1), ("-d", depths, 0)):
         if wrong := [value for value in values if value < least]:
             raise RequestError(f"{name} {wrong[0]} cannot be measured: at least {least} is needed")
@@ -81,6 +100,8 @@ def cases(prompts: Sequence[int], new: Sequence[int], batches: Sequence[int], de
         found += [Case(count, decode=True, depth=depth) for depth in depths for count in new if count]
     if any(new):
         found += [Case(BATCH_TOKENS, decode=True, batch=size, depth=BATCH_PROMPT) for size in batches if size > 1]
+    if whole:
+        found += [Case(BATCH_TOKENS, decode=True, batch=size, prompt=BATCH_PROMPT) for size in batches]
     if not found:
         raise UsageError("nothing to measure: give -p or -n with a number above 0")
     return found

@@ -1,7 +1,7 @@
 """What a machine allows at most, from its measured read bandwidth and its measured peak of multiplications."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from sporelm.bench.driver import Case
@@ -31,6 +31,11 @@ class Work:
         addition count as two). A decode step reads every weight once and each sequence's keys and values; a prompt must
         multiply each of its tokens with every matrix. Attention's own products are not counted.
         """
+        if case.prompt:
+            prompts, tokens = Case(case.prompt, decode=False), replace(case, prompt=0, depth=case.prompt)
+            new = case.batch * case.tokens
+            first = case.batch * case.prompt / self.limit(prompts, machine).value
+            return Limit("both", new / (first + new / self.limit(tokens, machine).value))
         if case.decode:
             held = case.depth + case.tokens / 2  # on average over the tokens decoded
             kv_bytes = held * self.kv_bytes + min(held, self.window) * self.window_bytes

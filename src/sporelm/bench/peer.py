@@ -35,12 +35,22 @@ class LlamaPeer:
 
     def decode_batch(self, tokens: int, batch: int, prompt: int, flash: str) -> float:
         """`batch` sequences together, each after a prompt of `prompt` tokens: the speed of the decode phase (S_TG)."""
+        return speed([self.run_batched(tokens, batch, prompt, flash)], "speed_tg", self.batched)
+
+    def whole_batch(self, tokens: int, batch: int, prompt: int, flash: str) -> float:
+        """The same, with the time of the prompts: new tokens of all sequences a second."""
+        return batch * tokens / speed([self.run_batched(tokens, batch, prompt, flash)], "t", self.batched)
+
+    def run_batched(self, tokens: int, batch: int, prompt: int, flash: str) -> dict[str, Any]:
+        """What llama-batched-bench says of one run."""
         context = batch * (prompt + tokens)
         words = ["-c", str(context), "-npp", str(prompt), "-ntg", str(tokens), "-npl", str(batch)]
         command = [str(self.batched), "-m", str(self.model), "-t", str(self.threads), "-fa", flash, *words]
         output = execute([*command, "--output-format", "jsonl"])
         found = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
-        return speed(found, "speed_tg", self.batched)
+        if len(found) != 1:
+            raise RequestError(f"{self.batched.name} printed {len(found)} results, expected one: see bench/peer.sh")
+        return found[0]
 
     def run_bench(self, words: Sequence[str], flash: str) -> float:
         """One sample of llama-bench, after its own warm-up."""

@@ -14,7 +14,8 @@ from sporelm.errors import RequestError
 
 @dataclass(frozen=True)
 class Limit:
-    """What the machine allows: "stream" (reading memory) or "compute" (multiplying), in tokens per second."""
+    """What the machine allows, in tokens per second: "stream" (reading memory), "compute" (multiplying), or both, one
+    after the other."""
 
     kind: str
     value: float

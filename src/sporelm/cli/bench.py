@@ -58,6 +58,9 @@ def parser() -> Parser:
         help="sequences decoded together; above 1: 128 + 64 tokens each; default: 1",
     )
     made.add_argument(
+        "--whole", action="store_true", help="for every -b also a row whose clock begins with the prompts"
+    )
+    made.add_argument(
         "-d", type=numbers, default=[0], metavar="N,..", help="tokens in the context before decoding; default: 0"
     )
     made.add_argument(
@@ -84,7 +87,7 @@ def run(args: argparse.Namespace) -> None:
     from sporelm.cli.progress import ProgressLine
     from sporelm.engine.capacity import DEFAULT_CONTEXT
 
-    wanted = cases(args.p, args.n, args.b, args.d)
+    wanted = cases(args.p, args.n, args.b, args.d, whole=args.whole)
     # What can be refused is refused now: measuring takes minutes.
     if args.save:
         rows.check_file(args.save, CONTEXT)
