@@ -3,6 +3,7 @@
 from sporelm.engine.engine import Engine
 from sporelm.engine.kv import KvSequence, PagePool, SequenceStore
 from sporelm.engine.limits import Limits
+from sporelm.engine.metrics import Metrics
 from sporelm.engine.request import FinishReason, Request
 from sporelm.engine.runner import Runner, Scores
 from sporelm.engine.sampling import Sampler, Sampling, TokenScores
@@ -17,6 +18,7 @@ __all__ = [
     "KvSequence",
     "Limits",
     "LoadedModel",
+    "Metrics",
     "PagePool",
     "Part",
     "Request",

@@ -40,6 +40,7 @@ class Engine:
         self.limits = limits
         self.store = SequenceStore(PagePool(limits.num_pages))
         self.scheduler = Scheduler(limits, self.store, speculation)
+        self.metrics = self.scheduler.metrics
         self.speculation = speculation
         self.sampler = Sampler()
         self.numbers = count(1)
@@ -61,13 +62,16 @@ class Engine:
         with self._turn:
             if self.scheduler.idle:
                 return []
-            step = self.scheduler.next_step()
             began = perf_counter()
+            step = self.scheduler.next_step()
+            scheduled = perf_counter()
             scores = self.runner.run(step)
-            seconds = perf_counter() - began
+            computed = perf_counter()
             picked = self.sampler.pick(scores.best, scores.logits, step)
-            self._learn(step, picked.tokens, seconds)
+            chosen = perf_counter()
+            self._learn(step, picked.tokens, computed - scheduled)
             advances = self.scheduler.commit(step, picked)
+            self.metrics.stepped(began, scheduled, computed, chosen, perf_counter())
             for advance in advances:
                 if advance.finish_reason:
                     self._forget(advance.request)

@@ -15,6 +15,7 @@ from sporelm.engine.kv.pages import pages_for
 from sporelm.engine.kv.sequence import KvSequence
 from sporelm.engine.kv.store import Copies, SequenceStore
 from sporelm.engine.limits import Limits
+from sporelm.engine.metrics import Load, Metrics
 from sporelm.engine.pace import Pace
 from sporelm.engine.queue import WaitingQueue
 from sporelm.engine.request import FinishReason, Request
@@ -61,6 +62,7 @@ class Scheduler:
         self.running: dict[int, Request] = {}  # by id, in the order of admission
         self.speculation = speculation
         self.owners: Counter[str] = Counter()  # of those that run
+        self.metrics = Metrics(self._load)
 
     def add(self, request: Request) -> None:
         """Queue a request. Changes the scheduler. Raises ContextOverflow, QueueFull, RequestError."""
@@ -116,6 +118,7 @@ class Scheduler:
     def commit(self, step: Step, picked: Picked) -> list[Advance]:
         """Take in what a step computed. Changes requests."""
         advances: list[Advance] = []
+        gaps: list[float] = []  # between the last tokens of requests and these
         said, now = iter(picked.tokens), perf_counter()
         for part in step.parts:
             request = self.running[part.request]
@@ -134,10 +137,17 @@ class Scheduler:
                 reason = "the weights or the cache hold NaN or infinite values; check the model file"
                 advances.append(self._fail(request, f"logits are not numbers at position {place}: {reason}"))
                 continue
-            request.last_token_at = now
-            if not request.first_token_at:
+            if request.first_token_at:
+                gaps.append(now - request.last_token_at)
+            else:
                 request.first_token_at = now
+                self.metrics.began(request)
+            request.last_token_at = now
+            if part.rows > 1:
+                self.metrics.guessed(part.rows - 1, len(tokens) - 1)
             advances += self._say(request, part, tokens, picked)
+        failed = sum(advance.token is None for advance in advances)
+        self.metrics.committed(step.num_tokens, len(advances) - failed, gaps)
         return advances
 
     def _fail(self, request: Request, reason: str) -> Advance:
@@ -153,6 +163,8 @@ class Scheduler:
         sequence, advances = request.sequence, list[Advance]()
         assert sequence is not None
         held = len(part.tokens) - part.rows + 1
+        request.drafted += part.rows - 1
+        request.accepted += len(tokens) - 1
         self.store.extend(sequence, part.tokens[:held])
         for number, token in enumerate([*tokens, *forced]):
             if 0 < number < len(tokens):
@@ -181,6 +193,7 @@ class Scheduler:
             return
         request.finish_reason = reason
         request.twin = None
+        self.metrics.ended(request, reason, perf_counter())
         if request.sequence is not None:
             self._rest(request, request.sequence)
 
@@ -223,6 +236,7 @@ class Scheduler:
         if not request.started:
             request.started = perf_counter()
             self._account(request, kept)
+            self.metrics.admitted(request)
         request.sequence, request.twin = sequence, None
         self.waiting.remove(request)
         self.running[request.id] = request
@@ -258,11 +272,19 @@ class Scheduler:
 
     def _preempt(self, request: Request) -> None:
         """Send a running request back to the head of its line without its pages. Changes the store."""
+        self.metrics.preempted()
         assert request.sequence is not None
         self.store.truncate(request.sequence, 0)
         self._leave(request)
         self._rest(request, request.sequence)
         self.waiting.put_back(request)
+
+    def _load(self) -> Load:
+        """How busy it is. Any thread may ask: what changes meanwhile is copied first."""
+        running, index = list(self.running.values()), self.store.pool.index
+        held = {page for request in running if request.sequence for page in list(request.sequence.pages)}
+        waiting = sum(map(len, list(self.waiting.lines.values())))
+        return Load(len(running), waiting, self.limits.num_pages, len(held), index.queries, index.hits)
 
     def _leave(self, request: Request) -> None:
         """A request runs no longer."""

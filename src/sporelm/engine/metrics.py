@@ -1,0 +1,231 @@
+"""Counters, gauges and histograms of an engine, under the names that vLLM's dashboards know.
+
+Plain numbers, added up step by step: a server turns `snapshot()` into its own format. Those that vLLM does not have
+begin with `sporelm:`. `docs/observability.md` lists all of them.
+"""
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from threading import Lock
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from sporelm.engine.request import Request
+
+# The bounds of vLLM's histograms (vllm/v1/metrics/loggers.py), so that quantiles of both can be compared. Between
+# tokens we begin at 1 ms where vLLM begins at 10 ms: small models are faster than that.
+FIRST_TOKEN = (
+    *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75),
+    *(1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0),
+)
+BETWEEN_TOKENS = (
+    *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75),
+    *(1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0),
+)
+WHOLE_REQUEST = (
+    *(0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0),
+    *(120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0),
+)
+STEP_TOKENS = tuple(map(float, (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)))
+
+ENDS = {"stop": "stop", "length": "length", "cancelled": "abort", "error": "error"}  # vLLM's words for how it ended
+STEP_PARTS = ("schedule", "run", "sample", "commit")
+
+
+class Load(NamedTuple):
+    """How busy an engine is now."""
+
+    running: int
+    waiting: int
+    pages: int
+    used_pages: int  # held by requests that run
+    prefix_queries: int  # tokens of prompts
+    prefix_hits: int
+
+
+class Histogram:
+    """How many values lay between which bounds, and their sum."""
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds = bounds  # a value belongs to the first one that is not below it
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def observe(self, value: float, times: int = 1) -> None:
+        """Count a value, seen so many times."""
+        self.counts[bisect_left(self.bounds, value)] += times
+        self.total += value * times
+
+    def sample(self) -> dict[str, Any]:
+        """As Prometheus wants it: [[upper bound, values up to it], ...], the last bound infinite."""
+        below, buckets = 0, []
+        for bound, count in zip((*self.bounds, float("inf")), self.counts, strict=True):
+            below += count
+            buckets.append([bound, below])
+        return {"labels": {}, "buckets": buckets, "count": below, "sum": self.total}
+
+
+class Metrics:
+    """The figures of one engine. Its steps change them; any thread may read them, and waits for no step."""
+
+    def __init__(self, load: Callable[[], Load]) -> None:
+        self._load = load
+        self._lock = Lock()  # held for some microseconds at most, so that what is read belongs together
+        self.ended_by: Counter[str] = Counter()  # requests, by finish reason
+        self.missed_by: Counter[str] = Counter()  # prefixes that were not found, by kind of reason
+        self.spent = [0.0] * len(STEP_PARTS)  # seconds of steps
+        self.prompt_tokens = self.generation_tokens = self.preemptions = 0
+        self.drafts = self.draft_tokens = self.accepted_tokens = 0
+        self.accepted_at: list[int] = []  # how often the guess at each place of a draft was right
+        self.first_token = Histogram(FIRST_TOKEN)
+        self.between_tokens = Histogram(BETWEEN_TOKENS)
+        self.step_tokens = Histogram(STEP_TOKENS)
+        self.queued, self.prefill, self.decode, self.whole = (Histogram(WHOLE_REQUEST) for _ in range(4))
+
+    # ---- what the engine tells; times are of perf_counter
+
+    def admitted(self, request: "Request") -> None:
+        """A request runs for the first time."""
+        with self._lock:
+            self.queued.observe(request.started - request.arrived)
+            if request.cache_miss is not None:
+                self.missed_by[kind_of_miss(request.cache_miss)] += 1
+
+    def preempted(self) -> None:
+        """A request that ran waits again."""
+        with self._lock:
+            self.preemptions += 1
+
+    def began(self, request: "Request") -> None:
+        """A request has its first token."""
+        with self._lock:
+            self.prompt_tokens += request.num_prompt
+            self.first_token.observe(request.first_token_at - request.arrived)
+            self.prefill.observe(request.first_token_at - request.started)
+
+    def guessed(self, drafted: int, right: int) -> None:
+        """A draft of so many tokens was checked, and so many of the first ones were right."""
+        with self._lock:
+            self.drafts += 1
+            self.draft_tokens += drafted
+            self.accepted_tokens += right
+            self.accepted_at += [0] * (drafted - len(self.accepted_at))
+            for place in range(right):
+                self.accepted_at[place] += 1
+
+    def committed(self, tokens: int, said: int, gaps: Iterable[float]) -> None:
+        """A step of so many tokens was taken in, and so many were said; `gaps`: for each request that goes on, the
+        seconds since it last said something."""
+        with self._lock:
+            self.step_tokens.observe(tokens)
+            self.generation_tokens += said
+            for gap, times in Counter(gaps).items():  # those that run together have the same ones
+                self.between_tokens.observe(gap, times)
+
+    def stepped(self, *moments: float) -> None:
+        """The moments between which a step did each of its parts."""
+        with self._lock:
+            spent = self.spent
+            for part in range(len(spent)):
+                spent[part] += moments[part + 1] - moments[part]
+
+    def ended(self, request: "Request", reason: str, now: float) -> None:
+        """A request has ended, cancelled ones included."""
+        with self._lock:
+            self.ended_by[ENDS[reason]] += 1
+            self.whole.observe(now - request.arrived)
+            if request.first_token_at:
+                self.decode.observe(request.last_token_at - request.first_token_at)
+
+    # ---- what others read
+
+    def snapshot(self) -> dict[str, dict[str, Any]]:
+        """All figures as they are now: {name: {"type", "help", "samples"}}, plain data, the caller's own.
+
+        A sample of a counter or a gauge is {"labels", "value"}, one of a histogram {"labels", "buckets", "count",
+        "sum"}; see `Histogram.sample`.
+        """
+        load = self._load()
+        with self._lock:
+            return self._gauges(load) | self._counters(load) | self._histograms()
+
+    def _gauges(self, load: Load) -> dict[str, dict[str, Any]]:
+        usage = load.used_pages / load.pages
+        return {
+            "vllm:num_requests_running": single("gauge", "Requests that run.", load.running),
+            "vllm:num_requests_waiting": single("gauge", "Requests that wait for pages or a place.", load.waiting),
+            "vllm:kv_cache_usage_perc": single("gauge", "Share of the KV pages that running requests hold.", usage),
+        }
+
+    def _counters(self, load: Load) -> dict[str, dict[str, Any]]:
+        drafts = "vllm:spec_decode_num_"
+        positions = {str(place): count for place, count in enumerate(self.accepted_at)}
+        parts = dict(zip(STEP_PARTS, self.spent, strict=True))
+        ends = {word: self.ended_by[word] for word in ENDS.values()}
+        return {
+            "vllm:prompt_tokens_total": single("counter", "Tokens of prompts.", self.prompt_tokens),
+            "vllm:generation_tokens_total": single("counter", "Tokens that were generated.", self.generation_tokens),
+            "vllm:prefix_cache_queries_total": single(
+                "counter", "Tokens of prompts that were looked up.", load.prefix_queries
+            ),
+            "vllm:prefix_cache_hits_total": single(
+                "counter", "Tokens of prompts that needed no computing.", load.prefix_hits
+            ),
+            "sporelm:prefix_cache_misses_total": several(
+                "counter",
+                "Prompts not found in full, by reason.",
+                "reason",
+                {kind: self.missed_by[kind] for kind in MISSES},
+            ),
+            "vllm:request_success_total": several(
+                "counter", "Requests that ended, by reason.", "finished_reason", ends
+            ),
+            "vllm:num_preemptions_total": single(
+                "counter", "Requests that lost their pages for a while.", self.preemptions
+            ),
+            f"{drafts}drafts_total": single("counter", "Drafts that were checked.", self.drafts),
+            f"{drafts}draft_tokens_total": single("counter", "Tokens that were guessed.", self.draft_tokens),
+            f"{drafts}accepted_tokens_total": single("counter", "Guesses that were right.", self.accepted_tokens),
+            f"{drafts}accepted_tokens_per_pos_total": several(
+                "counter", "Guesses that were right, by their place in the draft.", "position", positions
+            ),
+            "sporelm:step_seconds_total": several("counter", "Time of steps, by what was done.", "part", parts),
+        }
+
+    def _histograms(self) -> dict[str, dict[str, Any]]:
+        def of(histogram: Histogram, text: str) -> dict[str, Any]:
+            return {"type": "histogram", "help": text, "samples": [histogram.sample()]}
+
+        return {
+            "vllm:time_to_first_token_seconds": of(self.first_token, "From arrival to the first token."),
+            "vllm:inter_token_latency_seconds": of(self.between_tokens, "From one step's tokens to the next one's."),
+            "vllm:e2e_request_latency_seconds": of(self.whole, "From arrival to the end."),
+            "vllm:request_queue_time_seconds": of(self.queued, "From arrival to when it first ran."),
+            "vllm:request_prefill_time_seconds": of(self.prefill, "From when it first ran to the first token."),
+            "vllm:request_decode_time_seconds": of(self.decode, "From the first token to the last."),
+            "vllm:iteration_tokens_total": of(self.step_tokens, "Tokens of a step."),
+        }
+
+
+MISSES = ("first_seen", "evicted", "differs", "new_salt")
+
+
+def kind_of_miss(reason: str) -> str:
+    """The kind of a reason that `PrefixIndex.why_missed` gives."""
+    if reason.startswith("differs"):
+        return "differs"
+    return {"evicted": "evicted", "first seen": "first_seen"}.get(reason, "new_salt")
+
+
+def single(kind: str, text: str, value: float) -> dict[str, Any]:
+    """A figure without labels."""
+    return {"type": kind, "help": text, "samples": [{"labels": {}, "value": value}]}
+
+
+def several(kind: str, text: str, label: str, values: Mapping[str, float]) -> dict[str, Any]:
+    """A figure for each value of a label."""
+    samples = [{"labels": {label: name}, "value": value} for name, value in values.items()]
+    return {"type": kind, "help": text, "samples": samples}
