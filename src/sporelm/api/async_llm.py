@@ -11,7 +11,7 @@ from sporelm.api.completion import Completion, Piece
 from sporelm.api.llm import LLM, Message, Prompt
 from sporelm.api.params import SamplingParams, single
 from sporelm.api.pump import Pump
-from sporelm.engine import Request
+from sporelm.engine import Metrics, Request
 
 T = TypeVar("T")
 
@@ -31,6 +31,11 @@ class AsyncLLM:
     def healthy(self) -> bool:
         """Whether requests are taken."""
         return self.pump.failure is None and self.llm.is_open
+
+    @property
+    def metrics(self) -> Metrics:
+        """As `LLM.metrics`: reading them waits for no step."""
+        return self.llm.metrics
 
     def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> AsyncGenerator[Piece, None]:
         """Continue one prompt piece by piece; closing the iterator, or cancelling the task, cancels the request.
