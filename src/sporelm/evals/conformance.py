@@ -143,6 +143,8 @@ def cases() -> Iterator[Case]:
                 continue
             yield Case("linear_group", f"{form.name} {tokens}", partial(group, form=form, tokens=tokens))
             yield Case("linear_silu_mul", f"{form.name} {tokens}", partial(gated, form=form, tokens=tokens))
+    for tokens in (1, 7, 33):
+        yield Case("add_lora", f"{tokens}", partial(add_lora, tokens=tokens))
     for form in CONVERTED:
         yield Case("quantize_blocks", form.name, partial(quantize_blocks, form=form))
         if form.weighted:
@@ -186,6 +188,15 @@ def group(backend: Backend, *, form: type[QuantFormat], tokens: int) -> Any:
     weights = tuple(weight(backend, form, out, seed) for out, seed in ((OUT, 1), (OUT + 8, 2), (7, 3)))
     biases = (None, backend.tensor(values(OUT + 8)), None)
     return ops.linear_group(backend.tensor(values(tokens, width_of(form))), weights, biases)
+
+
+def add_lora(backend: Backend, *, tokens: int) -> Any:
+    """Three adapters, the second without matrices for this product; some rows have none."""
+    which = np.arange(tokens, dtype=np.int32) % 4 - 1
+    a = (backend.tensor(values(4, WIDTH)), None, backend.tensor(values(9, WIDTH)))
+    b = (backend.tensor(values(4, OUT)), None, backend.tensor(values(9, OUT)))
+    rows = backend.tensor(values(tokens, OUT)), backend.tensor(values(tokens, WIDTH))
+    return ops.add_lora(*rows, backend.tensor(which), a, b)
 
 
 def select_rows(backend: Backend, *, tokens: int) -> Any:

@@ -5,6 +5,7 @@ from sporelm.ops.blocks import count_nonfinite, dequantize_blocks, quantize_bloc
 from sporelm.ops.elementwise import add, silu_mul
 from sporelm.ops.graph import Call, Graph, Value, trace
 from sporelm.ops.linear import linear, linear_group, linear_silu_mul, quantize_rows
+from sporelm.ops.lora import add_lora
 from sporelm.ops.norm import add_rms_norm, rms_norm
 from sporelm.ops.op import ALL, Op
 from sporelm.ops.rope import rope, rope_store
@@ -20,6 +21,7 @@ __all__ = [
     "Symbol",
     "Value",
     "add",
+    "add_lora",
     "add_rms_norm",
     "argmax",
     "attention",

@@ -1,5 +1,6 @@
 """What a program runs: entries of kernels, and how the rules of ops add theirs."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -40,6 +41,7 @@ class Places(Protocol):
     def address(self, value: Any) -> int: ...
     def reserve(self, nbytes: int) -> int: ...
     def attended(self, starts: Any, lengths: Any) -> int: ...  # a number for their derived cells
+    def words(self, values: Sequence[int]) -> int: ...  # the address of these as i64
 
 
 def cell_of(extent: Extent) -> Cell:
@@ -63,12 +65,21 @@ class Emitter:
     places: Places
     entries: list[Entry] = field(default_factory=list)
     rowwise: bool = False  # whether the call at hand is row by row
+    pieces: dict[str, tuple[int, int]] = field(default_factory=dict)  # shared memory: address and bytes
 
     def emit(self, kernel: Kernel, fields: dict[str, Any], count: Cell, **more: Any) -> None:
         self.entries.append(Entry(kernel, fields, count, rowwise=self.rowwise, **more))
 
     def at(self, value: Any) -> int:
         return self.places.address(value)
+
+    def shared(self, name: str, nbytes: int) -> int:
+        """The address of memory of this name, for what no call keeps beyond its own entries."""
+        address, held = self.pieces.get(name, (0, 0))
+        if held < nbytes:
+            address = self.places.reserve(nbytes)
+            self.pieces[name] = (address, nbytes)
+        return address
 
     def vectors(self, width: int) -> int:
         return -(-width // self.places.target.lanes)

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from sporelm.backends.cpu import conversions
+from sporelm.backends.cpu import adapters, conversions
 from sporelm.backends.cpu.entries import Cell, Emitter, cell_of, most, stride_of
 from sporelm.backends.cpu.formats import IntegerPanels
 from sporelm.backends.cpu.formats.records import RECORDS
@@ -288,6 +288,7 @@ def rule_of(call: Call) -> Callable[[Lowering, Call], None] | None:
 
 RULES: dict[str, Callable[[Lowering, Call], None]] = {
     "add": _elementwise(elementwise.add),
+    "add_lora": adapters.add_lora,
     "silu_mul": _elementwise(elementwise.silu_mul),
     "rms_norm": _rms_norm,
     "add_rms_norm": _add_rms_norm,

@@ -116,6 +116,11 @@ class CpuProgram(Resource):
         self._own.append(Region(nbytes))
         return self._own[-1].address
 
+    def words(self, values: Sequence[int]) -> int:
+        address = self.reserve(8 * len(values))
+        self._own[-1].array.view(np.int64)[:] = values
+        return address
+
     def attended(self, starts: Any, lengths: Any) -> int:
         """The number of these two among those that attention asks about."""
         for number, pair in enumerate(self._attended):

@@ -8,10 +8,12 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.functional import pad, scaled_dot_product_attention
 
 from sporelm.ops.attention import PAGE
+from sporelm.ops.cache import BlockPages
 from sporelm.ops.linear import ROW_FORMATS
+from sporelm.quant import Q8_0
 
 
 class Weight(NamedTuple):
@@ -114,6 +116,17 @@ def linear_silu_mul(x: Tensor | Rounded, gate: Weight, up: Weight) -> Tensor:
     return silu_mul(linear(x, gate), linear(x, up))
 
 
+def add_lora(y: Tensor, x: Tensor, which: Any, a: tuple[Any, ...], b: tuple[Any, ...]) -> Tensor:
+    """One adapter after the other; `which` is a numpy array."""
+    result = y.clone()
+    for number, (down, up) in enumerate(zip(a, b, strict=True)):
+        chosen = (which == number).nonzero()[0].tolist()
+        if down is not None and chosen:
+            rows = torch.tensor(chosen, device=y.device)
+            result.index_add_(0, rows, (x.index_select(0, rows) @ down.T) @ up)
+    return result
+
+
 # ---- attention
 
 
@@ -128,22 +141,63 @@ def rope(x: Tensor, positions: Tensor, table: Tensor, *, head_dim: int, style: s
     return torch.cat((turned, rest), dim=-1).flatten(1)
 
 
-def store_kv(k: Tensor, v: Tensor, cache: Tensor, slots: Tensor) -> tuple[()]:
+def store_kv(k: Tensor, v: Tensor, cache: Tensor | BlockPages, slots: Tensor) -> tuple[()]:
     page, offset = (slots // PAGE).long(), (slots % PAGE).long()
     for half, rows in enumerate((k, v)):
-        cache[:, half][page, :, offset] = rows.unflatten(1, cache.shape[2::2]).to(cache.dtype)
+        heads = rows.unflatten(1, cache.shape[2::2])
+        if isinstance(cache, BlockPages):
+            cache.blocks[:, half][page, :, offset] = rounded_blocks(heads)
+        else:
+            cache[:, half][page, :, offset] = heads.to(cache.dtype)
     return ()
 
 
+def rounded_blocks(heads: Tensor) -> Tensor:
+    """[..., head_dim] as Q8_0 blocks of 34 bytes, zeros after the last value: uint8 [..., groups * 34]."""
+    groups = pad(heads, (0, -heads.shape[-1] % Q8_0.values)).unflatten(-1, (-1, Q8_0.values))
+    largest = groups.abs().amax(dim=-1, keepdim=True)
+    scales = largest / torch.full_like(largest, 127)
+    inverse = torch.ones_like(scales) / scales
+    scaled = groups * inverse.masked_fill(~inverse.isfinite(), 0)
+    whole = scaled.trunc()
+    away = torch.where((scaled - whole).abs() >= 0.5, scaled.sign(), 0)  # halves go away from zero
+    integers = (whole + away).nan_to_num(0).to(torch.int8)
+    return torch.cat((scales.half().view(torch.uint8), integers.view(torch.uint8)), dim=-1).flatten(-2)
+
+
+def held_in(cache: Tensor | BlockPages, pages: Tensor) -> Tensor:
+    """What pages hold, in the cache's numbers; blocks of Q8_0 as the float32 that they stand for."""
+    if not isinstance(cache, BlockPages):
+        return cache.index_select(0, pages)
+    blocks = cache.blocks.index_select(0, pages).unflatten(-1, (-1, Q8_0.nbytes))
+    scales = blocks[..., :2].contiguous().view(torch.float16).float()
+    values = (blocks[..., 2:].contiguous().view(torch.int8).float() * scales).flatten(-2)
+    return values[..., : cache.shape[-1]]
+
+
 def rope_store(
-    q: Tensor, k: Tensor, v: Tensor, positions: Tensor, table: Tensor, cache: Tensor, slots: Tensor, **how: Any
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    positions: Tensor,
+    table: Tensor,
+    cache: Tensor | BlockPages,
+    slots: Tensor,
+    **how: Any,
 ) -> Tensor:
     store_kv(rope(k, positions, table, **how), v, cache, slots)
     return rope(q, positions, table, **how)
 
 
 def attention(
-    q: Tensor, cache: Tensor, starts: Any, lengths: Any, pages: Tensor, *, scale: float, window: int | None = None
+    q: Tensor,
+    cache: Tensor | BlockPages,
+    starts: Any,
+    lengths: Any,
+    pages: Tensor,
+    *,
+    scale: float,
+    window: int | None = None,
 ) -> Tensor:
     """One sequence after the other, over the pages that its rows see; `starts` and `lengths` are numpy arrays."""
     out = torch.zeros_like(q)
@@ -153,7 +207,7 @@ def attention(
             continue
         row = length - (stop - start)  # position of the first row
         page = 0 if window is None else max(0, row - window + 1) // PAGE
-        held = cache.index_select(0, pages[sequence, page : -(-length // PAGE)])  # [pages, 2, kv_heads, PAGE, head_dim]
+        held = held_in(cache, pages[sequence, page : -(-length // PAGE)])  # [pages, 2, kv_heads, PAGE, head_dim]
         first = 0 if window is None else max(0, row - window + 1) - page * PAGE
         held = held.permute(1, 2, 0, 3, 4).flatten(2, 3)[:, :, first : length - page * PAGE].float()
         seen = None
@@ -174,6 +228,6 @@ FUNCTIONS = {
     for function in (
         *(add, silu_mul, rms_norm, add_rms_norm, embedding, select_columns, select_rows, argmax, top_k, quantize_rows),
         count_nonfinite,
-        *(linear, linear_group, linear_silu_mul, rope, store_kv, rope_store, attention),
+        *(add_lora, linear, linear_group, linear_silu_mul, rope, store_kv, rope_store, attention),
     )
 }
