@@ -38,11 +38,13 @@ class Request:
     """
 
     __slots__ = (
+        "accepted",
         "arrived",
         "cache_miss",
         "cached_tokens",
         "chain",
         "constraint",
+        "drafted",
         "error",
         "finish_reason",
         "first_token_at",
@@ -106,6 +108,7 @@ class Request:
         self.id = 0  # given by the engine
         self.cached_tokens = 0  # of the prompt, found in the sequence or computed by others
         self.cache_miss: str | None = None  # why not more of it; None where it is all but the last page
+        self.drafted = self.accepted = 0  # tokens that were guessed, and those of them that were right
         self.finish_reason: FinishReason | None = None
         self.error: str | None = None
         self.arrived = self.started = self.first_token_at = self.last_token_at = 0.0  # seconds of perf_counter

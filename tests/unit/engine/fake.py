@@ -104,6 +104,16 @@ class Oracle:
         self.wrong = wrong
         self.ended: list[int] = []
 
+    def read(self, requests: Sequence[Request], alone: bool) -> None:
+        """Nothing has to be read."""
+
+    def propose_all(self, wanted: Sequence[tuple[Request, int]], rows: int) -> dict[int, list[int]]:
+        found: dict[int, list[int]] = {}
+        for request, most in wanted:
+            found[request.id] = self.propose(request, min(most, rows))
+            rows -= len(found[request.id])
+        return found
+
     def propose(self, request: Request, most: int) -> list[int]:
         guesses = expected(request.known, most)
         for place in range(len(guesses)):

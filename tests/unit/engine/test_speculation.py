@@ -97,13 +97,15 @@ def test_lengths_and_pauses_follow_what_was_right():
     speculation = Speculation(Oracle(), 16)
     request = Request([1, 2, 3], max_tokens=100)
     request.id = 1
-    speculation.propose([request], 1000)
+    assert not speculation.propose([request], 1000)  # before it is known what a step takes
+    speculation.learn(Step([Part(1, [0], 5, (0,), 1)], []), [[0]], 1.0)
+    assert len(speculation.propose([request], 1000)[1]) == 4
     habit = speculation.habits[1]
 
     def happened(drafted: int, right: int, seconds: float = 1.0) -> None:
+        speculation.asked, speculation.seconds = [1], 0.0
         speculation.learn(Step([Part(1, [0] * (drafted + 1), 5, (0,), drafted + 1)], []), [[0] * (right + 1)], seconds)
 
-    happened(0, 0)
     happened(4, 4)
     assert habit.length == 8
     happened(8, 8)

@@ -3,6 +3,8 @@
 Prompt lookup decoding (Saxena 2023): summaries, edits and quotations repeat what was said.
 """
 
+from collections.abc import Sequence
+
 from sporelm.engine.request import Request
 
 SIZES = (4, 2)  # tokens that must agree; more of them guess better
@@ -14,12 +16,26 @@ class NgramDrafter:
     def __init__(self) -> None:
         self.texts: dict[int, _Places] = {}
 
+    def read(self, requests: Sequence[Request], alone: bool = True) -> None:
+        """Note where the tokens of these requests stand."""
+        for request in requests:
+            self.texts.setdefault(request.id, _Places()).read(request.known)
+
+    def propose_all(self, wanted: Sequence[tuple[Request, int]], rows: int) -> dict[int, list[int]]:
+        """What followed before, by request: at most so many tokens for each, and `rows` for all together."""
+        found: dict[int, list[int]] = {}
+        for request, most in wanted:
+            guess = self.propose(request, min(most, rows))
+            if guess:
+                found[request.id] = guess
+                rows -= len(guess)
+        return found
+
     def propose(self, request: Request, most: int) -> list[int]:
         """At most so many tokens that may follow the known ones; none without a guess."""
-        places = self.texts.get(request.id)
-        if places is None:
-            places = self.texts[request.id] = _Places()
-        return places.following(request.known, most)
+        places = self.texts.setdefault(request.id, _Places())
+        places.read(request.known)
+        return places.following(request.known, most) if most > 0 else []
 
     def end(self, request: Request) -> None:
         """Forget a request."""
@@ -31,14 +47,19 @@ class _Places:
 
     def __init__(self) -> None:
         self.maps: list[dict[tuple[int, ...], int]] = [{} for _ in SIZES]
-        self.read = 0
+        self.length = 0  # of the text that was read
+
+    def read(self, known: list[int]) -> None:
+        """Take in what is new. The end of the text itself is left out: it must be found where it stood before."""
+        if len(known) < self.length:
+            self.__init__()  # type: ignore[misc]  # the text was cut
+        for size, places in zip(SIZES, self.maps, strict=True):
+            for end in range(max(size, self.length), len(known)):
+                places[tuple(known[end - size : end])] = end
+        self.length = len(known)
 
     def following(self, known: list[int], most: int) -> list[int]:
-        for size, places in zip(SIZES, self.maps, strict=True):
-            # The end of the text itself is left out: it must be found where it stood before.
-            for end in range(max(size, self.read), len(known)):
-                places[tuple(known[end - size : end])] = end
-        self.read = len(known)
+        """At most so many tokens after the last place of the longest match."""
         for size, places in zip(SIZES, self.maps, strict=True):
             start = places.get(tuple(known[-size:]))
             if start is not None and len(known) >= size:

@@ -1,0 +1,161 @@
+"""Guesses of a second, smaller model with the same tokens.
+
+It has a worker and pages of its own. For each request it holds the keys and values of what is known, catches up when
+more of it is, and says the likeliest next tokens one after the other, for all requests in the same steps. Which of them
+are right is for the large model to say.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from sporelm.engine.kv import KvSequence, PagePool, SequenceStore
+from sporelm.engine.kv.prefix import Chain
+from sporelm.engine.limits import Limits
+from sporelm.engine.request import Request
+from sporelm.engine.runner import Scores
+from sporelm.engine.step import Part, Step
+from sporelm.ops.attention import PAGE
+
+CLOSE = 16  # tokens, at most, that a proposal itself catches up
+CHUNK = 64  # tokens that are read in one go while other requests wait
+LEAST_CHANCE = 0.4  # of all guesses of a request being right; below it no more are added
+
+
+class DraftRunner(Protocol):
+    """What computes the draft model's steps."""
+
+    def run(self, step: Step) -> Scores: ...
+
+
+class _Share(NamedTuple):
+    """What a request has in a step of the draft model."""
+
+    request: int
+    sequence: KvSequence
+    tokens: Sequence[int]
+
+
+class ModelDrafter:
+    """Guesses what a draft model says.
+
+    limits  the draft model's own
+    vocab   ids that the large model knows; both models give the same texts to those that both have
+    """
+
+    def __init__(self, runner: DraftRunner, limits: Limits, vocab: int) -> None:
+        self.runner = runner
+        self.limits = limits
+        self.vocab = min(vocab, limits.vocab)
+        self.store = SequenceStore(PagePool(limits.num_pages))
+        self.sequences: dict[int, KvSequence] = {}  # by request
+
+    def read(self, requests: Sequence[Request], alone: bool) -> None:
+        """Compute what the draft model lacks of long texts, a chunk of them in this call."""
+        budget = self.limits.token_budget if alone else min(CHUNK, self.limits.token_budget)
+        shares: list[_Share] = []
+        for request in requests[: self.limits.max_batch]:
+            if budget <= 0 or not self._can_hold(request, 0):
+                continue
+            sequence = self._followed(request)
+            missing = len(request.known) - 1 - sequence.length
+            if missing > CLOSE:
+                tokens = request.known[sequence.length : sequence.length + min(missing, budget)]
+                if max(tokens) < self.vocab:
+                    shares.append(_Share(request.id, sequence, tokens))
+                    budget -= len(tokens)
+        self._run(shares, rows=0)
+
+    def propose_all(self, wanted: Sequence[tuple[Request, int]], rows: int) -> dict[int, list[int]]:
+        """Guesses by request: at most so many tokens for each, and `rows` for all together.
+
+        Texts that are not read yet have none, nor those beyond the draft model's context, nor any without free pages.
+        """
+        shares, budget = list[_Share](), self.limits.token_budget
+        most: dict[int, int] = {}
+        for request, wished in wanted[: self.limits.max_batch]:
+            if not self._can_hold(request, 1):
+                continue
+            sequence = self._followed(request)
+            tokens = request.known[sequence.length :]
+            if len(tokens) <= min(CLOSE + 1, budget) and max(tokens) < self.vocab:
+                budget -= len(tokens)
+                shares.append(_Share(request.id, sequence, tokens))
+                most[request.id] = min(wished, self.limits.max_context - len(request.known))
+        found: dict[int, list[int]] = {}
+        chances = dict.fromkeys(most, 1.0)
+        while shares and rows > 0:
+            going_on = []
+            for share, token, chance in self._run(shares[:rows], rows=1):
+                if token >= self.vocab:
+                    continue
+                guess = found.setdefault(share.request, [])
+                guess.append(token)
+                rows -= 1
+                chances[share.request] *= chance
+                if len(guess) < most[share.request] and chances[share.request] >= LEAST_CHANCE:
+                    going_on.append(_Share(share.request, share.sequence, [token]))
+            shares = going_on
+        return found
+
+    def end(self, request: Request) -> None:
+        """Forget a request; what was computed of it can be found by others until the pages are needed."""
+        sequence = self.sequences.pop(request.id, None)
+        if sequence is not None:
+            self.store.drop(sequence)
+
+    def check_integrity(self) -> None:
+        """Raise BackendError unless pages and sequences agree. Changes nothing."""
+        self.store.check_integrity()
+
+    def _can_hold(self, request: Request, more: int) -> bool:
+        """Whether the draft model has the positions for what is known, and so many more."""
+        return len(request.known) + more <= self.limits.max_context
+
+    def _followed(self, request: Request) -> KvSequence:
+        """The request's sequence, cut back to what is known without the last token, whose scores are wanted."""
+        known = request.known
+        sequence = self.sequences.get(request.id)
+        if sequence is None or sequence.number not in self.store.sequences:
+            sequence = self.sequences[request.id] = self.store.new()
+            sequence.chain.root = request.chain.root
+        self.store.truncate(sequence, min(sequence.match(known), len(known) - 1))
+        if len(known) - 1 - sequence.length >= PAGE:
+            chain = Chain("")
+            chain.root = sequence.chain.root
+            chain.extend(known)
+            pages = self.store.pool.index.find(chain.keys[: (len(known) - 1) // PAGE])
+            if len(pages) * PAGE > sequence.length:
+                self.store.adopt(sequence, pages, known, chain.keys)
+        return sequence
+
+    def _run(self, shares: Sequence[_Share], rows: int) -> list[tuple[_Share, int, float]]:
+        """Compute a step of those shares for which there are pages. With one of `rows` for each, the likeliest token
+        and its probability; nothing for scores that are not numbers. Changes the sequences."""
+        ran: list[_Share] = []
+        parts: list[Part] = []
+        copies: list[tuple[int, int]] = []
+        for share in shares:
+            self.store.use(share.sequence)  # the others give way to those that guess now
+        for share in shares:
+            sequence = share.sequence
+            if self.store.reserve(sequence, sequence.length + len(share.tokens), copies):
+                parts.append(Part(share.request, share.tokens, sequence.length, sequence.table, rows))
+                ran.append(share)
+        for share in shares:
+            share.sequence.busy = False
+        if not parts:
+            return []
+        scores = self.runner.run(Step(parts, copies))
+        for share in ran:
+            self.store.extend(share.sequence, share.tokens)
+        if not rows:
+            return []
+        found = []
+        for share, token, logits in zip(ran, scores.best.tolist(), scores.logits, strict=True):
+            if token >= 0:
+                found.append((share, token, float(1 / np.exp(logits - logits[token]).sum())))
+            else:
+                self.store.discard(share.sequence)
+        return found
