@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from sporelm.engine.kv import KvSequence, PagePool, SequenceStore
 from sporelm.engine.kv.asleep import Asleep, read_asleep, write_asleep
 from sporelm.engine.kv.pages import pages_for
+from sporelm.engine.kv.store import Dormitory
 from sporelm.engine.limits import Limits
 from sporelm.engine.request import Request
 from sporelm.engine.runner import Scores
@@ -35,10 +36,17 @@ class StepRunner(Protocol):
 class Engine:
     """Continues requests together. Threads may share one: each call has it for itself, and every step serves all."""
 
-    def __init__(self, worker: StepRunner, limits: Limits, speculation: Speculation | None = None) -> None:
+    def __init__(
+        self,
+        worker: StepRunner,
+        limits: Limits,
+        speculation: Speculation | None = None,
+        dormitory: Dormitory | None = None,
+    ) -> None:
+        """Without a `dormitory`, what idle sequences held that had to give way is computed anew."""
         self.runner = worker
         self.limits = limits
-        self.store = SequenceStore(PagePool(limits.num_pages))
+        self.store = SequenceStore(PagePool(limits.num_pages), dormitory)
         self.scheduler = Scheduler(limits, self.store, speculation)
         self.metrics = self.scheduler.metrics
         self.speculation = speculation
@@ -135,9 +143,18 @@ class Engine:
         with self._turn:
             if sequence.busy:
                 raise RequestError("a request still uses this sequence: wait for it, or cancel it first")
-            layers = self.runner.export_pages(sequence.pages[: pages_for(sequence.length)])
-            asleep = Asleep(list(sequence.tokens), layers, notes)
-        return write_asleep(path, asleep, model)
+            asleep = self._held(sequence)
+        return write_asleep(path, asleep._replace(notes=notes), model).nbytes
+
+    def _held(self, sequence: KvSequence) -> Asleep:
+        """A copy of what a sequence holds, or of what it held when it gave way, if that is more."""
+        dormitory = self.store.dormitory
+        if dormitory is not None and len(tokens := dormitory.sleeping(sequence)) > sequence.length:
+            layers = dormitory.layers(sequence)
+            if layers is not None:
+                return Asleep(list(tokens), layers, {})
+        layers = self.runner.export_pages(sequence.pages[: pages_for(sequence.length)])
+        return Asleep(list(sequence.tokens), layers, {})
 
     def wake(self, path: Path, model: str, salt: str = "") -> tuple[KvSequence, dict[str, Any]]:
         """A sequence that holds what a file does, and the file's notes. Idle sequences may give way to it.
@@ -196,6 +213,12 @@ class Engine:
             finally:
                 sequence.busy = False
                 self.store.drop(sequence)
+
+    def close(self) -> None:
+        """Forget what sleeps; no request can be served after that."""
+        with self._turn:
+            if self.store.dormitory is not None:
+                self.store.dormitory.close()
 
     def check_integrity(self) -> None:
         """Raise BackendError unless pages, sequences and requests agree. Changes nothing."""

@@ -109,7 +109,7 @@ class Scheduler:
                 self._schedule(request, draft)
         while draft.budget > 0 and len(self.running) < self.limits.max_batch:
             first = self.waiting.next(self.owners.__getitem__, self._ready)
-            if first is None or not self._admit(first) or not self._schedule(first, draft):
+            if first is None or not self._admit(first, draft) or not self._schedule(first, draft):
                 break
         if not draft.parts and not self.idle:
             raise BackendError(f"nothing can run: all {self.limits.num_pages} pages are held; close a conversation")
@@ -220,12 +220,18 @@ class Scheduler:
         return True
 
     def _ready(self, request: Request) -> bool:
-        """Whether a request need not wait for its twin."""
+        """Whether a request need wait neither for its twin nor, while others run, for a file."""
         twin = request.twin
-        return twin is None or twin.finish_reason is not None or twin.num_computed >= twin.num_prompt
+        if twin is not None and twin.finish_reason is None and twin.num_computed < twin.num_prompt:
+            return False
+        if self.store.dormitory is None or request.sequence is None or not self.running:
+            return True
+        return self.store.dormitory.ready(request.sequence)
 
-    def _admit(self, request: Request) -> bool:
+    def _admit(self, request: Request, draft: _Draft) -> bool:
         """Let a waiting request run if all that it knows now finds pages. Changes the store and the queue."""
+        if draft.copies and request.sequence is not None and self.store.sleeps(request.sequence):
+            return False  # waking writes to pages at once, which may be those that are to be copied
         sequence = request.sequence or self._begin(request)
         self.store.use(sequence)
         kept = self._reuse(request, sequence)
@@ -233,9 +239,10 @@ class Scheduler:
             self._rest(request, sequence)
             return False
         self.store.truncate(sequence, kept)
+        self.store.wake(sequence, request.known[:-1], draft.copies)
         if not request.started:
             request.started = perf_counter()
-            self._account(request, kept)
+            self._account(request, sequence.length)
             self.metrics.admitted(request)
         request.sequence, request.twin = sequence, None
         self.waiting.remove(request)

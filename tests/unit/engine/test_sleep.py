@@ -1,6 +1,7 @@
 """Sequences on disk: they come back as they were, and nothing else comes in."""
 
 import json
+from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
@@ -68,19 +69,36 @@ def test_an_empty_sequence_sleeps_too(tmp_path):
     made.check_integrity()
 
 
-def rewrite(file: Path, **changes: object) -> None:
-    """Change the metadata of a file, its data stays."""
+def rewrite(file: Path, *, honest: bool = True, **changes: object) -> None:
+    """Change the header of a file, its data stays; unless `honest` the hash is made anew, as a forger would."""
     data = file.read_bytes()
     length = int.from_bytes(data[:8], "little")
     header = json.loads(data[8 : 8 + length])
+    known = header["__metadata__"]
     for key, value in changes.items():
-        place = header["__metadata__"] if key in header["__metadata__"] else header[key.replace("_", ".")]
-        if place is header["__metadata__"]:
-            place[key] = value
+        if key in known:
+            known[key] = value
+        elif value is None:
+            del header[key.replace("_", ".")]
         else:
-            place.update(value)
+            header.setdefault(key.replace("_", "."), {}).update(value)
+    if not honest:
+        texts = [known[key].encode() for key in ("model", "notes")]
+        digest = sha256(b"".join(len(text).to_bytes(8, "little") + text for text in texts))
+        digest.update(data[8 + length :])
+        known["sha256"] = digest.hexdigest()
     text = json.dumps(header).encode()
     file.write_bytes(len(text).to_bytes(8, "little") + text + data[8 + length :])
+
+
+def refused(file: Path, error: type[SporeError], message: str, **changes: int) -> None:
+    made = engine(**changes)
+    with pytest.raises(error, match=message) as caught:
+        made.wake(file, "model a")
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 400
+    assert made.store.pool.num_free == made.limits.num_pages
+    assert not made.store.sequences
 
 
 @pytest.mark.parametrize(
@@ -90,21 +108,75 @@ def rewrite(file: Path, **changes: object) -> None:
         ({"format": "pt"}, ModelFileError, "no session of version 1"),
         ({"version": "2"}, ModelFileError, "no session of version 1"),
         ({"sha256": "0" * 64}, ModelFileError, "its hash differs"),
-        ({"notes": "[]"}, ModelFileError, "notes are no JSON object"),
-        ({"notes": "{"}, ModelFileError, "notes are no JSON object"),
+        ({"sha256": ""}, ModelFileError, "its hash differs"),
+        ({"notes": '{"who": "you"}'}, ModelFileError, "its hash differs"),
+        ({"notes": 3}, ModelFileError, "must map strings to strings"),
         ({"layers_0": {"shape": [3, 2, 64, 1, 1]}}, ModelFileError, "layers.0 is not"),
-        ({"layers_0": {"dtype": "I32"}}, RequestError, "keys and values in I32"),
+        ({"layers_0": {"shape": [1 << 62, 2, 1, 64, 1]}}, ModelFileError, "layers.0"),
+        ({"layers_0": {"shape": [3, 2, 1, 64, -1]}}, ModelFileError, "shape must be a list"),
+        ({"layers_0": {"shape": "no"}}, ModelFileError, "shape must be a list"),
+        ({"layers_0": {"dtype": "I32"}}, ModelFileError, "no keys and values of layer 0"),
+        ({"layers_0": {"dtype": "F16", "shape": [3, 2, 1, 64, 2]}}, RequestError, "open the model with --kv f16"),
+        ({"layers_0": {"dtype": "U8", "shape": [3, 2, 1, 64, 4]}}, RequestError, "open the model with --kv q8_0"),
+        ({"layers_0": {"dtype": "X1"}}, ModelFileError, "dtype 'X1'"),
+        ({"layers_0": {"data_offsets": [0, 1536]}}, ModelFileError, "overlap"),
+        ({"layers_0": {"data_offsets": [1232, 1 << 60]}}, ModelFileError, "truncated or damaged"),
+        ({"layers_0": {"data_offsets": [1 << 70, 1 << 71]}}, ModelFileError, "data_offsets must be"),
+        ({"layers_0": None}, ModelFileError, "no keys and values of layer 0"),
+        ({"layers_1": {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}}, ModelFileError, "3 tensors, not 2"),
         ({"tokens": {"dtype": "F64"}}, ModelFileError, "no list of tokens"),
         ({"tokens": {"shape": [77, 2]}}, ModelFileError, "no list of tokens"),
+        ({"tokens": {"shape": [1 << 40], "data_offsets": [0, 1 << 43]}}, ModelFileError, "truncated or damaged"),
+        ({"tokens": None}, ModelFileError, "no list of tokens"),
+        ({"tokens": {"shape": [0], "data_offsets": [0, 0]}}, ModelFileError, r"layers.0 is not \[0"),
     ],
+)  # fmt: skip
+@pytest.mark.parametrize("honest", [True, False])
+def test_a_file_that_was_changed_is_refused_and_nothing_is_kept(file, changes, error, message, honest):
+    rewrite(file, honest=honest or bool({"sha256", "notes"} & changes.keys()), **changes)
+    refused(file, error, message)
+
+
+@pytest.mark.parametrize(
+    ("notes", "message"),
+    [
+        ("[]", "notes are no JSON object"),
+        ("{", "notes are no JSON object"),
+        ('{"a":' * 200_000 + "1" + "}" * 200_000, "notes are no JSON object"),
+        ('{"a":' + "9" * 100_000 + "}", "notes are no JSON object"),
+        (json.dumps({"text": "x" * (1 << 23)}), "notes have 8388"),
+    ],
+    ids=["a list", "cut", "deep", "a long number", "large"],
 )
-def test_a_file_that_was_changed_is_refused_and_nothing_is_kept(file, changes, error, message):
-    rewrite(file, **changes)
-    made = engine()
-    with pytest.raises(error, match=message):
-        made.wake(file, "model a")
-    assert made.store.pool.num_free == made.limits.num_pages
-    assert not made.store.sequences
+def test_notes_that_nobody_wrote_are_refused(file, notes, message):
+    rewrite(file, honest=False, notes=notes)
+    refused(file, ModelFileError, message)
+
+
+def test_a_header_larger_than_ours_is_not_read(file):
+    data = file.read_bytes()
+    length = int.from_bytes(data[:8], "little")
+    more = 18 << 20
+    file.write_bytes((length + more).to_bytes(8, "little") + data[8 : 8 + length] + b" " * more + data[8 + length :])
+    refused(file, ModelFileError, r"a header of .* is claimed")
+    refused(file.parent, ModelFileError, "is a folder")
+
+
+def test_an_unknown_token_is_found_though_the_hash_fits(file):
+    data = bytearray(file.read_bytes())
+    start = 8 + int.from_bytes(data[:8], "little")
+    data[start : start + 8] = (-1).to_bytes(8, "little", signed=True)
+    file.write_bytes(data)
+    rewrite(file, honest=False)
+    refused(file, ModelFileError, "tokens that the model does not know")
+
+
+def test_idle_sequences_give_way_to_one_that_wakes(file):
+    made = engine(num_pages=4)
+    idle = begun(made)
+    sequence, _ = made.wake(file, "model a")
+    assert (idle.length, sequence.length) == (0, 154)
+    made.check_integrity()
 
 
 def test_no_change_of_a_byte_and_no_cut_goes_unseen(file):
@@ -119,7 +191,7 @@ def test_no_change_of_a_byte_and_no_cut_goes_unseen(file):
             sequence, _ = made.wake(file, "model a")
         except SporeError:
             continue
-        assert place < 1500  # white space of the header, or its notes
+        assert place < 1500  # white space of the header
         made.drop(sequence)
     for length in (0, 5, 100, len(data) - 1):
         file.write_bytes(data[:length])

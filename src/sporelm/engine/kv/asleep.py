@@ -1,9 +1,9 @@
 """Sequences on disk: their tokens, keys and values, so that nothing is computed again when they are woken.
 
 A file is in the safetensors format (docs/sessions.md). Metadata: `format` "sporelm.session", `version` "1", `model`
-what the model is known by, `sha256` of all that follows the header, `notes` a JSON object of whoever wrote it.
+what the model is known by, `notes` a JSON object of whoever wrote it, `sha256` of these two and of the tensors.
 Tensors: `tokens` int64 [n], and `layers.N` [pages, 2, kv_heads, PAGE, head_dim], keys and then values of each layer in
-the canonical form of back-ends; positions past the last token are zero.
+the canonical form of back-ends (of q8_0 blocks instead of numbers); positions past the last token are zero.
 """
 
 import json
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sporelm.engine.kv.pages import pages_for
-from sporelm.errors import ModelFileError, RequestError
+from sporelm.errors import ModelError, ModelFileError, RequestError
 from sporelm.ops.attention import PAGE
 from sporelm.weights.gguf.beside import Job, write_beside
 from sporelm.weights.safetensors import SafetensorsFiles, open_safetensors
@@ -24,7 +24,9 @@ from sporelm.weights.safetensors import SafetensorsFiles, open_safetensors
 FORMAT, VERSION = "sporelm.session", "1"
 ALIGNMENT = 64  # of the data
 MOST_NOTES = 1 << 23  # bytes
-TYPES = {"F16": np.dtype("<f2"), "F32": np.dtype("<f4")}
+MOST_HEADER = 2 * MOST_NOTES + (1 << 20)  # the notes are a JSON text inside a JSON text; and the tensors
+TYPES = {"F16": np.dtype("<f2"), "F32": np.dtype("<f4"), "U8": np.dtype("u1")}
+KV_NAMES = {"F16": "f16", "F32": "f32", "U8": "q8_0"}  # as --kv calls them
 Layers = Sequence[NDArray[np.generic]]
 
 
@@ -36,21 +38,28 @@ class Asleep(NamedTuple):
     notes: dict[str, Any]
 
 
-def write_asleep(path: Path, asleep: Asleep, model: str) -> int:
-    """Write a file, whole or not at all; its bytes. Raises RequestError if it cannot be written."""
+class Written(NamedTuple):
+    """A file's bytes, and the hash of what is in it."""
+
+    nbytes: int
+    sha256: str
+
+
+def write_asleep(path: Path, asleep: Asleep, model: str) -> Written:
+    """Write a file that only its owner can read, whole or not at all. Raises RequestError if it cannot be written."""
     arrays = {"tokens": np.asarray(asleep.tokens, "<i8")}
     for number, layer in enumerate(asleep.layers):
         arrays[f"layers.{number}"] = _blanked(layer, len(asleep.tokens))
     names = {dtype: name for name, dtype in TYPES.items()} | {np.dtype("<i8"): "I64"}
-    digest, offset, entries = sha256(), 0, dict[str, Any]()
+    notes = json.dumps(asleep.notes, ensure_ascii=False)
+    if len(notes.encode()) > MOST_NOTES:
+        raise RequestError(f"the notes of a session have {len(notes.encode())} bytes: at most {MOST_NOTES} are kept")
+    digest, offset, entries = _digest(model, notes), 0, dict[str, Any]()
     for name, array in arrays.items():
         digest.update(_bytes(array))
         place = [offset, offset + array.nbytes]
         entries[name] = {"dtype": names[array.dtype], "shape": list(array.shape), "data_offsets": place}
         offset += array.nbytes
-    notes = json.dumps(asleep.notes, ensure_ascii=False)
-    if len(notes.encode()) > MOST_NOTES:
-        raise RequestError(f"the notes of a session have {len(notes.encode())} bytes: at most {MOST_NOTES} are kept")
     known = {"format": FORMAT, "version": VERSION, "model": model, "sha256": digest.hexdigest(), "notes": notes}
     header = json.dumps({"__metadata__": known, **entries}, ensure_ascii=False).encode()
     header += b" " * (-(len(header) + 8) % ALIGNMENT)
@@ -60,18 +69,20 @@ def write_asleep(path: Path, asleep: Asleep, model: str) -> int:
         for array in arrays.values():
             file.write(_bytes(array))
 
-    write_beside([Job(path, write)])
-    return 8 + len(header) + offset
+    write_beside([Job(path, write, private=True)])
+    return Written(8 + len(header) + offset, digest.hexdigest())
 
 
-def read_asleep(path: Path, model: str, like: Layers, most_tokens: int, vocab: int) -> Asleep:
+def read_asleep(
+    path: Path, model: str, like: Layers, most_tokens: int, vocab: int, expected: str | None = None
+) -> Asleep:
     """What a file holds, its values seen where they lie. `like` are arrays of no pages, of the shapes and types that
-    the model's layers have.
+    the model's layers have; `expected` is the hash that the file must have, where that is known.
 
     Raises ModelNotFound, ModelFileError for a file that is damaged or was tampered with, RequestError for one of
     another model, of another kind of numbers, or of more tokens than the context holds.
     """
-    with open_safetensors(path) as files:
+    with _open(path) as files:
         known = files.metadata
         if (known.get("format"), known.get("version")) != (FORMAT, VERSION):
             raise ModelFileError(
@@ -79,12 +90,46 @@ def read_asleep(path: Path, model: str, like: Layers, most_tokens: int, vocab: i
             )
         if known.get("model") != model:
             raise RequestError(f"{path} is a session of another model: open it with the model that it was made with")
-        _check_hash(path, files)
-        tokens = _tokens(path, files, most_tokens, vocab)
-        layers = [_layer(path, files, number, each, len(tokens)) for number, each in enumerate(like)]
-        if len(files.tensors) != len(layers) + 1:
-            raise ModelFileError(f"{path} holds {len(files.tensors)} tensors, not {len(layers) + 1}: it is damaged")
-        return Asleep(tokens, layers, _notes(path, known.get("notes", "")))
+        # What the sizes are is checked first, so that no more is read than the context justifies.
+        length = _length(path, files, most_tokens)
+        for number, each in enumerate(like):
+            _check_layer(path, files, number, each, length)
+        if len(files.tensors) != len(like) + 1:
+            raise ModelFileError(f"{path} holds {len(files.tensors)} tensors, not {len(like) + 1}: it is damaged")
+        notes = known.get("notes", "")
+        _check_hash(path, files, _digest(model, notes), expected or known.get("sha256"))
+        tokens = files.raw("tokens").view("<i8")
+        if length and not 0 <= tokens.min() <= tokens.max() < vocab:
+            raise ModelFileError(f"{path} holds tokens that the model does not know: it is damaged")
+        layers = [
+            files.raw(f"layers.{number}").view(each.dtype).reshape(pages_for(length), *each.shape[1:])
+            for number, each in enumerate(like)
+        ]
+        return Asleep(tokens.tolist(), layers, _notes(path, notes))
+
+
+def is_asleep(path: Path) -> bool:
+    """Whether a file calls itself a session."""
+    try:
+        with _open(path) as files:
+            return files.metadata.get("format") == FORMAT
+    except ModelError:
+        return False
+
+
+def _open(path: Path) -> SafetensorsFiles:
+    """The file, if its header is no larger than one that we write. Raises ModelNotFound, ModelFileError."""
+    if path.is_dir():
+        raise ModelFileError(f"{path} is a folder: a session is one file")
+    if path.is_file():
+        try:
+            with path.open("rb") as file:
+                length = int.from_bytes(file.read(8), "little")
+        except OSError as reason:
+            raise ModelFileError(f"{path} cannot be read: {reason}") from None
+        if length > MOST_HEADER:
+            raise ModelFileError(f"{path}: a header of {length} bytes is claimed, at most {MOST_HEADER} are read")
+    return open_safetensors(path)
 
 
 def _blanked(layer: NDArray[np.generic], length: int) -> NDArray[np.generic]:
@@ -100,39 +145,45 @@ def _bytes(array: NDArray[Any]) -> memoryview:
     return array.reshape(-1).view(np.uint8).data
 
 
-def _check_hash(path: Path, files: SafetensorsFiles) -> None:
-    digest = sha256()
+def _digest(model: str, notes: str) -> Any:
+    """A hash that has begun with what the header says."""
+    texts = (model.encode("utf-8", "surrogatepass"), notes.encode("utf-8", "surrogatepass"))
+    return sha256(b"".join(len(text).to_bytes(8, "little") + text for text in texts))
+
+
+def _check_hash(path: Path, files: SafetensorsFiles, digest: Any, expected: str | None) -> None:
+    """Raise ModelFileError unless the tensors, after what the hash has begun with, have the expected one."""
     for name in files.names:
         digest.update(files.raw(name).data)
-    if digest.hexdigest() != files.metadata.get("sha256"):
+    if digest.hexdigest() != expected:
         raise ModelFileError(f"{path} does not hold what was written: its hash differs; it is damaged")
 
 
-def _tokens(path: Path, files: SafetensorsFiles, most: int, vocab: int) -> list[int]:
+def _length(path: Path, files: SafetensorsFiles, most: int) -> int:
+    """How many tokens a file says that it holds."""
     info = files.tensors.get("tokens")
     if info is None or info.type_name != "I64" or len(info.shape) != 1:
         raise ModelFileError(f"{path} holds no list of tokens: it is damaged")
     if info.shape[0] > most:
         raise RequestError(f"{path} holds {info.shape[0]} tokens, the context {most}: raise --max-context")
-    tokens = files.raw("tokens").view("<i8")
-    if len(tokens) and not 0 <= tokens.min() <= tokens.max() < vocab:
-        raise ModelFileError(f"{path} holds tokens that the model does not know: it is damaged")
-    return [int(token) for token in tokens]
+    return info.shape[0]
 
 
-def _layer(
-    path: Path, files: SafetensorsFiles, number: int, like: NDArray[np.generic], length: int
-) -> NDArray[np.generic]:
+def _check_layer(path: Path, files: SafetensorsFiles, number: int, like: NDArray[np.generic], length: int) -> None:
     info = files.tensors.get(f"layers.{number}")
     shape = (pages_for(length), *like.shape[1:])
-    if info is None or info.shape != shape:
+    if info is None or info.type_name not in TYPES:
+        raise ModelFileError(f"{path} holds no keys and values of layer {number}: it is damaged")
+    if TYPES[info.type_name] != like.dtype:
+        kind = KV_NAMES[info.type_name]
+        raise RequestError(f"{path} holds keys and values in {kind}: open the model with --kv {kind}")
+    if info.shape != shape:
         raise ModelFileError(f"{path}: layers.{number} is not {list(shape)}: it is damaged")
-    if TYPES.get(info.type_name) != like.dtype:
-        raise RequestError(f"{path} holds keys and values in {info.type_name}: open the model with --kv likewise")
-    return files.raw(f"layers.{number}").view(like.dtype).reshape(shape)
 
 
 def _notes(path: Path, text: str) -> dict[str, Any]:
+    if len(text) > MOST_NOTES:
+        raise ModelFileError(f"{path}: its notes have {len(text)} characters, at most {MOST_NOTES} bytes are written")
     try:
         notes = json.loads(text)
     except (ValueError, RecursionError):

@@ -1,13 +1,15 @@
 """The sequences that are kept, and who gives way when pages run out.
 
 Sequences that no running request uses are idle: their pages go to those that need some, the longest unused first.
-What an idle sequence loses is computed anew when it is used again.
+What an idle sequence loses sleeps until it is used again, where there is a dormitory; else it is computed anew.
 """
 
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
+from sporelm.engine.kv.asleep import Layers
 from sporelm.engine.kv.pages import PagePool, pages_for
-from sporelm.engine.kv.prefix import Key
+from sporelm.engine.kv.prefix import Key, common
 from sporelm.engine.kv.sequence import KvSequence
 from sporelm.errors import RequestError
 from sporelm.ops.attention import PAGE
@@ -15,11 +17,25 @@ from sporelm.ops.attention import PAGE
 Copies = list[tuple[int, int]]  # (source page, target page), to be carried out in this order before the step's writes
 
 
+class Dormitory(Protocol):
+    """Where sequences sleep that give way: `SessionFolder`, which says what each of these does."""
+
+    def put(self, sequence: KvSequence) -> None: ...
+    def sleeping(self, sequence: KvSequence) -> list[int]: ...
+    def ready(self, sequence: KvSequence) -> bool: ...
+    def layers(self, sequence: KvSequence) -> Layers | None: ...
+    def bring(self, sequence: KvSequence, first: int, last: int) -> bool: ...
+    def share(self, source: KvSequence, twin: KvSequence) -> None: ...
+    def leave(self, sequence: KvSequence) -> None: ...
+    def close(self) -> None: ...
+
+
 class SequenceStore:
     """All sequences over one pool of pages."""
 
-    def __init__(self, pool: PagePool) -> None:
+    def __init__(self, pool: PagePool, dormitory: Dormitory | None = None) -> None:
         self.pool = pool
+        self.dormitory = dormitory
         self.sequences: dict[int, KvSequence] = {}  # by number, the longest unused first
 
     def new(self, salt: str = "") -> KvSequence:
@@ -38,12 +54,16 @@ class SequenceStore:
         twin.tokens, twin.chain = list(source.tokens), source.chain.copy()
         twin.set_pages(source.pages[: pages_for(source.length)])
         self.pool.share(twin.pages)
+        if self.dormitory is not None:
+            self.dormitory.share(source, twin)
         return twin
 
     def drop(self, sequence: KvSequence) -> None:
         """Forget a sequence. Changes the store and the pool. Dropping it again does nothing."""
         self.truncate(sequence, 0)
         self.sequences.pop(sequence.number, None)
+        if self.dormitory is not None:
+            self.dormitory.leave(sequence)
 
     def truncate(self, sequence: KvSequence, length: int) -> None:
         """Keep the first `length` positions at most. Changes the sequence and the pool."""
@@ -82,6 +102,29 @@ class SequenceStore:
             raise RequestError(f"sequence {sequence.number} was dropped; begin a new one")
         self.sequences[sequence.number] = self.sequences.pop(sequence.number)
         sequence.busy = True
+
+    def sleeps(self, sequence: KvSequence) -> bool:
+        """Whether a sequence has given way, and what it held is kept elsewhere."""
+        return self.dormitory is not None and bool(self.dormitory.sleeping(sequence))
+
+    def wake(self, sequence: KvSequence, ids: Sequence[int], copies: Copies) -> None:
+        """Bring back what a sequence held when it gave way, as far as `ids` begin with it and it holds less now.
+
+        Changes the sequence, the pool and, at once, the caches. Does nothing where `copies` are still to be carried
+        out: pages that are written to now may be those to be copied.
+        """
+        dormitory = self.dormitory
+        if dormitory is None or copies or not (asleep := dormitory.sleeping(sequence)):
+            return
+        end = common(asleep, ids)
+        if end > sequence.length:
+            first = sequence.length // PAGE
+            self.truncate(sequence, first * PAGE)
+            if not self.reserve(sequence, end, []):
+                return
+            if dormitory.bring(sequence, first, pages_for(end)):
+                self.extend(sequence, asleep[first * PAGE : end])
+        dormitory.leave(sequence)
 
     def reserve(self, sequence: KvSequence, end: int, copies: Copies) -> bool:
         """Make the positions from the sequence's length up to `end` writable; False if there are not the pages for it.
@@ -137,7 +180,9 @@ class SequenceStore:
         for sequence in list(self.sequences.values()):
             if enough():
                 return
-            if not sequence.busy:
+            if sequence.pages and not sequence.busy:
+                if self.dormitory is not None:
+                    self.dormitory.put(sequence)
                 self.truncate(sequence, 0)
 
     def obtainable(self) -> int:

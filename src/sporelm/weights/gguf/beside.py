@@ -14,10 +14,11 @@ _numbers = count()  # threads may write beside the same place
 
 
 class Job(NamedTuple):
-    """One file to write: its place, and what writes its bytes."""
+    """One file to write: its place, and what writes its bytes. A `private` one only its owner can read."""
 
     path: Path
     write: Callable[[BinaryIO], object]
+    private: bool = False
 
 
 def write_beside(jobs: Sequence[Job], *, replace: bool = True) -> None:
@@ -28,7 +29,7 @@ def write_beside(jobs: Sequence[Job], *, replace: bool = True) -> None:
     meanwhile, stays too. Raises RequestError if a file cannot be written.
     """
     if replace:
-        jobs = [Job(Path(os.path.realpath(job.path)), job.write) if job.path.is_symlink() else job for job in jobs]
+        jobs = [job._replace(path=Path(os.path.realpath(job.path))) if job.path.is_symlink() else job for job in jobs]
     parts: list[Path] = []
     current = jobs[0].path if jobs else Path()
     try:
@@ -36,11 +37,11 @@ def write_beside(jobs: Sequence[Job], *, replace: bool = True) -> None:
             current = job.path
             beside = current.with_name(f".{current.name}.{os.getpid()}.{next(_numbers)}.part")
             parts.append(beside)  # before it is there: an interrupt may come at any time
-            with beside.open("xb") as file:
+            with open(beside, "xb", opener=_open_private if job.private else None) as file:
                 job.write(file)
                 file.flush()
                 os.fsync(file.fileno())
-            if replace and current.exists():
+            if replace and not job.private and current.exists():
                 shutil.copymode(current, beside)
         places = [job.path for job in jobs]
         if replace:
@@ -56,6 +57,10 @@ def write_beside(jobs: Sequence[Job], *, replace: bool = True) -> None:
         for part in parts:
             with suppress(OSError):
                 part.unlink(missing_ok=True)
+
+
+def _open_private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def _place_new(parts: Sequence[Path], places: Sequence[Path]) -> None:

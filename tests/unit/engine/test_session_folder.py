@@ -1,0 +1,336 @@
+"""Sequences that give way sleep in a folder, and wake as they were; whatever goes wrong there, answers stay right."""
+
+import os
+import threading
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+from time import time
+
+import numpy as np
+import pytest
+
+from sporelm.engine import Engine, KvSequence, Request
+from sporelm.engine.kv import session_folder
+from sporelm.engine.kv.session_folder import SessionFolder
+from sporelm.errors import RequestError
+from unit.engine.fake import FakeRunner, engine, expected, limits
+from unit.engine.test_engine import prompt
+
+PAGE_BYTES = 512  # of the fake model
+OTHERS = count(100)
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Iterator[Engine]:
+    """An engine of 6 pages whose sequences sleep in a folder."""
+    made = engine_at(tmp_path / "asleep", num_pages=6, max_batch=3)
+    yield made
+    made.check_integrity()
+    made.close()
+    assert not list((tmp_path / "asleep").iterdir())
+
+
+def engine_at(path: Path, most_bytes: int = 1 << 20, **changes: int) -> Engine:
+    chosen = limits(**changes)
+    runner = FakeRunner(chosen)
+    return Engine(runner, chosen, dormitory=SessionFolder(path, runner, lambda: "model a", most_bytes))
+
+
+def ask(made: Engine, sequence: KvSequence | None, ids: list[int], wanted: int = 5) -> Request:
+    """One request, to its end; its answer must be right."""
+    request = made.add(Request(ids, max_tokens=wanted, sequence=sequence))
+    made.run([request])
+    assert request.generated == expected(ids, wanted)
+    return request
+
+
+def begun(made: Engine, seed: int = 0, length: int = 150) -> tuple[KvSequence, list[int]]:
+    """A sequence, and what is known of its text."""
+    sequence = made.sequence()
+    return sequence, ask(made, sequence, prompt(length, seed)).known
+
+
+def crowd(made: Engine) -> None:
+    """Use every page for others."""
+    others = [made.add(Request(prompt(180, next(OTHERS)), max_tokens=10)) for _ in range(2)]
+    made.run(others)
+    settle(made)
+
+
+def settle(made: Engine) -> SessionFolder:
+    """Wait until all is written, and removed, that is to be."""
+    folder = made.store.dormitory
+    assert isinstance(folder, SessionFolder)
+    folder._writer.submit(lambda: None).result()
+    return folder
+
+
+def files(made: Engine) -> list[Path]:
+    return sorted(settle(made).folder.iterdir())
+
+
+def test_what_gave_way_is_woken_and_not_computed(made):
+    sequence, known = begun(made)
+    crowd(made)
+    (file,) = files(made)
+    assert sequence.length == 0
+    assert made.store.sleeps(sequence)
+    if os.name == "posix":
+        assert (file.stat().st_mode & 0o777, file.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+    again = ask(made, sequence, [*known, 1], 9)
+    assert (again.cached_tokens, again.cache_miss) == (154, None)
+    assert not files(made)
+    assert not made.store.sleeps(sequence)
+    crowd(made)
+    assert ask(made, sequence, [*again.known, 2]).cached_tokens == 164
+
+
+def test_without_a_folder_it_is_computed_anew():
+    made = engine(num_pages=6, max_batch=3)
+    sequence = made.sequence()
+    known = ask(made, sequence, prompt(150)).known
+    made.run([made.add(Request(prompt(180, next(OTHERS)), max_tokens=10)) for _ in range(2)])
+    again = ask(made, sequence, [*known, 1])
+    assert (again.cached_tokens, again.cache_miss) == (0, "evicted")
+
+
+def test_pages_that_are_still_there_are_not_read_again(made):
+    sequence, known = begun(made)
+    ask(made, None, prompt(240, next(OTHERS)))
+    assert made.store.sleeps(sequence)
+    assert ask(made, sequence, [*known, 1]).cached_tokens == 154
+
+
+def test_short_sequences_do_not_sleep(made):
+    sequence, known = begun(made, length=100)
+    crowd(made)
+    assert not files(made)
+    assert ask(made, sequence, [*known, 1]).cached_tokens == 0
+
+
+def test_only_what_the_new_text_begins_with_is_woken(made):
+    sequence, known = begun(made)
+    crowd(made)
+    again = ask(made, sequence, [*known[:100], *prompt(60, 9)])
+    assert again.cached_tokens == 100
+    assert not files(made)
+
+
+def test_a_wake_before_the_disk_has_it_takes_the_copy(made, monkeypatch):
+    gate, write = threading.Event(), session_folder.write_asleep
+
+    def slow(*given: object) -> object:
+        gate.wait(20)
+        return write(*given)
+
+    monkeypatch.setattr(session_folder, "write_asleep", slow)
+    sequence, known = begun(made)
+    made.run([made.add(Request(prompt(180, next(OTHERS)), max_tokens=10)) for _ in range(2)])
+    assert ask(made, sequence, [*known, 1]).cached_tokens == 154
+    gate.set()
+    assert not files(made)
+
+
+def test_while_others_run_the_file_is_read_beside_them(made, monkeypatch):
+    gate, read = threading.Event(), session_folder.read_asleep
+
+    def slow(*given: object) -> object:
+        gate.wait(20)
+        return read(*given)
+
+    monkeypatch.setattr(session_folder, "read_asleep", slow)
+    sequence, known = begun(made)
+    crowd(made)
+    other = made.add(Request(prompt(10), max_tokens=60))
+    made.step()
+    waits = made.add(Request([*known, 1], max_tokens=5, sequence=sequence))
+    for _ in range(8):
+        made.step()
+    assert (other.num_generated, waits.started) == (9, 0)
+    gate.set()
+    made.run([waits, other])
+    assert (waits.cached_tokens, waits.generated) == (154, expected(waits.prompt, 5))
+    assert other.generated == expected(other.prompt, 60)
+
+
+def test_a_cancelled_request_leaves_it_asleep(made):
+    sequence, known = begun(made)
+    crowd(made)
+    busy = [made.add(Request(prompt(150, next(OTHERS)), max_tokens=20)) for _ in range(2)]
+    for _ in range(8):
+        made.step()
+    waits = made.add(Request([*known, 1], max_tokens=5, sequence=sequence))
+    made.step()
+    made.cancel(waits)
+    assert made.store.sleeps(sequence)
+    made.run(busy)
+    assert ask(made, sequence, [*known, 1]).cached_tokens == 154
+
+
+def test_a_disk_that_does_not_take_it_loses_it_with_the_reason(made, monkeypatch):
+    def full(*given: object) -> object:
+        raise RequestError("talk.session cannot be written: no space left on device")
+
+    monkeypatch.setattr(session_folder, "write_asleep", full)
+    sequence, known = begun(made)
+    crowd(made)
+    assert not files(made)
+    again = ask(made, sequence, [*known, 1])
+    assert (again.cached_tokens, again.cache_miss) == (0, "evicted")
+    folder = settle(made)
+    assert "no space left" in folder.trouble
+    assert (folder.counts.slept, folder.counts.woken, folder.counts.lost) == (1, 0, 1)
+
+
+@pytest.mark.parametrize("harm", ["changed", "gone", "another's"])
+def test_a_file_that_is_not_what_was_written_is_not_believed(made, harm):
+    sequence, known = begun(made)
+    crowd(made)
+    (file,) = files(made)
+    if harm == "changed":
+        data = bytearray(file.read_bytes())
+        data[-600] ^= 1
+        file.write_bytes(data)
+    elif harm == "gone":
+        file.unlink()
+    else:  # a file that is whole, and of the same model
+        other = engine()
+        begun_there = other.sequence()
+        ask(other, begun_there, prompt(150, 3))
+        other.sleep(begun_there, file, "model a", {})
+    again = ask(made, sequence, [*known, 1])
+    assert (again.cached_tokens, again.cache_miss) == (0, "evicted")
+    assert settle(made).trouble.startswith(str(file))
+    assert not files(made)
+
+
+def test_the_longest_asleep_goes_when_the_folder_is_full(tmp_path):
+    made = engine_at(tmp_path, 7 * PAGE_BYTES, num_pages=6, max_batch=3)
+    sequences = []
+    for seed in range(3):
+        sequences.append(begun(made, seed))
+        crowd(made)
+    assert [made.store.sleeps(sequence) for sequence, _ in sequences] == [False, True, True]
+    assert len(files(made)) == 2
+    cached = [ask(made, sequence, [*known, 1]).cached_tokens for sequence, known in reversed(sequences)]
+    assert cached == [154, 154, 0]
+    assert "more than session_bytes" in settle(made).trouble
+    tiny = engine_at(tmp_path / "tiny", PAGE_BYTES, num_pages=6, max_batch=3)
+    sequence, _ = begun(tiny)
+    crowd(tiny)
+    assert not tiny.store.sleeps(sequence)
+    assert "more than session_bytes" in settle(tiny).trouble
+
+
+def test_a_slow_disk_holds_no_memory_without_end(made, monkeypatch):
+    monkeypatch.setattr(session_folder, "MOST_UNWRITTEN", 2 * PAGE_BYTES)
+    sequence, _ = begun(made)
+    crowd(made)
+    assert not made.store.sleeps(sequence)
+    assert "too slow" in settle(made).trouble
+
+
+def test_a_fork_of_what_sleeps_sleeps_too(made):
+    sequence, known = begun(made)
+    crowd(made)
+    twin = made.fork(sequence)
+    assert ask(made, twin, [*known, 1]).cached_tokens == 154
+    assert len(files(made)) == 1
+    crowd(made)
+    assert len(files(made)) == 2
+    made.drop(twin)
+    assert len(files(made)) == 1
+    assert ask(made, sequence, [*known, 2]).cached_tokens == 154
+
+
+def test_dropping_removes_the_file(made):
+    sequence, _ = begun(made)
+    crowd(made)
+    made.drop(sequence)
+    assert not files(made)
+
+
+def test_what_sleeps_can_be_written_to_a_named_file(made, tmp_path):
+    sequence, known = begun(made)
+    crowd(made)
+    made.sleep(sequence, tmp_path / "named", "model a", {"who": "me"})
+    woken, notes = made.wake(tmp_path / "named", "model a")
+    assert (woken.tokens, notes) == (known[:-1], {"who": "me"})
+    made.drop(woken)
+
+
+def test_nothing_is_woken_over_pages_that_are_still_to_be_copied(made):
+    """A fork that goes on copies the page both write to; in that very step nobody is woken."""
+    sleeper, slept = begun(made, length=130)
+    crowd(made)
+    source, known = begun(made, 1, 70)
+    twin = made.fork(source)
+    left = made.add(Request([*known, 1], max_tokens=4, sequence=source))
+    right = made.add(Request([*known, 2], max_tokens=4, sequence=twin))
+    third = made.add(Request([*slept, 3], max_tokens=4, sequence=sleeper))
+    made.run([left, right, third])
+    for request in (left, right, third):
+        assert request.generated == expected(request.prompt, 4)
+    assert any(step.copies for step in made.runner.steps)
+    assert third.cached_tokens == 134
+
+
+def test_leftovers_of_the_dead_go_and_nothing_else(tmp_path):
+    old, new = f"sporelm-{'a' * 32}.session", f"sporelm-{'b' * 32}.session"
+    part = f".sporelm-{'c' * 32}.session.12.3.part"
+    names = [old, new, part, "mine.session", "sporelm-notes.txt"]
+    for name in names:
+        (tmp_path / name).write_bytes(b"x")
+        if name != new:
+            os.utime(tmp_path / name, (time() - 2 * 86400,) * 2)
+    engine_at(tmp_path).close()
+    assert {path.name for path in tmp_path.iterdir()} == {new, "mine.session", "sporelm-notes.txt"}
+
+
+def test_a_living_process_touches_its_files(made, monkeypatch):
+    monkeypatch.setattr(session_folder, "REFRESH", -1.0)
+    begun(made)
+    crowd(made)
+    (file,) = files(made)
+    os.utime(file, (1, 1))
+    begun(made, 1)
+    crowd(made)
+    assert file.stat().st_mtime > 1
+
+
+def test_a_folder_that_cannot_be_used_is_refused_at_the_start(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RequestError, match=r"session_dir .* cannot be used"):
+        engine_at(tmp_path / "file")
+    with pytest.raises(RequestError, match="session_bytes is 0"):
+        engine_at(tmp_path / "other", 0)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_random_turns_among_more_conversations_than_pages(tmp_path, monkeypatch, seed):
+    """Conversations take turns, are forked, go back and are dropped; every answer is right, and no page is lost."""
+    monkeypatch.setattr(os, "fsync", lambda number: None)
+    made, rng = engine_at(tmp_path, 20 * PAGE_BYTES, num_pages=9, max_batch=3), np.random.default_rng(seed)
+    talks = [begun(made, number) for number in range(4)]
+    for turn in range(60):
+        chosen = rng.permutation(len(talks))[: rng.integers(1, 4)].tolist()
+        requests = []
+        for number in chosen:
+            sequence, known = talks[number]
+            keep = int(rng.integers(1, len(known) + 1)) if rng.random() < 0.3 else len(known)
+            ids = [*known[: min(keep, 200)], *rng.integers(0, 90, int(rng.integers(1, 30))).tolist()]
+            requests.append(made.add(Request(ids, max_tokens=int(rng.integers(1, 20)), sequence=sequence)))
+            talks[number] = (sequence, requests[-1].known)
+        made.run(requests)
+        for request in requests:
+            assert request.generated == expected(request.prompt, request.num_generated)
+        if turn % 7 == 3:
+            source, known = talks[int(rng.integers(len(talks)))]
+            talks.append((made.fork(source), list(known)))
+        elif turn % 7 == 6:
+            made.drop(talks.pop(int(rng.integers(len(talks))))[0])
+        made.check_integrity()
+    assert settle(made).counts.woken > 5
+    made.close()
+    assert not list(tmp_path.iterdir())
