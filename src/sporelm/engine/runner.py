@@ -8,11 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sporelm.backends.backend import Backend, Progress
+from sporelm.engine.adapted import Adapted, OnDevice, unknown
 from sporelm.engine.kv.pages import pages_for
 from sporelm.engine.limits import Limits
 from sporelm.engine.step import Step
-from sporelm.models import StepInputs, input_specs, trace_model
-from sporelm.models.inputs import Forward
+from sporelm.models import StepInputs, compute, input_specs, trace_model
+from sporelm.models.inputs import ADAPTERS, Forward
+from sporelm.ops import Spec
 from sporelm.ops.attention import PAGE
 from sporelm.plan import Plan
 
@@ -61,7 +63,7 @@ class Inputs:
         tokens, positions, slots = cells["tokens"], cells["positions"], cells["slots"]
         starts, lengths, rows = cells["starts"], cells["lengths"], cells["rows"]
         row = wanted = 0
-        for index, (_, ids, position, pages, outputs) in enumerate(step.parts):
+        for index, (_, ids, position, pages, outputs, _) in enumerate(step.parts):
             if self.tables[index] is not pages:
                 arrays["pages"][index, : len(pages)] = pages
                 self.tables[index] = pages
@@ -113,10 +115,12 @@ class Runner:
         self.model, self.weights, self.caches, self.backend = model, weights, caches, backend
         self.inputs = Inputs(limits)
         self.compile_s = 0.0  # seconds spent making programs
+        self.filled_at = 0.0  # when the last step's inputs were ready, of perf_counter
         tokens, sequences = limits.token_budget, limits.max_batch
         self.specs = input_specs(tokens, sequences, tokens, pages_for(limits.max_context))
         self.plan = None if eager else self._traced(model.forward)
         self.embedding_plan: Plan | None = None  # made when something is embedded
+        self.adapted: Adapted | None = None  # in use, if any adapter is
 
     def prepare(self, progress: Progress | None = None) -> None:
         """Make all programs now rather than when a step first needs one. Does nothing if eager."""
@@ -138,9 +142,28 @@ class Runner:
         found: NDArray[np.float32] = self._compute(step, self.model.embed, self.embedding_plan)["hidden"]
         return found
 
-    def _traced(self, forward: Forward) -> Plan:
+    def adapt(self, adapters: Mapping[int, OnDevice]) -> Adapted:
+        """What runs steps with these adapters, by number, its programs made. Changes nothing: `use` does."""
+        made = Adapted(adapters, self.weights, None if self.plan is None else self._traced)
+        plan = made.plan(self.model.forward, self.specs["tokens"].shape[0])
+        if plan is not None:
+            began = perf_counter()
+            plan.prepare()
+            self.compile_s += perf_counter() - began
+        return made
+
+    def use(self, adapted: Adapted | None) -> None:
+        """Run steps with these adapters from now on, and free the programs of those before."""
+        if self.adapted is not None:
+            self.adapted.close()
+        self.adapted = adapted
+
+    def _traced(
+        self, forward: Forward, weights: Mapping[str, Any] | None = None, more: Mapping[str, Spec] | None = None
+    ) -> Plan:
         began = perf_counter()
-        plan = Plan(trace_model(forward, self.weights, self.caches, self.specs), self.backend)
+        graph = trace_model(forward, weights or self.weights, self.caches, {**self.specs, **(more or {})})
+        plan = Plan(graph, self.backend)
         self.compile_s += perf_counter() - began
         return plan
 
@@ -149,9 +172,16 @@ class Runner:
         if step.copies:
             self.copy_pages(step.copies)
         arrays, extents = self.inputs.fill(step)
+        weights = self.weights
+        if any(part.adapter for part in step.parts):
+            if self.adapted is None:
+                raise unknown(max(part.adapter for part in step.parts))
+            arrays = {**arrays, ADAPTERS: self.adapted.rows(step)}
+            weights, plan = self.adapted.weights, self.adapted.plan(forward, self.specs["tokens"].shape[0])
+        self.filled_at = perf_counter()
         if plan is None:
-            tensors = StepInputs(**{name: self.backend.tensor(array) for name, array in arrays.items()})
-            results = forward(tensors, self.weights, self.caches)
+            tensors = {name: self.backend.tensor(array) for name, array in arrays.items()}
+            results = compute(forward, tensors, weights, self.caches)
             return {name: result.numpy() for name, result in results.items()}
         if len(plan.built) < len(self.backend.regimes):
             began = perf_counter()
@@ -161,7 +191,7 @@ class Runner:
 
     def close(self) -> None:
         """Free the programs."""
-        for plan in (self.plan, self.embedding_plan):
+        for plan in (self.plan, self.embedding_plan, self.adapted):
             if plan is not None:
                 plan.close()
 

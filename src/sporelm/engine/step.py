@@ -5,13 +5,17 @@ from typing import Any, NamedTuple
 
 
 class Part(NamedTuple):
-    """One sequence's share of a step: `tokens` from `position` on, the logits of the last `rows` of them wanted."""
+    """One sequence's share of a step: `tokens` from `position` on, the logits of the last `rows` of them wanted.
+
+    `adapter` is the number of an adapter that is loaded, 0 for none.
+    """
 
     request: int
     tokens: Sequence[int]
     position: int
     pages: tuple[int, ...]  # the page table of the sequence, long enough for position + len(tokens)
     rows: int
+    adapter: int = 0
 
 
 class Step(NamedTuple):

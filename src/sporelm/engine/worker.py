@@ -8,13 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sporelm.backends.backend import Backend, Progress
+from sporelm.engine.adapted import Adapted, OnDevice
 from sporelm.engine.capacity import DEFAULT_CONTEXT, bytes_per_page, choose
 from sporelm.engine.limits import Limits
 from sporelm.engine.runner import Model, Runner, Scores
 from sporelm.engine.step import Step
 from sporelm.errors import UnsupportedModel
 from sporelm.models.inputs import ROPE
-from sporelm.tensor.dtype import F16, DType
+from sporelm.tensor.dtype import F16, ElementType
 from sporelm.weights.resident import available_on
 
 Share = tuple[int, int, int]  # start, length, total: this rank owns parts start .. start + length of `total` equal ones
@@ -40,7 +41,7 @@ class Worker:
         share: Share = WHOLE,
         *,
         limits: Limits | None = None,
-        kv: DType = F16,
+        kv: ElementType = F16,
         eager: bool = False,
     ) -> None:
         """Allocate the caches, of numbers of type `kv`, and trace the model; `limits` default to `default_limits`.
@@ -83,13 +84,21 @@ class Worker:
         """Put into pages what `export_pages` gave. Changes the caches."""
         self.runner.import_pages(pages, layers)
 
+    def adapt(self, adapters: Mapping[int, OnDevice]) -> Adapted:
+        """What runs steps with these adapters, by number; for `use`. Steps may run meanwhile."""
+        return self.runner.adapt(adapters)
+
+    def use(self, adapted: Adapted | None) -> None:
+        """Run steps with these adapters from the next one on; None: with none."""
+        self.runner.use(adapted)
+
     def close(self) -> None:
         """Free the programs and the caches; no step can run after that."""
         self.runner.close()
         self.device.free_pages(self.runner.caches)
 
 
-def default_limits(model: LoadedModel, device: Backend, kv: DType) -> Limits:
+def default_limits(model: LoadedModel, device: Backend, kv: ElementType) -> Limits:
     """`BATCH` requests in the context that the model, its tables and the memory allow."""
     config = model.model.config
     asked = min(config.context_length, DEFAULT_CONTEXT, model.weights[ROPE].shape[0])

@@ -1,7 +1,7 @@
 """Architectures: shared blocks, the decoder they make up, and one short file per family."""
 
 from sporelm.models.decoder import Decoder
-from sporelm.models.inputs import StepInputs, input_specs, trace_model
+from sporelm.models.inputs import StepInputs, compute, input_specs, trace_model
 from sporelm.models.registry import architecture, build, known_architectures
 from sporelm.weights.names import Columns, Param, Rows
 
@@ -13,6 +13,7 @@ __all__ = [
     "StepInputs",
     "architecture",
     "build",
+    "compute",
     "input_specs",
     "known_architectures",
     "trace_model",

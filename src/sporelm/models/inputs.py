@@ -7,6 +7,7 @@ from sporelm.ops import Graph, Spec, Symbol, trace
 from sporelm.tensor.dtype import I32
 
 ROPE = "rope"  # name under which the rotary table is found among the weights
+ADAPTERS = "adapters"  # likewise, in steps with adapters: int32 [tokens], the number of each row's, -1 for none
 
 
 class StepInputs(NamedTuple):
@@ -45,8 +46,17 @@ def input_specs(tokens: int, sequences: int, rows: int, max_pages: int) -> dict[
 Forward = Callable[[StepInputs, Mapping[str, Any], Sequence[Any]], dict[str, Any]]
 
 
+def compute(
+    forward: Forward, inputs: Mapping[str, Any], weights: Mapping[str, Any], caches: Sequence[Any]
+) -> dict[str, Any]:
+    """What a model's `forward` makes of a step's inputs by name; those called ADAPTERS join the weights."""
+    step = {name: value for name, value in inputs.items() if name != ADAPTERS}
+    adapters = {ADAPTERS: inputs[ADAPTERS]} if ADAPTERS in inputs else {}
+    return forward(StepInputs(**step), {**weights, **adapters}, caches)
+
+
 def trace_model(
     forward: Forward, weights: Mapping[str, Any], caches: Sequence[Any], specs: Mapping[str, Spec]
 ) -> Graph:
     """The graph of one step of a model's `forward`, recorded once; weights and caches become its constants."""
-    return trace(lambda **values: forward(StepInputs(**values), weights, caches), specs)
+    return trace(lambda **values: compute(forward, values, weights, caches), specs)

@@ -86,6 +86,11 @@ def order_name(weight: str) -> str:
     return f"{weight.removesuffix('.weight')}.order"
 
 
+def adapters_name(weight: str) -> str:
+    """What the matrices of adapters for a weight are called: "x.weight" -> "x.adapters"."""
+    return f"{weight.removesuffix('.weight')}.adapters"
+
+
 def stored_name(name: str, kind: Kind, table: Iterable[Names] = COMMON) -> str:
     """What the file calls our weight `name`; the name itself where the table has none."""
     template, layer = templated(name)

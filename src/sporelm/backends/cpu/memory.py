@@ -31,11 +31,11 @@ class Region:
 
 
 class Heap:
-    """Hands out aligned pieces of large regions; never takes one back (weights live as long as the model)."""
+    """Hands out aligned pieces of large regions; a region that is full is freed when the last piece of it is gone."""
 
     def __init__(self, region_bytes: int = 64 << 20, huge: bool = True) -> None:
         self.region_bytes, self.huge = region_bytes, huge
-        self._regions: list[Region] = []
+        self._region: Region | None = None  # that pieces are taken from now
         self._free = 0
         self._lock = threading.Lock()
 
@@ -43,9 +43,9 @@ class Heap:
         """A zeroed uint8 array, 64-byte aligned."""
         size = -(-nbytes // ALIGNMENT) * ALIGNMENT
         with self._lock:
-            if not self._regions or self._free + size > self._regions[-1].array.size:
-                self._regions.append(Region(max(size, self.region_bytes), self.huge))
+            if self._region is None or self._free + size > self._region.array.size:
+                self._region = Region(max(size, self.region_bytes), self.huge)
                 self._free = 0
             start = self._free
             self._free += size
-            return self._regions[-1].array[start : start + nbytes]
+            return self._region.array[start : start + nbytes]

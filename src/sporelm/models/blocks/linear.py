@@ -1,10 +1,11 @@
-"""Products with weight matrices, with or without a bias."""
+"""Products with weight matrices, with or without a bias, and what the adapters of a step's rows add to them."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from sporelm import ops
-from sporelm.weights.names import Columns, Param, Rows, order_name
+from sporelm.models.inputs import ADAPTERS
+from sporelm.weights.names import Columns, Param, Rows, adapters_name, order_name
 
 
 class Linear:
@@ -34,12 +35,17 @@ class Linear:
 
 
 def products(x: Any, weights: Mapping[str, Any], *linears: Linear) -> list[Any]:  # x [tokens, width]
-    """Each product of x. Weights that want its columns in one order (GPTQ's act-order) share those that were put so."""
-    ordered = {None: x}
+    """Each product of x. Weights that want its columns in one order (GPTQ's act-order) share those that were put so.
+
+    In steps with adapters, the rows that have one get what it adds; its matrices lie among the weights.
+    """
+    ordered, which = {None: x}, weights.get(ADAPTERS)
     results = []
     for linear in linears:
         order = weights.get(order_name(linear.name))
         if order not in ordered:
             ordered[order] = ops.select_columns(x, order)
-        results.append(linear.of_ordered(ordered[order], weights))
+        result = linear.of_ordered(ordered[order], weights)
+        matrices = weights.get(adapters_name(linear.name)) if which is not None else None
+        results.append(ops.add_lora(result, x, which, *matrices) if matrices else result)
     return results

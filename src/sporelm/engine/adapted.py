@@ -1,0 +1,77 @@
+"""Adapters on a device, and the plans of steps in which some row has one.
+
+Steps without adapters have plans of their own, which know nothing of any: they cost nothing there.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sporelm.engine.step import Step
+from sporelm.errors import BackendError
+from sporelm.models.inputs import ADAPTERS, Forward
+from sporelm.ops import Spec
+from sporelm.plan import Plan
+from sporelm.tensor.dtype import I32
+from sporelm.weights.names import adapters_name
+
+
+class Matrices(NamedTuple):
+    """What an adapter adds to one product, on the device: (x @ a.T) @ b, with the adapter's scale in b."""
+
+    a: Any  # float32 [rank, in]
+    b: Any  # float32 [rank, out]
+
+
+OnDevice = Mapping[str, Matrices]  # by the name of the weight whose product they add to: "layers.0.attn_q"
+
+
+class Adapted:
+    """Adapters by number, the weights that hold them for the model, and plans, each made when it is first needed."""
+
+    def __init__(
+        self,
+        adapters: Mapping[int, OnDevice],
+        weights: Mapping[str, Any],
+        traced: Callable[[Forward, Mapping[str, Any], Mapping[str, Spec]], Plan] | None,
+    ) -> None:
+        """`traced` makes the plan of a forward from weights and from specs that join the step's; None: eager."""
+        self.places = {number: place for place, number in enumerate(adapters)}
+        names = {name for adapter in adapters.values() for name in adapter}
+        self.weights = {**weights, **{adapters_name(name): _table(adapters, name) for name in sorted(names)}}
+        self.plans: dict[str, Plan] = {}
+        self._traced = traced
+
+    def plan(self, forward: Forward, tokens: Any) -> Plan | None:
+        """The plan of a model's `forward` (or `embed`) for steps of at most so many tokens; None where all is eager."""
+        name = forward.__name__
+        if name not in self.plans and self._traced is not None:
+            self.plans[name] = self._traced(forward, self.weights, {ADAPTERS: Spec((tokens,), I32)})
+        return self.plans.get(name)
+
+    def rows(self, step: Step) -> NDArray[np.int32]:
+        """The place of each row's adapter among the matrices, int32 [tokens]; -1 for none."""
+        places = []
+        for part in step.parts:
+            if part.adapter and part.adapter not in self.places:
+                raise unknown(part.adapter)
+            places.append(self.places.get(part.adapter, -1))
+        return np.repeat(np.array(places, np.int32), [len(part.tokens) for part in step.parts])
+
+    def close(self) -> None:
+        """Free the programs."""
+        for plan in self.plans.values():
+            plan.close()
+
+
+def unknown(number: int) -> BackendError:
+    """The error of a step whose adapter is not there."""
+    return BackendError(f"a step names adapter {number}, which is not loaded; load it first")
+
+
+def _table(adapters: Mapping[int, OnDevice], name: str) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """The matrices a and b of each adapter for one product; None where it has none."""
+    found = [adapter.get(name) for adapter in adapters.values()]
+    return tuple(each and each.a for each in found), tuple(each and each.b for each in found)
