@@ -17,7 +17,7 @@ PUBLIC = [
     *("__version__", "pipeline"),
 ]
 
-ENGINE = {"--backend", "--device", "--threads", "--eager", "--max-context", "--kv", "--speculate"}
+ENGINE = {"--backend", "--device", "--threads", "--eager", "--max-context", "--kv", "--kv-memory", "--speculate", "--draft-model"}
 SAMPLING = {
     *{"-n", "--max-tokens", "--temp", "--top-k", "--top-p", "--min-p", "--repetition-penalty"},
     *{"--seed", "--stop", "--ignore-eos"},
@@ -28,7 +28,7 @@ WRITING = {"-o", "--output", "--force", "--dry-run", "--json"}
 # A new option must edit this list, which a reviewer sees.
 OPTIONS = {
     "run": {"-p", "--prompt", "-f", "--file", "--json"} | SAMPLING | ENGINE | EVERY,
-    "chat": {"--system"} | SAMPLING | ENGINE | EVERY,
+    "chat": {"--system", "--session-dir"} | SAMPLING | ENGINE | EVERY,
     "bench": {"-p", "-n", "-b", "-d", "--whole", "--repeat", "--peer", "--save", "--plot", "--json", "--md", "--csv"}
     | ENGINE
     | EVERY,

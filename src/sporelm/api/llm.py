@@ -18,6 +18,7 @@ from sporelm.api.loading import Opened, Options, open_engine
 from sporelm.api.params import SamplingParams, single
 from sporelm.backends.backend import Backend, Progress
 from sporelm.engine import Engine, KvSequence, Metrics
+from sporelm.engine.kv.session_folder import DEFAULT_BYTES
 from sporelm.engine.request import token_ids
 from sporelm.errors import MemoryShortage, RequestError
 from sporelm.text import Tokenizer
@@ -49,25 +50,49 @@ class LLM:
         dequantize: bool = False,
         token_budget: int | None = None,
         speculate: str | None = None,
+        draft_model: str | Path | None = None,
+        session_dir: str | Path | None = None,
+        session_bytes: int = DEFAULT_BYTES,
+        kv_memory: int | str | None = None,
     ) -> None:
         """Load a model: a .gguf file, a Hugging Face folder, hf:owner/name[:file], a stored name, or the default.
 
         backend       None: SPORE_BACKEND, else "cpu"
         threads       None: SPORE_THREADS, else the cores that affinity and cgroup leave
         max_context   positions of a sequence; None: the least of the model's own, 8192 and what the memory allows
-        kv            numbers of the cache, "f16" or "f32"; None: f32 for f32 weights, else f16
+        kv            numbers of the cache: "f16", "f32", or "q8_0" in half of f16's memory; None: f32 for f32
+                      weights, else f16
         eager         run op by op, without a plan
         progress      called with (stage, done, total) while it loads
         max_batch     requests that run together
         dequantize    compute with the weights' values in float32: the reference that quantization is judged by
         token_budget  tokens of a step at most; None: as many as the back-end's largest program takes
-        speculate     "ngram": guess the next tokens from the text itself and check several at once, where that pays;
-                      the answers are the same
+        speculate     guess the next tokens and check several at once, where that pays; the answers are the same.
+                      "ngram": out of the text itself; "draft": by the draft model
+        draft_model   a smaller model with the same tokens, whose guesses are checked; means speculate="draft"
+        session_dir   a folder in which conversations sleep whose pages others need, instead of being computed anew
+        session_bytes of its files at most; the longest asleep go first
+        kv_memory     what the cache takes: bytes, or a size as "2G", "1.5GiB"; None: what contexts need, half of what
+                      is free at most
 
         Raises SporeError with one line that says what to do.
         """
         options = Options(
-            model, backend, device, threads, max_context, kv, eager, max_batch, dequantize, token_budget, speculate
+            model,
+            backend,
+            device,
+            threads,
+            max_context,
+            kv,
+            eager,
+            max_batch,
+            dequantize,
+            token_budget,
+            speculate,
+            draft_model,
+            session_dir,
+            session_bytes,
+            kv_memory,
         )
         self._opened: Opened | None = open_engine(options, progress)
         self.config: ModelConfig = self._opened.config
@@ -108,7 +133,7 @@ class LLM:
     @property
     def timings(self) -> Timings:
         """What loading and compiling took so far, in seconds."""
-        return Timings(self.opened.load_s, self.opened.worker.runner.compile_s)
+        return Timings(self.opened.load_s, self.opened.compile_s)
 
     @property
     def template(self) -> "ChatTemplate":
@@ -167,7 +192,8 @@ class LLM:
     def wake(self, path: str | Path) -> Conversation:
         """A conversation that `Conversation.sleep` wrote; nothing is computed again.
 
-        Raises ModelNotFound, ModelFileError for a damaged file, RequestError for one of another model.
+        Raises ModelNotFound, ModelFileError for a damaged file, RequestError for one of another model, MemoryShortage
+        while running requests leave too few pages.
         """
         return Conversation.woken(self, Path(path))
 
@@ -220,8 +246,7 @@ class LLM:
     def close(self) -> None:
         """Free the model's memory and threads. Closing again does nothing."""
         if self._opened is not None:
-            self._opened.worker.close()
-            self._opened.backend.close()
+            self._opened.close()
             self._opened = None
 
     def __enter__(self) -> "LLM":

@@ -1,38 +1,38 @@
 """Opens a model: checks what it needs against what there is, then loads its weights and its tokenizer."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property, partial
+from os import PathLike
 from pathlib import Path
 from time import perf_counter
-from typing import Any
 
 from sporelm import settings
+from sporelm.api.drafting import check_vocabularies, draft_worker
+from sporelm.api.incoming import Incoming
 from sporelm.api.machine import choose_threads
 from sporelm.backends.backend import Backend, Progress
 from sporelm.backends.registry import open_backend
-from sporelm.engine import Engine, Limits, LoadedModel, Worker
-from sporelm.engine.capacity import bytes_per_page, choose, step_bytes
+from sporelm.engine import Engine, Limits, Worker
+from sporelm.engine.capacity import choose
+from sporelm.engine.kv.session_folder import DEFAULT_BYTES, SessionFolder
 from sporelm.engine.request import whole_number
-from sporelm.engine.speculative import NgramDrafter, Speculation
+from sporelm.engine.sizes import size_in_bytes
+from sporelm.engine.speculative import ModelDrafter, NgramDrafter, Speculation
 from sporelm.errors import BackendError, RequestError
-from sporelm.models import build
-from sporelm.quant import F32 as F32_FORMAT
-from sporelm.quant import format_of
-from sporelm.tensor.dtype import F16, F32, DType
+from sporelm.ops.cache import KV_TYPES
 from sporelm.text import Tokenizer, load_tokenizer
 from sporelm.weights.config import ModelConfig
 from sporelm.weights.identity import identity_of
-from sporelm.weights.load import ModelSource, load_parameters, match_names, open_model
-from sporelm.weights.names import Param
+from sporelm.weights.load import open_model
 from sporelm.weights.resident import available_on, give_back_freed
 from sporelm.weights.store import resolve
 
-KV_TYPES: dict[str, DType] = {"f16": F16, "f32": F32}
 HOST_BACKENDS = ("cpu", "reference")  # they have one device
 MOST_BATCH = 1024
-SPECULATIONS = ("ngram",)
+SPECULATIONS = ("ngram", "draft")
 
 
 @dataclass(frozen=True)
@@ -50,19 +50,36 @@ class Options:
     dequantize: bool
     token_budget: int | None
     speculate: str | None = None
+    draft_model: str | Path | None = None
+    session_dir: str | Path | None = None
+    session_bytes: int = DEFAULT_BYTES
+    kv_memory: int | str | None = None
 
     def check(self) -> None:
         """Raise RequestError for a value that cannot be."""
         if self.kv is not None and self.kv not in KV_TYPES:
             raise RequestError(f"kv is {self.kv!r:.60}: it must be one of {', '.join(KV_TYPES)}")
+        _ = self.kv_bytes
         if self.speculate is not None and self.speculate not in SPECULATIONS:
             known = ", ".join(SPECULATIONS)
             raise RequestError(f"speculate is {self.speculate!r:.60}: it must be one of {known}, or None")
+        if self.draft_model is not None and self.speculate == "ngram":
+            raise RequestError(f"speculate is 'ngram', which takes no draft model: leave out {self.draft_model!s:.200}")
+        if self.draft_model is None and self.speculate == "draft":
+            raise RequestError("speculate is 'draft': name the draft model too, with --draft-model or draft_model")
         if not 1 <= whole_number("max_batch", self.max_batch) <= MOST_BATCH:
             raise RequestError(f"max_batch is {self.max_batch}: it must be between 1 and {MOST_BATCH}")
         for name, value in (("--max-context", self.max_context), ("token_budget", self.token_budget)):
             if value is not None and whole_number(name, value) < 1:
                 raise RequestError(f"{name} is {value}: it must be at least 1")
+        whole_number("session_bytes", self.session_bytes)
+        if self.session_dir is not None and not isinstance(self.session_dir, str | PathLike):
+            raise RequestError(f"session_dir is {self.session_dir!r:.60}: it must be the path of a folder")
+
+    @property
+    def kv_bytes(self) -> int | None:
+        """Bytes for keys and values; None: as measured. Raises RequestError for what is no size."""
+        return None if self.kv_memory is None else size_in_bytes("kv_memory", self.kv_memory)
 
 
 @dataclass(frozen=True)
@@ -80,19 +97,35 @@ class Opened:
     model_bytes: int
     load_s: float
     notes: tuple[str, ...]
+    draft: Worker | None = None  # of the draft model
+
+    @property
+    def compile_s(self) -> float:
+        """Seconds spent making programs."""
+        return sum(worker.runner.compile_s for worker in (self.worker, self.draft) if worker is not None)
+
+    def close(self) -> None:
+        """Free the memory and the threads."""
+        self.engine.close()
+        self.worker.close()
+        if self.draft is not None:
+            self.draft.close()
+        self.backend.close()
 
     @cached_property
     def identity(self) -> str:
         """What the model is known by. The files are opened again: few who load a model let conversations sleep."""
-        source = open_model(self.path)
-        try:
-            return identity_of(source)
-        finally:
-            source.close()
+        return identity_at(self.path)
 
 
 def itself(backend: Backend) -> Backend:
     return backend
+
+
+def identity_at(path: Path) -> str:
+    """What the model in these files is known by."""
+    with closing(open_model(path)) as source:
+        return identity_of(source)
 
 
 def open_engine(options: Options, progress: Progress | None, around: Callable[[Backend], Backend] = itself) -> Opened:
@@ -102,18 +135,22 @@ def open_engine(options: Options, progress: Progress | None, around: Callable[[B
     """
     options.check()
     path = resolve(options.model, progress)
+    draft_path = None if options.draft_model is None else resolve(options.draft_model, progress)
     threads = choose_threads(options.threads)
     began = perf_counter()
-    source = open_model(path)
-    try:
+    with ExitStack() as files:
+        source = files.enter_context(closing(open_model(path)))
+        draft_source = None if draft_path is None else files.enter_context(closing(open_model(draft_path)))
         backend = around(open_device(options.backend or settings.BACKEND.value, options.device, threads))
         try:
-            return _load(options, source, backend, threads, began, progress)
+            model = Incoming(source, backend, options.kv, dequantize=options.dequantize)
+            draft = None
+            if draft_source is not None:
+                draft = Incoming(draft_source, backend, options.kv, dequantize=options.dequantize)
+            return _load(options, model, draft, threads, began, progress)
         except BaseException:
             backend.close()
             raise
-    finally:
-        source.close()
 
 
 def open_device(name: str, device: str, threads: int) -> Backend:
@@ -126,56 +163,64 @@ def open_device(name: str, device: str, threads: int) -> Backend:
 
 
 def _load(
-    options: Options, source: ModelSource, backend: Backend, threads: int, began: float, progress: Progress | None
+    options: Options, model: Incoming, draft: Incoming | None, threads: int, began: float, progress: Progress | None
 ) -> Opened:
-    model = build(source.config)
-    params = model.params()
-    kv = options.kv or ("f32" if options.dequantize or source.config.dtype == "F32" else "f16")
-    nbytes = packed_bytes(source, params, backend, dequantize=options.dequantize)
-    limits = _limits(options, model.memory(), source.config, backend, KV_TYPES[kv], nbytes)
-    with ThreadPoolExecutor(1, thread_name_prefix="tokenizer") as pool:
+    backend, source = model.backend, model.source
+    limits = _limits(options, model, draft)
+    with ThreadPoolExecutor(1, thread_name_prefix="tokenizer") as pool, ExitStack() as undone:
         coming = pool.submit(load_tokenizer, source.path)
-        weights = load_parameters(source, params, backend, progress, dequantize=options.dequantize, threads=threads)
+        if draft is not None:
+            check_vocabularies(coming.result(), load_tokenizer(draft.source.path))
+        loaded = model.loaded(limits.max_context, threads, progress)
         tokenizer = coming.result()
-    tables = {name: backend.tensor(table) for name, table in model.tables(limits.max_context).items()}
-    load_s = perf_counter() - began
-    loaded = LoadedModel(model, weights | tables)
-    worker = Worker(loaded, backend, limits=limits, kv=KV_TYPES[kv], eager=options.eager)
-    try:
-        worker.prepare(progress)
-    except BaseException:
-        worker.close()
-        raise
+        load_s = perf_counter() - began
+        worker = model.worker(loaded, limits, progress, eager=options.eager)
+        undone.callback(worker.close)
+        dormitory = _dormitory(options, source.path, worker)
+        speculation, second = Speculation(NgramDrafter()) if options.speculate == "ngram" else None, None
+        if draft is not None:
+            second = draft_worker(draft, limits, threads, progress, eager=options.eager)
+            speculation = Speculation(ModelDrafter(second, second.limits, limits.vocab))
+        undone.pop_all()
     give_back_freed()
-    engine = Engine(worker, limits, Speculation(NgramDrafter()) if options.speculate else None)
     return Opened(
         source.path,
         source.config,
         tokenizer,
         backend,
         worker,
-        engine,
+        Engine(worker, limits, speculation, dormitory),
         threads,
-        kv,
-        nbytes,
+        model.kv,
+        model.nbytes,
         load_s,
         source.notes,
+        second,
     )
 
 
-def _limits(
-    options: Options, memory: Sequence[Any], config: ModelConfig, backend: Backend, kv: DType, weight_bytes: int
-) -> Limits:
-    """What the engine may hold, given what the weights will leave of the memory."""
-    available = available_on(backend)
+def _dormitory(options: Options, path: Path, worker: Worker) -> SessionFolder | None:
+    """Where conversations sleep that must give way, if they are to."""
+    if options.session_dir is None:
+        return None
+    return SessionFolder(Path(options.session_dir), worker, cache(partial(identity_at, path)), options.session_bytes)
+
+
+def _limits(options: Options, model: Incoming, draft: Incoming | None) -> Limits:
+    """What the engine may hold, given what the weights will leave of the memory. Each page of the model has one of the
+    draft model beside it."""
+    backend, config, both = model.backend, model.config, [each for each in (model, draft) if each is not None]
+    available, weight_bytes = available_on(backend), sum(each.nbytes for each in both)
     # Weights that do not fit are refused when they are loaded, in words of their own.
     left = None if available is None or available < weight_bytes else available - weight_bytes
     most = max(backend.regimes.values())
     budget = min(most, options.token_budget or most)
     if left is not None:
-        left = max(0, left - step_bytes(config, budget))
-    page_bytes = bytes_per_page(memory, backend, kv)
-    context, pages = choose(options.max_context, config.context_length, options.max_batch, page_bytes, left)
+        left = max(0, left - model.step_bytes(budget) - (draft.step_bytes(most) if draft is not None else 0))
+    page_bytes = sum(each.page_bytes for each in both)
+    context, pages = choose(
+        options.max_context, config.context_length, options.max_batch, page_bytes, left, options.kv_bytes
+    )
     return Limits(
         max_context=context,
         model_context=config.context_length,
@@ -184,13 +229,3 @@ def _limits(
         max_batch=min(options.max_batch, most),
         num_pages=pages,
     )
-
-
-def packed_bytes(source: ModelSource, params: Sequence[Param], backend: Backend, *, dequantize: bool) -> int:
-    """Bytes of all weights once they are packed: what one decoding step reads of a tied model."""
-    names = match_names(source, params)
-    total = 0
-    for param in params:
-        stored = F32_FORMAT if dequantize else format_of(source.files.tensors[names[param.name]].type_name)
-        total += backend.packed_bytes(stored, param.shape)
-    return total

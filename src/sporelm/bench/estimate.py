@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from sporelm.api.loading import KV_TYPES, packed_bytes
+from sporelm.api.incoming import packed_bytes
 from sporelm.backends.backend import Backend
 from sporelm.bench.driver import Case
 from sporelm.bench.limits import Work, work_of
@@ -13,6 +13,7 @@ from sporelm.engine.capacity import DEFAULT_CONTEXT, bytes_per_page, step_bytes
 from sporelm.engine.kv.pages import pages_for
 from sporelm.errors import RequestError
 from sporelm.models import build
+from sporelm.ops.cache import KV_TYPES
 from sporelm.weights.config import ModelConfig
 from sporelm.weights.load import ModelSource
 from sporelm.weights.resident import available_on
@@ -115,7 +116,8 @@ class Estimate:
         A step reads each weight once for the whole batch and each sequence's keys and values, and multiplies each
         token with every matrix: the slower of both counts.
         """
-        work: Work = work_of(self.config, self.weights, KV_TYPES[self.kv].nbytes)
+        kind = KV_TYPES[self.kv]
+        work: Work = work_of(self.config, self.weights, kind.nbytes / kind.values)
         stream = work.limit(Case(1, decode=True, batch=batch, depth=depth), machine)
         peak = machine["int8_dot_ops_s" if work.integer else "f32_ops_s"]
         compute = peak / (2 * (work.matrix_values + work.output_values))

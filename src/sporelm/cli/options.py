@@ -38,15 +38,25 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--kv",
-        choices=("f16", "f32"),
+        choices=("f16", "f32", "q8_0"),
         metavar="TYPE",
-        help="numbers of the KV cache, f16 or f32; default: f32 for f32 weights, else f16",
+        help="numbers of the KV cache: f16, f32, or q8_0 in half of f16's memory; default: f32 for f32 weights, else f16",
+    )
+    parser.add_argument(
+        "--kv-memory",
+        metavar="SIZE",
+        help="memory for the KV cache, such as 512M, 2G or 1.5GiB; default: what contexts need, half of what is free "
+        "at most",
     )
     parser.add_argument(
         "--speculate",
-        choices=("ngram",),
+        choices=("ngram", "draft"),
         metavar="HOW",
-        help="ngram: guess tokens that repeat the text and check several at once, where that pays; same answers",
+        help="guess tokens and check several at once, where that pays; same answers. ngram: those that repeat the text; "
+        "draft: those of --draft-model",
+    )
+    parser.add_argument(
+        "--draft-model", metavar="MODEL", help="a smaller model with the same tokens; means --speculate draft"
     )
 
 
@@ -105,6 +115,10 @@ def open_model(args: argparse.Namespace, *, max_batch: int = 1, **options: Any) 
         value = getattr(args, name)
         if value is not None and value < 1:
             raise UsageError(f"--{name.replace('_', '-')} is {value}: it must be at least 1")
+    if (args.speculate == "draft") > (args.draft_model is not None):
+        raise UsageError("--speculate draft needs a draft model: name one with --draft-model")
+    if args.speculate == "ngram" and args.draft_model is not None:
+        raise UsageError("--speculate ngram takes no --draft-model: leave one of them out")
     from sporelm.api import LLM
     from sporelm.cli.progress import ProgressLine
     from sporelm.weights import store
@@ -117,7 +131,9 @@ def open_model(args: argparse.Namespace, *, max_batch: int = 1, **options: Any) 
             threads=args.threads,
             max_context=args.max_context,
             kv=args.kv,
+            kv_memory=args.kv_memory,
             speculate=args.speculate,
+            draft_model=args.draft_model,
             eager=args.eager,
             progress=progress,
             max_batch=max_batch,

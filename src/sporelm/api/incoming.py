@@ -1,0 +1,66 @@
+"""A model on its way into memory: first what it needs, then its weights and its worker."""
+
+from collections.abc import Sequence
+
+from sporelm.backends.backend import Backend, Progress
+from sporelm.engine import Limits, LoadedModel, Worker
+from sporelm.engine.capacity import bytes_per_page, step_bytes
+from sporelm.models import build
+from sporelm.ops.cache import KV_TYPES
+from sporelm.quant import F32 as F32_FORMAT
+from sporelm.quant import format_of
+from sporelm.weights.load import ModelSource, load_parameters, match_names
+from sporelm.weights.names import Param
+
+
+class Incoming:
+    """A model whose files are open and whose weights are not read yet.
+
+    kv          numbers of its cache; None: f32 for weights in f32, else f16
+    dequantize  compute with the weights' values in float32
+    """
+
+    def __init__(self, source: ModelSource, backend: Backend, kv: str | None, *, dequantize: bool) -> None:
+        self.source, self.backend, self.dequantize = source, backend, dequantize
+        self.config = source.config
+        self.model = build(source.config)
+        self.params = self.model.params()
+        self.kv = kv or ("f32" if dequantize or source.config.dtype == "F32" else "f16")
+        self.nbytes = packed_bytes(source, self.params, backend, dequantize=dequantize)
+
+    @property
+    def page_bytes(self) -> int:
+        """Bytes of one page in all caches together."""
+        return bytes_per_page(self.model.memory(), self.backend, KV_TYPES[self.kv])
+
+    def step_bytes(self, tokens: int) -> int:
+        """About what the values of a step of so many tokens take."""
+        return step_bytes(self.config, tokens)
+
+    def loaded(self, max_context: int, threads: int, progress: Progress | None) -> LoadedModel:
+        """The model with its weights, and with tables for so many positions. Raises ModelFileError, MemoryShortage."""
+        weights = load_parameters(
+            self.source, self.params, self.backend, progress, dequantize=self.dequantize, threads=threads
+        )
+        tables = {name: self.backend.tensor(table) for name, table in self.model.tables(max_context).items()}
+        return LoadedModel(self.model, weights | tables)
+
+    def worker(self, loaded: LoadedModel, limits: Limits, progress: Progress | None, *, eager: bool) -> Worker:
+        """A worker whose programs are made. Raises MemoryShortage."""
+        worker = Worker(loaded, self.backend, limits=limits, kv=KV_TYPES[self.kv], eager=eager)
+        try:
+            worker.prepare(progress)
+        except BaseException:
+            worker.close()
+            raise
+        return worker
+
+
+def packed_bytes(source: ModelSource, params: Sequence[Param], backend: Backend, *, dequantize: bool) -> int:
+    """Bytes of all weights once they are packed: what one decoding step reads of a tied model."""
+    names = match_names(source, params)
+    total = 0
+    for param in params:
+        stored = F32_FORMAT if dequantize else format_of(source.files.tensors[names[param.name]].type_name)
+        total += backend.packed_bytes(stored, param.shape)
+    return total
