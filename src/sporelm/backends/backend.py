@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -68,6 +68,25 @@ class Program(Protocol):
 
     def free(self) -> None:
         """Give back its memory; it cannot run after that."""
+
+
+class CallTime(NamedTuple):
+    """How long one thread was at a call of a program, or at the part of it that is one kernel's."""
+
+    call: Call
+    kernel: str  # its name, or "" where a call is not made of kernels
+    thread: int  # 0 is the one that runs the step
+    began: float  # of perf_counter
+    seconds: float
+
+
+@runtime_checkable
+class Timed(Protocol):
+    """What a back-end may offer beside the verbs: to say where a step's time goes."""
+
+    def time_calls(self) -> list[CallTime]:
+        """From now on, whatever runs on this device adds its calls to this list, which its reader empties. Steps may
+        take a little longer."""
 
 
 class Backend(Protocol):

@@ -18,7 +18,7 @@ from sporelm.backends.cpu.storage import Stored, as_array, value_bytes
 from sporelm.backends.cpu.targets import Target
 from sporelm.backends.cpu.team import SCRATCH, Table, Team
 from sporelm.errors import BackendError
-from sporelm.ops import Graph, Symbol, Value
+from sporelm.ops import Call, Graph, Symbol, Value
 from sporelm.ops.spec import Extent
 from sporelm.tensor.dtype import DType
 
@@ -84,11 +84,9 @@ class CpuProgram(Resource):
     runner) vouches for them. Ids outside their table give NaN.
     """
 
-    def __init__(
-        self, graph: Graph, placement: Placement, compiler: Compiler, team: Team, few: int, context: Context
-    ) -> None:
+    def __init__(self, graph: Graph, placement: Placement, compiler: Compiler, team: Team, context: Context) -> None:
         self.compiler = compiler  # it keeps the machine code that the table points to
-        self.graph, self.team, self.threads, self.few = graph, team, team.threads, few
+        self.graph, self.team, self.threads = graph, team, team.threads
         self.target: Target = compiler.target
         self._placement = placement
         self._arena = Region(placement.nbytes)
@@ -96,10 +94,13 @@ class CpuProgram(Resource):
         self._cells = Cells()
         self._attended: list[tuple[Any, Any]] = []
         lowering = Lowering(self)
+        owners: list[Call] = []  # of entries
         for call in graph.calls:
             lowering.lower(call)
+            owners += [call] * (len(lowering.entries) - len(owners))
         self.entries = lowering.entries
         self._table = assemble(self.entries, compiler, self._cells, self._own, team.threads)
+        self._table.names = [(call, entry.kernel.name) for call, entry in zip(owners, self.entries, strict=True)]
         self._inputs = {name: self._array(value) for name, value in graph.inputs.items()}
         self._outputs = {name: (self._array(value), value.shape[0]) for name, value in graph.outputs.items()}
         names = {id(value): name for name, value in graph.inputs.items()}

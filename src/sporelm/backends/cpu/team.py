@@ -9,14 +9,18 @@ import os
 import sys
 import threading
 import weakref
+from time import perf_counter
 from typing import Any
 
 import numpy as np
 
+from sporelm.backends.backend import CallTime
 from sporelm.backends.cpu.jit import Compiler
 from sporelm.backends.cpu.kernels.steps import (
     ACQUIRE,
+    CHAIN,
     JOB_THREADS,
+    JOB_TIMES,
     LINE,
     LOCK,
     PARKED,
@@ -25,8 +29,11 @@ from sporelm.backends.cpu.kernels.steps import (
     YIELD,
     StepLoops,
 )
+from sporelm.backends.cpu.kernels.timed_steps import HEAD, RECORD, TimedLoops
 from sporelm.backends.cpu.memory import Region
+from sporelm.backends.cpu.times import call_times
 from sporelm.errors import ContextError
+from sporelm.ops import Call
 
 SPINS = 4000  # turns of the barrier's loop before it yields its core
 PATIENCE = 30000  # turns before an idle worker parks
@@ -68,6 +75,26 @@ class Table:
         self.entries = np.ascontiguousarray(entries, np.int64)
         self.counters = Region(max(1, len(entries)) * threads * LINE)
         self.job = (int(self.entries.ctypes.data), len(entries), self.counters.address)
+        self.threads = threads
+        self.names: list[tuple[Call, str]] = []  # for each entry the call that it is part of, and its kernel
+        self.times: Region | None = None  # what a timed step writes: see `TimedLoops`
+
+    def clear_times(self) -> int:
+        """The address at which the next step writes its times."""
+        if self.times is None:
+            self.times = Region(HEAD + max(1, len(self.entries)) * self.threads * RECORD)
+        self.times.array[:] = 0
+        return self.times.address
+
+    def call_times(self, began: float, ended: float) -> list[CallTime]:
+        """How long each thread was at each entry in a step that was called and returned at these moments."""
+        assert self.times is not None
+        if not self.names:
+            return []
+        words = self.times.array.view(np.int64)
+        records = words[HEAD // 8 :].reshape(self.threads, -1, RECORD // 8)
+        chains = self.entries[:, CHAIN // 8].tolist()
+        return call_times(words[: HEAD // 8], records, chains, self.names, began, ended)
 
 
 class Crew:
@@ -88,6 +115,7 @@ class Crew:
         self.words[ACQUIRE // 8] = _address(python.PyThread_acquire_lock)
         self.words[RELEASE // 8] = _address(python.PyThread_release_lock)
         self.words[JOB_THREADS // 8] = threads
+        self.idle_times = Region(HEAD)  # of the step without entries that stops the workers
         for number, lock in enumerate(self._locks):
             self.words[(PARKED + number * LINE + LOCK) // 8] = lock.address
         self.workers = [
@@ -110,6 +138,7 @@ class Crew:
     def stop(self) -> None:
         """Tell the workers to leave. They do so soon; may be called at any time between steps, and more than once."""
         self.words[STOP // 8] = 1
+        self.words[JOB_TIMES // 8] = self.idle_times.address
         self.launch(self.shared.address, self.scratch[0].address, 0, 0, 0)
 
 
@@ -119,8 +148,9 @@ class Team:
     def __init__(self, compiler: Compiler, threads: int) -> None:
         self.threads = threads
         self._compiler = compiler  # owns the code of the loops and of every kernel in a table
-        self._loops = StepLoops(SPINS, PATIENCE)
+        self._loops: StepLoops = StepLoops(SPINS, PATIENCE)
         compiler.address(self._loops)
+        self.times: list[CallTime] = []
         self._crew: Crew | None = None
         self._refusal: str | None = None
         self._lock = threading.Lock()
@@ -132,7 +162,26 @@ class Team:
             if self._refusal:
                 raise ContextError(self._refusal)
             crew = self._crew or self._start()
+            if self._loops.is_timed:
+                crew.words[JOB_TIMES // 8] = table.clear_times()
+                began = perf_counter()
+                crew.launch(crew.shared.address, crew.scratch[0].address, *table.job)
+                self.times += table.call_times(began, perf_counter())
+                return
             crew.launch(crew.shared.address, crew.scratch[0].address, *table.job)
+
+    def time_steps(self) -> None:
+        """From now on, `times` grows by those of each step. Starts the workers anew, with other loops."""
+        with self._lock:
+            if self._loops.is_timed or self._refusal:
+                return
+            self._loops = TimedLoops(SPINS, PATIENCE)
+            self._compiler.address(self._loops)
+            if self._crew is not None:
+                self._crew.stop()
+                for worker in self._crew.workers:
+                    worker.join()
+                self._crew = None
 
     def _start(self) -> Crew:
         crew = Crew(self._compiler, self._loops, self.threads)

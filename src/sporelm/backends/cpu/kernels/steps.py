@@ -5,6 +5,8 @@ which it takes in chunks; one that is done takes chunks from the others, so that
 does less. Chained entries run over the same chunk, one after the other, without a barrier between.
 """
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from llvmlite import ir
@@ -20,7 +22,7 @@ FN, DESC, COUNT, FACTOR, GRAIN, CHAIN, GUARD, GUARD_LOW, GUARD_HIGH = range(0, 7
 # counters have a line an entry and thread
 LINE = 64
 GENERATION, ARRIVED, PHASE, JOB, STOP, SYSTEM = range(0, 6 * LINE, LINE)
-JOB_TABLE, JOB_ENTRIES, JOB_COUNTERS, JOB_THREADS = JOB, JOB + 8, JOB + 16, JOB + 24
+JOB_TABLE, JOB_ENTRIES, JOB_COUNTERS, JOB_THREADS, JOB_TIMES = range(JOB, JOB + 40, 8)
 YIELD, ACQUIRE, RELEASE = SYSTEM, SYSTEM + 8, SYSTEM + 16  # addresses of functions of the system and of Python
 PARKED = 512
 LOCK = 8  # in a thread's line
@@ -31,11 +33,17 @@ TOTAL = "seq_cst"
 
 
 class StepLoops:
-    """Functions of the team, traced into one module: to run a step, to serve as a worker, to launch a step."""
+    """Functions of the team, traced into one module: to run a step, to serve as a worker, to launch a step.
+
+    What `TimedLoops` writes down, these do not know of: its places are methods that emit nothing here.
+    """
+
+    kind = "team_steps"
+    is_timed = False
 
     def __init__(self, spins: int, patience: int) -> None:
         self.spins, self.patience = spins, patience  # turns before a barrier yields; turns before a worker parks
-        self.name = f"team_steps_{spins}_{patience}"
+        self.name = f"{self.kind}_{spins}_{patience}"
 
     def build(self, module: ir.Module, target: Any) -> None:
         run = Builder(module, self.name, {"team": pointer, "thread": i64, "scratch": pointer}, target)
@@ -85,18 +93,30 @@ class StepLoops:
             items = k.load(i64, k.load_pointer(entry, COUNT)) * k.load(i64, entry, FACTOR) * inside
             following = k.load(i64, entry, CHAIN) + 1
             with k.when(items > 0):
+                times = self._entered(k, team, thread, entries, index.value)
                 with k.range(threads) as turn:
                     owner = thread + turn
                     owner = k.select(owner >= threads, owner - threads, owner)
                     start, stop = items * owner // threads, items * (owner + 1) // threads
-                    self._chunks(k, entry, k.at(own, owner * LINE), start, stop, scratch)
+                    self._chunks(k, entry, k.at(own, owner * LINE), start, stop, scratch, times)
+                self._left(k, times)
                 self._barrier(k, team, threads, own)
             index.set(index.value + following)
         # Nobody may look at the table or its cells (guards past the last entry that ran) once the launcher returns.
         with k.when(entries > 0):
             self._barrier(k, team, threads, None)
 
-    def _chunks(self, k: Builder, entry: Val, counter: Val, start: Val, stop: Val, scratch: Val) -> None:
+    def _entered(self, k: Builder, team: Val, thread: Val, entries: Val, index: Val) -> Any:
+        """A thread begins an entry, and those chained to it; where it writes down the times."""
+
+    def _left(self, k: Builder, times: Any) -> None:
+        """A thread finds no more items of an entry."""
+
+    def _called(self, k: Builder, times: Any, link: Val, call: Callable[[], None]) -> None:
+        """Emit a call of the kernel that is `link` places further in a chain."""
+        call()
+
+    def _chunks(self, k: Builder, entry: Val, counter: Val, start: Val, stop: Val, scratch: Val, times: Any) -> None:
         """Take chunks of the items start..stop until there are none."""
         grain, chain = k.load(i64, entry, GRAIN), k.load(i64, entry, CHAIN)
         first = k.var(start + k.atomic("add", counter, 0, grain, "monotonic"))
@@ -104,7 +124,8 @@ class StepLoops:
             last = k.min(first.value + grain, stop)
             with k.range(chain + 1) as link:
                 at = k.at(entry, link * ENTRY)
-                k.call_address(k.load(i64, at, FN), k.load_pointer(at, DESC), first.value, last, scratch)
+                kernel = k.load(i64, at, FN), k.load_pointer(at, DESC)
+                self._called(k, times, link, partial(k.call_address, *kernel, first.value, last, scratch))
             first.set(start + k.atomic("add", counter, 0, grain, "monotonic"))
 
     def _serve(self, k: Builder, run_step: Any) -> None:
@@ -146,6 +167,7 @@ class StepLoops:
         All in one call: an exception of Python (Ctrl-C) comes before the step or after it, never in between.
         """
         team = k.arguments["team"]
+        self._launched(k, team, ended=False)
         for name, place in (("table", JOB_TABLE), ("entries", JOB_ENTRIES), ("counters", JOB_COUNTERS)):
             k.store(k.arguments[name], team, place)
         k.atomic("add", team, GENERATION, 1, TOTAL)
@@ -154,3 +176,7 @@ class StepLoops:
             with k.when(k.compare_exchange(line, 0, 1, 0, TOTAL)):
                 k.call_address(k.load(i64, team, RELEASE), k.load_pointer(line, LOCK))
         k.ir.call(run_step, [team.raw, k.index(0).raw, k.arguments["scratch"].raw])
+        self._launched(k, team, ended=True)
+
+    def _launched(self, k: Builder, team: Val, *, ended: bool) -> None:
+        """A step begins, or has ended."""

@@ -76,6 +76,12 @@ class Neon(Target):
         """ISB: some tens of cycles, as x86's PAUSE; YIELD does nothing on most cores."""
         k.ir.call(k.declare("llvm.aarch64.isb", ir.VoidType(), [i32]), [ir.Constant(i32, SYSTEM)])
 
+    def ticks(self, k: Builder) -> Val:
+        """The generic timer: LLVM's cycle counter is one that Linux keeps from programs."""
+        register = k.module.add_metadata(["cntvct_el0"])
+        read = k.declare("llvm.read_volatile_register.i64", i64, [ir.MetaDataType()])
+        return Val(k, k.ir.call(read, [register]))
+
 
 @dataclass(frozen=True)
 class NeonDotprod(Neon):

@@ -106,6 +106,10 @@ class Target:
     def pause(self, k: Builder) -> None:
         """Tell the core that this is a spin loop."""
 
+    def ticks(self, k: Builder) -> Val:
+        """A counter that all cores share, read now: i64; 0 where there is none that a program may read."""
+        return k.index(0)
+
 
 def widened(kind: Any, element: Any) -> Any:
     """`kind` with another element type."""

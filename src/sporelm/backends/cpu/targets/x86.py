@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from llvmlite import ir
 
 from sporelm.backends.cpu.jit.builder import Builder
-from sporelm.backends.cpu.jit.values import Val, f16, f32, i8, i16, vec
+from sporelm.backends.cpu.jit.values import Val, f16, f32, i8, i16, i64, vec
 from sporelm.backends.cpu.targets.target import SIGNED, Target, Totals, Words, byte_table, bytes_of, widened
 from sporelm.backends.cpu.tiles import Tiles, tiles_of
 
@@ -19,6 +19,10 @@ class GenericX86(Target):
 
     def pause(self, k: Builder) -> None:
         k.ir.call(k.declare("llvm.x86.sse2.pause", ir.VoidType(), []), [])
+
+    def ticks(self, k: Builder) -> Val:
+        """RDTSC."""
+        return k.intrinsic("llvm.readcyclecounter", i64)
 
 
 @dataclass(frozen=True)
