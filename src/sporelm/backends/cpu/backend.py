@@ -9,7 +9,7 @@ import llvmlite
 import numpy as np
 
 from sporelm import settings
-from sporelm.backends.backend import Place, Placement, Program, Ready, WeightArray
+from sporelm.backends.backend import CallTime, Place, Placement, Program, Ready, WeightArray
 from sporelm.backends.context import Context
 from sporelm.backends.cpu import targets
 from sporelm.backends.cpu.formats import FORMATS, Panels
@@ -237,6 +237,10 @@ class CpuBackend:
 
     def limits(self) -> Mapping[str, float]:
         return measure(self.compiler, self.team)
+
+    def time_calls(self) -> list[CallTime]:
+        self.team.time_steps()
+        return self.team.times
 
     def synchronize(self) -> None:
         return None
