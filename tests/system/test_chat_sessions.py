@@ -1,6 +1,8 @@
 """The slash commands of the chat, over a model that only counts."""
 
+import ast
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from sporelm.errors import RequestError
 class FakeConversation:
     messages: list[dict[str, Any]] = field(default_factory=list)
     closed: bool = False
+    is_asleep: bool = False
 
     def fork(self) -> "FakeConversation":
         return FakeConversation(list(self.messages))
@@ -21,10 +24,17 @@ class FakeConversation:
     def close(self) -> None:
         self.closed = True
 
+    def save(self, path: Path) -> int:
+        path.write_text(repr(self.messages))
+        return 1_500_000
+
 
 class FakeModel:
     def conversation(self, system: str | None = None) -> FakeConversation:
         return FakeConversation([{"role": "system", "content": system}] if system else [])
+
+    def wake(self, path: Path) -> FakeConversation:
+        return FakeConversation(ast.literal_eval(path.read_text()))
 
 
 @pytest.fixture
@@ -70,6 +80,22 @@ def test_drop_the_current_switches_or_creates(sessions: Sessions) -> None:
     assert list(sessions.conversations) == [3], "numbers are not used twice"
 
 
+def test_list_shows_who_sleeps(sessions: Sessions) -> None:
+    sessions.current.is_asleep = True
+    sessions.command("/create")
+    assert sessions.command("/list") == "  1  0 turns  (empty)  (asleep)\n* 2  0 turns  (empty)"
+
+
+def test_save_and_load_take_the_rest_of_the_line_as_a_name(sessions: Sessions, tmp_path: Path) -> None:
+    say(sessions, "kept words")
+    path = tmp_path / "my talk.session"
+    assert sessions.command(f"/save  {path} ") == f"wrote {path}, 1.5 MB"
+    assert sessions.command(f"/load {path}") == f"conversation 2 (from {path})"
+    assert "kept words" in sessions.command("/list").splitlines()[1]
+    with pytest.raises(RequestError, match="is there and is no session: it is not overwritten"):
+        sessions.command(f"/save {path}")  # what the fake model writes is none
+
+
 def test_args_shows_and_sets(sessions: Sessions) -> None:
     shown = sessions.command("/args")
     assert [line.split()[0] for line in shown.splitlines()] == list(ARGUMENTS)
@@ -96,6 +122,8 @@ def test_args_shows_and_sets(sessions: Sessions) -> None:
         ("/args temperature -1", "temperature"),
         ("/args max-tokens 0", "max_tokens"),
         ("/list all", "usage: /list"),
+        ("/save", "usage: /save FILE"),
+        ("/load ", "usage: /load FILE"),
     ],
 )
 def test_wrong_commands_change_nothing(sessions: Sessions, line: str, message: str) -> None:
@@ -109,7 +137,7 @@ def test_wrong_commands_change_nothing(sessions: Sessions, line: str, message: s
 
 def test_help_names_every_command_and_exit_leaves(sessions: Sessions) -> None:
     text = sessions.command("/help")
-    for name in ("list", "create", "fork", "switch", "drop", "args", "help", "exit"):
+    for name in ("list", "create", "fork", "switch", "drop", "save", "load", "args", "help", "exit"):
         assert f"/{name}" in text
     with pytest.raises(Leave):
         sessions.command("/exit")

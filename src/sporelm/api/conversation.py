@@ -85,17 +85,26 @@ class Conversation:
         while self._told and self._told[-1].messages > n:
             self._told.pop()
 
-    def sleep(self, path: str | Path) -> int:
-        """Write the conversation to a file, keys and values too, and close it; the file's bytes.
+    def save(self, path: str | Path) -> int:
+        """Write the conversation to a file, keys and values too; the file's bytes.
 
-        `LLM.wake` goes on where it stopped, without computing anything again. Raises RequestError while an answer is
-        being made, or if the file cannot be written; then the conversation is as it was.
+        `LLM.wake` goes on from there, without computing anything again. Raises RequestError while an answer is being
+        made, or if the file cannot be written.
         """
         self.check_idle()
         notes = {"messages": self.messages, "told": [list(told) for told in self._told]}
-        written = self.llm.engine.sleep(self.sequence, Path(path), self.llm.opened.identity, notes)
+        return self.llm.engine.sleep(self.sequence, Path(path), self.llm.opened.identity, notes)
+
+    def sleep(self, path: str | Path) -> int:
+        """`save`, and close the conversation. Where the file cannot be written it stays as it was."""
+        written = self.save(path)
         self.close()
         return written
+
+    @property
+    def is_asleep(self) -> bool:
+        """Whether others needed its pages, and it sleeps in the folder for that until the next turn."""
+        return self._sequence is not None and self.llm.is_open and self.llm.engine.store.sleeps(self._sequence)
 
     @classmethod
     def woken(cls, llm: "LLM", path: Path) -> "Conversation":
@@ -104,8 +113,9 @@ class Conversation:
         made = cls.__new__(cls)
         made.llm, made._sequence = llm, sequence
         try:
-            made.messages, made._told = messages_of(notes), told_of(notes)
-        except (KeyError, TypeError, ValueError):
+            made.messages = messages_of(notes)
+            made._told = told_of(notes, len(made.messages), llm.config.vocab)
+        except (AttributeError, KeyError, TypeError, ValueError):
             llm.engine.drop(sequence)
             raise ModelFileError(f"{path} holds no conversation: its notes are not what sleeping writes") from None
         return made
@@ -156,19 +166,26 @@ class Conversation:
 
 
 def messages_of(notes: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The messages in a session's notes. Raises KeyError, TypeError or ValueError if they are none."""
+    """The messages in a session's notes. Raises AttributeError, KeyError, TypeError or ValueError if they are none."""
     messages = notes["messages"]
+    if not isinstance(messages, list):
+        raise TypeError("the messages are a list")
     for message in messages:
-        if not isinstance(message["role"], str) or not isinstance(message["content"], str):
-            raise ValueError("a message has a role and a content, both text")
+        message["role"].encode()  # text, and no half of a character
+        message["content"].encode()
     return [dict(message) for message in messages]
 
 
-def told_of(notes: Mapping[str, Any]) -> list[Told]:
+def told_of(notes: Mapping[str, Any], num_messages: int, vocab: int) -> list[Told]:
     """What was rendered so far, in a session's notes. Raises as `messages_of`."""
     found = []
+    before = 0
     for messages, text, ids in notes["told"]:
-        if not isinstance(text, str) or not all(type(number) is int for number in (messages, *ids)):
+        text.encode()
+        if not isinstance(ids, list) or not all(type(number) is int for number in (messages, *ids)):
             raise ValueError("a rendered history is a count, a text and ids")
-        found.append(Told(messages, text, list(ids)))
+        if not before <= messages <= num_messages or any(not 0 <= token < vocab for token in ids):
+            raise ValueError("counts of messages grow, and ids are those of the model")
+        before = messages
+        found.append(Told(messages, text, ids))
     return found

@@ -78,22 +78,9 @@ class LLM:
         Raises SporeError with one line that says what to do.
         """
         options = Options(
-            model,
-            backend,
-            device,
-            threads,
-            max_context,
-            kv,
-            eager,
-            max_batch,
-            dequantize,
-            token_budget,
-            speculate,
-            draft_model,
-            session_dir,
-            session_bytes,
-            kv_memory,
-        )
+            model, backend, device, threads, max_context, kv, eager, max_batch, dequantize, token_budget, speculate,
+            draft_model, session_dir, session_bytes, kv_memory,
+        )  # fmt: skip
         self._opened: Opened | None = open_engine(options, progress)
         self.config: ModelConfig = self._opened.config
         self.tokenizer: Tokenizer = self._opened.tokenizer

@@ -18,12 +18,18 @@ def parser() -> Parser:
     made = Parser(
         "chat",
         "Talk with a model. What was said stays in the KV cache, so a turn costs only its own tokens. "
-        "Slash commands: /list /create /fork /switch /drop /args /help /exit. Lines may also come through a pipe.",
+        "Slash commands: /list /create /fork /switch /drop /save /load /args /help /exit. "
+        "Lines may also come through a pipe.",
         "[MODEL] [options]",
         ['spore chat --system "You answer in one sentence."', "echo What is a spore? | spore chat --temp 0"],
     )
     options.add_model(made)
     made.add_argument("--system", metavar="TEXT", help="the system message")
+    made.add_argument(
+        "--session-dir",
+        metavar="DIR",
+        help="where conversations sleep whose pages others need, instead of being computed anew",
+    )
     options.add_sampling(made)
     options.add_engine(made)
     options.add_help(made)
@@ -35,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
     from sporelm.cli.sessions import Leave, Sessions
 
     params = options.sampling_params(args)
-    llm = options.open_model(args)
+    llm = options.open_model(args, session_dir=args.session_dir)
     try:
         sessions = Sessions(llm, params, args.system)
         failures = 0

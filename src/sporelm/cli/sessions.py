@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sporelm.errors import RequestError
@@ -15,6 +16,8 @@ HELP = """\
 /fork [ID]           copy a conversation (the current one) and go on in the copy
 /switch ID           go on in another conversation
 /drop [ID]           forget a conversation (the current one)
+/save FILE           write the current conversation to a file, with all that was computed for it
+/load FILE           go on with a conversation that /save wrote, without computing it again
 /args [KEY VALUE]    show the sampling values, or set one
 /help                this text
 /exit                leave (so does Ctrl-D)
@@ -30,6 +33,9 @@ ARGUMENTS: dict[str, tuple[str, Callable[[str], float | int | None]]] = {
     "max-tokens": ("max_tokens", int),
     "seed": ("seed", lambda text: None if text == "none" else int(text)),
 }
+
+
+FILE_COMMANDS = ("save", "load")  # the rest of the line is one name, spaces included
 
 
 class Leave(Exception):
@@ -54,13 +60,16 @@ class Sessions:
 
     def command(self, line: str) -> str:
         """Carry out one slash command; returns what to print. Raises Leave for /exit, RequestError for a wrong one."""
-        name, *words = line[1:].split() or [""]
+        name, *rest = line[1:].split(maxsplit=1) or [""]
+        words = [rest[0].strip()] if rest and name in FILE_COMMANDS else " ".join(rest).split()
         commands = {
             "list": self.show,
             "create": self.create,
             "fork": self.fork,
             "switch": self.switch,
             "drop": self.drop,
+            "save": self.save,
+            "load": self.load,
             "args": self.arguments,
             "help": self.help,
             "exit": self.exit,
@@ -76,7 +85,8 @@ class Sessions:
             said = [message for message in conversation.messages if message["role"] == "user"]
             first = " ".join(str(said[0]["content"]).split())[:60] if said else "(empty)"
             mark = "*" if number == self.current_id else " "
-            lines.append(f"{mark} {number}  {len(said)} turns  {first}")
+            asleep = "  (asleep)" if conversation.is_asleep else ""
+            lines.append(f"{mark} {number}  {len(said)} turns  {first}{asleep}")
         return "\n".join(lines)
 
     def create(self, words: list[str]) -> str:
@@ -103,6 +113,18 @@ class Sessions:
             self.current_id = next(reversed(self.conversations))
             return f"dropped {dropped}; conversation {self.current_id}"
         return f"dropped {dropped}; {self.create([])}"
+
+    def save(self, words: list[str]) -> str:
+        from sporelm.engine.kv.asleep import is_asleep
+
+        path = file_of(words, "/save FILE")
+        if path.exists() and not is_asleep(path):
+            raise RequestError(f"{path} is there and is no session: it is not overwritten; give another name")
+        return f"wrote {path}, {self.current.save(path) / 1e6:.1f} MB"
+
+    def load(self, words: list[str]) -> str:
+        path = file_of(words, "/load FILE")
+        return self.keep(self.llm.wake(path), f"from {path}")
 
     def arguments(self, words: list[str]) -> str:
         expect(words, "/args [KEY VALUE]", 0, 2)
@@ -142,6 +164,16 @@ class Sessions:
             there = ", ".join(map(str, self.conversations))
             raise RequestError(f"no conversation {words[0]!r}: there are {there}")
         return int(words[0])
+
+
+def file_of(words: list[str], usage: str) -> Path:
+    """The file that a command names. Raises RequestError if it names none."""
+    if not words:
+        raise RequestError(f"usage: {usage}")
+    try:
+        return Path(words[0]).expanduser()
+    except RuntimeError:
+        raise RequestError(f"{words[0]}: there is no such home folder; give a full path") from None
 
 
 def expect(words: list[str], usage: str, *counts: int) -> None:

@@ -1,0 +1,81 @@
+"""Conversations that others push out sleep in a folder; what woke says what it would have said."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from available import BACKENDS, opened
+from sporelm import LLM, Conversation, SamplingParams
+from sporelm.errors import ModelFileError, RequestError
+from system.processes import Spore
+from system.test_generation_chat import GREEDY, say
+
+LONG = "Once upon a time there was a little girl named Lily. " * 22  # some 170 tokens
+
+
+@pytest.fixture(params=BACKENDS)
+def llm(request: pytest.FixtureRequest, talker: Path, tmp_path: Path) -> Iterator[LLM]:
+    opened(request.param).close()
+    with LLM(talker, backend=request.param, threads=1, max_batch=1, session_dir=tmp_path / "asleep") as made:
+        yield made
+        made.engine.check_integrity()
+    assert not list((tmp_path / "asleep").iterdir())
+
+
+def others(llm: LLM) -> None:
+    """Let so many talk that every page is used."""
+    for number in range(llm.engine.limits.num_pages * 64 // 400 + 1):
+        say(llm.conversation(), f"{number} {LONG} {LONG}", SamplingParams(max_tokens=1))
+
+
+def held(llm: LLM) -> tuple[Conversation, int]:
+    conversation = llm.conversation()
+    first = say(conversation, LONG)
+    return conversation, len(first.prompt_token_ids) + len(first.token_ids) - 1
+
+
+def test_a_conversation_that_gave_way_goes_on_without_computing_anew(llm: LLM, tmp_path: Path) -> None:
+    conversation, length = held(llm)
+    twin = conversation.fork()
+    assert not conversation.is_asleep
+    others(llm)
+    assert conversation.is_asleep
+    assert twin.is_asleep
+    woken = say(conversation, "Then")
+    assert (woken.cached_tokens, woken.cache_miss) == (length, None)
+    assert not conversation.is_asleep
+    fresh = llm.generate([woken.prompt_token_ids], SamplingParams(**{**vars(GREEDY), "salt": "none has this"}))[0]
+    assert (fresh.cached_tokens, fresh.token_ids) == (0, woken.token_ids)
+    assert twin.sleep(tmp_path / "twin.session") > 10_000
+    assert not (tmp_path / "twin.session").stat().st_mode & 0o077
+    other = llm.wake(tmp_path / "twin.session")
+    assert say(other, "Then").token_ids == woken.token_ids
+    for each in (conversation, other):
+        each.close()
+
+
+def test_another_type_of_keys_and_values_is_told(talker: Path, tmp_path: Path) -> None:
+    path = tmp_path / "talk.session"
+    with LLM(talker, backend="reference", kv="f16") as llm:
+        conversation, _ = held(llm)
+        conversation.sleep(path)
+    with LLM(talker, backend="reference", kv="f32") as llm:
+        with pytest.raises(RequestError, match="keys and values in f16: open the model with --kv f16"):
+            llm.wake(path)
+        with pytest.raises(ModelFileError, match="is a folder"):
+            llm.wake(tmp_path)
+
+
+def test_chat_saves_loads_and_refuses(spore: Spore, talker: Path, tmp_path: Path) -> None:
+    lines = ["Once upon a time", "/save my talk", "/load my talk", "/list", "/save README", "/load nothing"]
+    (tmp_path / "README").write_text("mine")
+    done = spore("chat", talker, "--temp", 0, "-n", 5, "--session-dir", "asleep", stdin="\n".join(lines))
+    assert done.returncode == 1
+    assert "wrote my talk, 0." in done.stdout
+    assert "conversation 2 (from my talk)" in done.stdout
+    assert "* 2  1 turns  Once upon a time" in done.stdout
+    assert "README is there and is no session" in done.stderr
+    assert "nothing does not exist" in done.stderr
+    assert (tmp_path / "README").read_text() == "mine"
+    assert not list((tmp_path / "asleep").iterdir())
