@@ -1,7 +1,7 @@
 """The engine: requests in, tokens out, step by step. It knows token ids only."""
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from time import perf_counter
@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from sporelm.engine.adapted import Adapted
 from sporelm.engine.kv import KvSequence, PagePool, SequenceStore
 from sporelm.engine.kv.asleep import Asleep, read_asleep, write_asleep
 from sporelm.engine.kv.pages import pages_for
@@ -31,6 +32,18 @@ class StepRunner(Protocol):
     def embed(self, step: Step) -> NDArray[np.float32]: ...
     def export_pages(self, pages: Sequence[int]) -> list[NDArray[Any]]: ...
     def import_pages(self, pages: Sequence[int], layers: Sequence[NDArray[Any]]) -> None: ...
+    def use(self, adapted: Adapted | None) -> None: ...
+
+
+class Watch(Protocol):
+    """Who is told what the engine does, in the thread that does it."""
+
+    def added(self, request: Request) -> None: ...
+    def stepped(self, step: Step, moments: Sequence[float], advances: Sequence[Advance]) -> None:
+        """`moments`, of perf_counter: it began, and was scheduled, computed, sampled and committed."""
+
+    def ended(self, request: Request) -> None:
+        """A request was cancelled; others end in a step."""
 
 
 class Engine:
@@ -51,6 +64,7 @@ class Engine:
         self.metrics = self.scheduler.metrics
         self.speculation = speculation
         self.sampler = Sampler()
+        self.watch: Watch | None = None
         self.numbers = count(1)
         self._turn = threading.RLock()
 
@@ -63,6 +77,8 @@ class Engine:
             ends = sorted(request.stop_ids)
             vocab, constraint = self.limits.vocab, request.constraint
             self.sampler.add(request.id, request.sampling, request.prompt, ends, vocab, constraint)
+            if self.watch is not None:
+                self.watch.added(request)
         return request
 
     def step(self) -> list[Advance]:
@@ -79,7 +95,10 @@ class Engine:
             chosen = perf_counter()
             self._learn(step, picked.tokens, computed - scheduled)
             advances = self.scheduler.commit(step, picked)
-            self.metrics.stepped(began, scheduled, computed, chosen, perf_counter())
+            moments = (began, scheduled, computed, chosen, perf_counter())
+            self.metrics.stepped(*moments)
+            if self.watch is not None:
+                self.watch.stepped(step, moments, advances)
             for advance in advances:
                 if advance.finish_reason:
                     self._forget(advance.request)
@@ -99,6 +118,8 @@ class Engine:
         with self._turn:
             if request.finish_reason is None:
                 self.scheduler.end(request, "cancelled")
+                if self.watch is not None:
+                    self.watch.ended(request)
                 self._forget(request)
 
     def _learn(self, step: Step, said: Sequence[Sequence[int]], seconds: float) -> None:
@@ -113,6 +134,18 @@ class Engine:
         self.sampler.drop(request.id)
         if self.speculation is not None:
             self.speculation.end(request)
+
+    def use_adapters(self, known: Mapping[int, str], adapted: Adapted | None) -> None:
+        """Have the runner use these adapters from the next step on; `known` by number says what each is known by.
+
+        Raises RequestError while a request uses one that would go.
+        """
+        with self._turn:
+            for number in self.scheduler.adapters.keys() - known.keys() - {0}:
+                if self.scheduler.uses_adapter(number):
+                    raise RequestError("requests still use this adapter: wait for them, or cancel them first")
+            self.runner.use(adapted)
+            self.scheduler.adapters = {0: "", **known}
 
     def sequence(self, salt: str = "") -> KvSequence:
         """An empty sequence, to be given to requests one after the other; `drop` it at last.
@@ -144,7 +177,7 @@ class Engine:
             if sequence.busy:
                 raise RequestError("a request still uses this sequence: wait for it, or cancel it first")
             asleep = self._held(sequence)
-        return write_asleep(path, asleep._replace(notes=notes), model).nbytes
+        return write_asleep(path, asleep._replace(notes=notes, adapter=sequence.chain.adapter), model).nbytes
 
     def _held(self, sequence: KvSequence) -> Asleep:
         """A copy of what a sequence holds, or of what it held when it gave way, if that is more."""
@@ -164,7 +197,10 @@ class Engine:
         with self._turn:
             like = self.runner.export_pages([])
             asleep = read_asleep(path, model, like, self.limits.max_context, self.limits.vocab)
-            sequence = self.store.new(salt)
+            if asleep.adapter not in self.scheduler.adapters.values():
+                told = f"an adapter that is not loaded, known by {asleep.adapter[:12]}"
+                raise RequestError(f"{path} was made with {told}: load the adapter first")
+            sequence = self.store.new(salt, asleep.adapter)
             self.store.use(sequence)  # or it would give way to itself
             try:
                 if not self.store.reserve(sequence, len(asleep.tokens), []):
@@ -179,24 +215,26 @@ class Engine:
                 sequence.busy = False
             return sequence, asleep.notes
 
-    def logits(self, tokens: Sequence[int]) -> Iterator[NDArray[np.float32]]:
+    def logits(self, tokens: Sequence[int], adapter: int = 0) -> Iterator[NDArray[np.float32]]:
         """Scores at every position, chunk by chunk: float32 [chunk, vocab] views, valid until the next one.
 
         Raises ContextOverflow, RequestError for no tokens or unknown ones.
         """
-        return self._rows(tokens, lambda step: self.runner.run(step).logits)
+        return self._rows(tokens, lambda step: self.runner.run(step).logits, adapter)
 
     def hidden(self, tokens: Sequence[int]) -> Iterator[NDArray[np.float32]]:
         """What each position is before tokens are scored, chunk by chunk: float32 [chunk, width] views, valid until
         the next one. Raises as `logits`."""
         return self._rows(tokens, self.runner.embed)
 
-    def _rows(self, tokens: Sequence[int], run: Callable[[Step], NDArray[np.float32]]) -> Iterator[NDArray[np.float32]]:
+    def _rows(
+        self, tokens: Sequence[int], run: Callable[[Step], NDArray[np.float32]], adapter: int = 0
+    ) -> Iterator[NDArray[np.float32]]:
         """One row for every position of a text, in steps of its own."""
         with self._turn:
-            probe = Request(tokens, max_tokens=1)
+            probe = Request(tokens, max_tokens=1, adapter=adapter)
             self.scheduler.check(probe)
-            sequence = self.store.new()
+            sequence = self.store.new("", self.scheduler.adapters[adapter])
             self.store.use(sequence)
             try:
                 while sequence.length < len(probe.known):
@@ -208,7 +246,11 @@ class Engine:
                             f"all {self.limits.num_pages} pages are in use by running requests: "
                             "finish some before asking"
                         )
-                    yield run(Step([Part(0, ids, begin, sequence.table, len(ids))], copies))
+                    began, step = perf_counter(), Step([Part(0, ids, begin, sequence.table, len(ids), adapter)], copies)
+                    found = run(step)
+                    if self.watch is not None:
+                        self.watch.stepped(step, (began, began, *[perf_counter()] * 3), [])
+                    yield found
                     self.store.extend(sequence, ids)
             finally:
                 sequence.busy = False

@@ -39,6 +39,7 @@ class Request:
 
     __slots__ = (
         "accepted",
+        "adapter",
         "arrived",
         "cache_miss",
         "cached_tokens",
@@ -78,6 +79,7 @@ class Request:
         owner: str | None = None,
         twin: "Request | None" = None,
         constraint: Constraint | None = None,
+        adapter: int = 0,
     ) -> None:
         """Continue `prompt` by at most `max_tokens` ids, or up to one of `stop_ids`, which is then the last one.
 
@@ -103,6 +105,7 @@ class Request:
         self.owner = salt if owner is None else owner
         self.twin = twin
         self.constraint = constraint
+        self.adapter = adapter  # the number of one that is loaded, 0 for none
         self.chain = Chain(salt)  # the keys under which the pages of `known` are found
         self.temporary = sequence is None  # its sequence goes when it ends
         self.id = 0  # given by the engine

@@ -62,6 +62,7 @@ class Scheduler:
         self.running: dict[int, Request] = {}  # by id, in the order of admission
         self.speculation = speculation
         self.owners: Counter[str] = Counter()  # of those that run
+        self.adapters: dict[int, str] = {0: ""}  # what each that is loaded is known by; 0 is none
         self.metrics = Metrics(self._load)
 
     def add(self, request: Request) -> None:
@@ -79,10 +80,16 @@ class Scheduler:
     def check(self, request: Request) -> None:
         """Raise ContextOverflow or RequestError for a prompt that the model cannot take."""
         self.limits.check_prompt(request.num_prompt)
+        if request.adapter not in self.adapters:
+            raise RequestError(f"adapter {request.adapter} is not loaded: load it first")
         lowest, highest = min(request.known), max(request.known)
         if lowest < 0 or highest >= self.limits.vocab:
             wrong = lowest if lowest < 0 else highest
             raise RequestError(f"the prompt holds token {wrong}: the model knows 0 to {self.limits.vocab - 1}")
+
+    def uses_adapter(self, number: int) -> bool:
+        """Whether a request that waits or runs has this adapter."""
+        return any(request.adapter == number for request in (*self.waiting, *self.running.values()))
 
     def uses(self, sequence: KvSequence) -> bool:
         """Whether a request that waits or runs has this sequence."""
@@ -216,7 +223,7 @@ class Scheduler:
                 return False
         tokens = [*request.known[held : held + count], *guesses]
         rows = len(guesses) + (held + count == len(request.known))
-        draft.add(Part(request.id, tokens, held, sequence.table, rows))
+        draft.add(Part(request.id, tokens, held, sequence.table, rows, request.adapter))
         return True
 
     def _ready(self, request: Request) -> bool:
@@ -252,15 +259,17 @@ class Scheduler:
 
     def _begin(self, request: Request) -> KvSequence:
         """A sequence for a request: with the pages of its twin, if that has some."""
-        twin = request.twin.sequence if request.twin is not None else None
-        return self.store.fork(twin) if twin is not None else self.store.new(request.salt)
+        if request.twin is not None and request.twin.sequence is not None:
+            return self.store.fork(request.twin.sequence)
+        return self.store.new(request.salt, self.adapters[request.adapter])
 
     def _reuse(self, request: Request, sequence: KvSequence) -> int:
         """Positions of the request's known tokens that its sequence holds; pages of others' that hold more become its
         own. The last known token is computed in any case: its logits are wanted."""
         known, chain, index = request.known, request.chain, self.store.pool.index
+        self.store.adapt(sequence, self.adapters[request.adapter])
         kept = min(sequence.match(known), len(known) - 1)
-        chain.root = sequence.chain.root
+        chain.root, chain.adapter = sequence.chain.root, sequence.chain.adapter
         chain.extend(known)
         pages = index.find(chain.keys[: (len(known) - 1) // PAGE])
         if len(pages) * PAGE <= kept:

@@ -1,7 +1,8 @@
 """Sequences on disk: their tokens, keys and values, so that nothing is computed again when they are woken.
 
 A file is in the safetensors format (docs/sessions.md). Metadata: `format` "sporelm.session", `version` "1", `model`
-what the model is known by, `notes` a JSON object of whoever wrote it, `sha256` of these two and of the tensors.
+what the model is known by, `adapter` what the adapter is known by if there was one, `notes` a JSON object of whoever
+wrote it, `sha256` of these and of the tensors.
 Tensors: `tokens` int64 [n], and `layers.N` [pages, 2, kv_heads, PAGE, head_dim], keys and then values of each layer in
 the canonical form of back-ends (of q8_0 blocks instead of numbers); positions past the last token are zero.
 """
@@ -31,11 +32,12 @@ Layers = Sequence[NDArray[np.generic]]
 
 
 class Asleep(NamedTuple):
-    """What a sequence held: its tokens, the pages of each layer, and notes."""
+    """What a sequence held: its tokens, the pages of each layer, and notes; and which adapter computed it."""
 
     tokens: list[int]
     layers: Layers
     notes: dict[str, Any]
+    adapter: str = ""
 
 
 class Written(NamedTuple):
@@ -54,13 +56,15 @@ def write_asleep(path: Path, asleep: Asleep, model: str) -> Written:
     notes = json.dumps(asleep.notes, ensure_ascii=False)
     if len(notes.encode()) > MOST_NOTES:
         raise RequestError(f"the notes of a session have {len(notes.encode())} bytes: at most {MOST_NOTES} are kept")
-    digest, offset, entries = _digest(model, notes), 0, dict[str, Any]()
+    digest, offset, entries = _digest(model, notes, asleep.adapter), 0, dict[str, Any]()
     for name, array in arrays.items():
         digest.update(_bytes(array))
         place = [offset, offset + array.nbytes]
         entries[name] = {"dtype": names[array.dtype], "shape": list(array.shape), "data_offsets": place}
         offset += array.nbytes
     known = {"format": FORMAT, "version": VERSION, "model": model, "sha256": digest.hexdigest(), "notes": notes}
+    if asleep.adapter:
+        known["adapter"] = asleep.adapter
     header = json.dumps({"__metadata__": known, **entries}, ensure_ascii=False).encode()
     header += b" " * (-(len(header) + 8) % ALIGNMENT)
 
@@ -96,8 +100,8 @@ def read_asleep(
             _check_layer(path, files, number, each, length)
         if len(files.tensors) != len(like) + 1:
             raise ModelFileError(f"{path} holds {len(files.tensors)} tensors, not {len(like) + 1}: it is damaged")
-        notes = known.get("notes", "")
-        _check_hash(path, files, _digest(model, notes), expected or known.get("sha256"))
+        notes, adapter = known.get("notes", ""), known.get("adapter", "")
+        _check_hash(path, files, _digest(model, notes, adapter), expected or known.get("sha256"))
         tokens = files.raw("tokens").view("<i8")
         if length and not 0 <= tokens.min() <= tokens.max() < vocab:
             raise ModelFileError(f"{path} holds tokens that the model does not know: it is damaged")
@@ -105,7 +109,7 @@ def read_asleep(
             files.raw(f"layers.{number}").view(each.dtype).reshape(pages_for(length), *each.shape[1:])
             for number, each in enumerate(like)
         ]
-        return Asleep(tokens.tolist(), layers, _notes(path, notes))
+        return Asleep(tokens.tolist(), layers, _notes(path, notes), adapter)
 
 
 def is_asleep(path: Path) -> bool:
@@ -145,9 +149,10 @@ def _bytes(array: NDArray[Any]) -> memoryview:
     return array.reshape(-1).view(np.uint8).data
 
 
-def _digest(model: str, notes: str) -> Any:
+def _digest(model: str, notes: str, adapter: str) -> Any:
     """A hash that has begun with what the header says."""
-    texts = (model.encode("utf-8", "surrogatepass"), notes.encode("utf-8", "surrogatepass"))
+    said = (model, notes, adapter) if adapter else (model, notes)
+    texts = [text.encode("utf-8", "surrogatepass") for text in said]
     return sha256(b"".join(len(text).to_bytes(8, "little") + text for text in texts))
 
 

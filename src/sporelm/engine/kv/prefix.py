@@ -22,11 +22,13 @@ MOST_EVICTED = 1 << 16  # keys remembered after their pages were given to others
 FIRST_SEEN = "first seen"
 EVICTED = "evicted"
 NEW_SALT = "first request with this salt"
+NEW_ADAPTER = "first request with this adapter"
 
 
-def root(salt: str) -> Key:
-    """What the first page's key is chained to."""
-    return blake2b(salt.encode("utf-8", "surrogatepass"), digest_size=KEY_BYTES, person=b"prefix").digest()
+def root(salt: str, adapter: str = "") -> Key:
+    """What the first page's key is chained to. `adapter`: what the adapter that computes is known by, "" for none."""
+    own = blake2b(adapter.encode(), digest_size=KEY_BYTES, person=b"adapter").digest() if adapter else b""
+    return blake2b(salt.encode("utf-8", "surrogatepass"), digest_size=KEY_BYTES, key=own, person=b"prefix").digest()
 
 
 def chained(parent: Key, tokens: Sequence[int]) -> Key:
@@ -37,8 +39,9 @@ def chained(parent: Key, tokens: Sequence[int]) -> Key:
 class Chain:
     """The keys of the full pages of a text that grows. It is given the whole text each time."""
 
-    def __init__(self, salt: str) -> None:
-        self.root = root(salt)
+    def __init__(self, salt: str, adapter: str = "") -> None:
+        self.salt, self.adapter = salt, adapter
+        self.root = root(salt, adapter)
         self.keys: list[Key] = []
 
     def extend(self, tokens: Sequence[int]) -> range:
@@ -54,6 +57,7 @@ class Chain:
 
     def copy(self) -> "Chain":
         twin = Chain.__new__(Chain)
+        twin.salt, twin.adapter = self.salt, self.adapter
         twin.root, twin.keys = self.root, list(self.keys)
         return twin
 
@@ -108,6 +112,8 @@ class PrefixIndex:
         is_new = chain.root not in self.salts
         remember(self.salts, chain.root)
         if is_new:
+            if chain.adapter:
+                return NEW_ADAPTER
             return FIRST_SEEN if chain.root == root("") else NEW_SALT
         if chain.keys[number] in self.evicted:
             return EVICTED

@@ -13,9 +13,9 @@ class KvSequence:
 
     __slots__ = ("_table", "busy", "chain", "number", "pages", "tokens")
 
-    def __init__(self, salt: str = "") -> None:
+    def __init__(self, salt: str = "", adapter: str = "") -> None:
         self.number = next(_numbers)
-        self.chain = Chain(salt)  # the keys of its full pages
+        self.chain = Chain(salt, adapter)  # the keys of its full pages, and with which adapter they were computed
         self.tokens: list[int] = []  # what the cache holds, one id a position
         self.pages: list[int] = []  # may reach further than the tokens: pages made ready for the next step
         self.busy = False  # a running request uses it: it must not be evicted

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from sporelm.engine.kv.asleep import Layers
 from sporelm.engine.kv.pages import PagePool, pages_for
-from sporelm.engine.kv.prefix import Key, common
+from sporelm.engine.kv.prefix import Chain, Key, common
 from sporelm.engine.kv.sequence import KvSequence
 from sporelm.errors import RequestError
 from sporelm.ops.attention import PAGE
@@ -38,9 +38,9 @@ class SequenceStore:
         self.dormitory = dormitory
         self.sequences: dict[int, KvSequence] = {}  # by number, the longest unused first
 
-    def new(self, salt: str = "") -> KvSequence:
-        """An empty sequence, which shares pages with others of the same salt only. Changes the store."""
-        sequence = KvSequence(salt)
+    def new(self, salt: str = "", adapter: str = "") -> KvSequence:
+        """An empty sequence, which shares pages with others of the same salt and adapter only. Changes the store."""
+        sequence = KvSequence(salt, adapter)
         self.sequences[sequence.number] = sequence
         return sequence
 
@@ -89,6 +89,15 @@ class SequenceStore:
         sequence.tokens = list(ids[: len(pages) * PAGE])
         sequence.chain.keys = list(keys[: len(pages)])
         sequence.set_pages(list(pages))
+
+    def adapt(self, sequence: KvSequence, adapter: str) -> None:
+        """Be computed with this adapter from now on: what was computed with another is of no use, and goes. Changes
+        the sequence and the pool."""
+        if sequence.chain.adapter != adapter:
+            self.truncate(sequence, 0)
+            if self.dormitory is not None:
+                self.dormitory.leave(sequence)
+            sequence.chain = Chain(sequence.chain.salt, adapter)
 
     def discard(self, sequence: KvSequence) -> None:
         """Keep nothing, and let nobody find it: what the pages hold is wrong. Changes the sequence and the pool."""
