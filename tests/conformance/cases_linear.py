@@ -11,8 +11,8 @@ from sporelm.evals.conformance import ALIKE
 from sporelm.quant import FORMATS
 from sporelm.quant.made_up import FACTOR_AT, with_factors
 
-TOKENS = (1, 2, 7, 16, 17, 33, 121)  # one, few (to 16), many; one past a block of 120
-MAIN = (1, 7, 33)  # one of each regime, for lesser targets
+TOKENS = (1, 2, 7, 16, 17, 33, 121)  # one, few (to 16 or more), many; one past a block of 120
+MAIN = (1, 7, 121)  # one of each kernel, for lesser targets
 SHAPES = ((1, 1), (7, 3), (33, 10), (50, 3), (65, 1))  # out, blocks of width: odd numbers too, one past a chunk of 8
 SUPER_SHAPES = ((1, 1), (7, 3), (33, 1), (50, 2), (65, 3))
 ODD_SHAPES = ((1, 1), (7, 33), (33, 7), (50, 129), (65, 257))  # out, width: one past a chunk of 128 columns

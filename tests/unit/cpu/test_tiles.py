@@ -17,7 +17,7 @@ from sporelm.backends.cpu.jit import Compiler
 from sporelm.backends.cpu.jit.cache import ObjectCache
 from sporelm.backends.cpu.kernels.linear import Shape, linear_few
 from sporelm.backends.cpu.targets.target import Target
-from sporelm.backends.cpu.tiles import FAMILIES, Tiles, tiles_from, tiles_of
+from sporelm.backends.cpu.tiles import FAMILIES, FEW_TOKENS, Tiles, tiles_from, tiles_of
 from sporelm.backends.cpu.tiles_file import HEAD, LARGEST, save, tiles_in_use
 from sporelm.settings import Setting
 
@@ -53,6 +53,13 @@ def test_shipped_tiles_are_of_every_family(name: str) -> None:
     assert {name for name, _ in (*tiles.few, *tiles.many)} <= {*FAMILIES, *FORMATS}
 
 
+def test_few_tokens_are_of_a_format_its_family_or_what_is_usual() -> None:
+    tiles = tiles_from(GOOD | {"few_tokens": {"Q6_K": 56, "super": 120}})
+    formats = (FORMATS["Q6_K"], FORMATS["Q4_K"], FORMATS["Q4_0"])
+    assert [tiles.few_tokens_of(kind) for kind in formats] == [56, 120, FEW_TOKENS]  # type: ignore[arg-type]
+    assert tiles_from(tiles.as_json()) == tiles
+
+
 def test_tiles_of_a_format_come_before_its_family() -> None:
     tiles = tiles_from({"attention_rows": 4, "few": TILES | {"Q6_K": [1, 6]}, "many": TILES})
     assert tiles.few_of(FORMATS["Q6_K"]) == (1, 6)  # type: ignore[arg-type]
@@ -71,6 +78,8 @@ GOOD = {"attention_rows": 4, "few": TILES, "many": TILES}
         {},
         GOOD | {"more": 1},
         GOOD | {"attention_rows": 0},
+        GOOD | {"few_tokens": {"block": 0}},
+        GOOD | {"few_tokens": [16]},
         GOOD | {"attention_rows": 10**30},
         GOOD | {"attention_rows": True},
         GOOD | {"attention_rows": 2.0},

@@ -46,7 +46,7 @@ from sporelm.tensor.dtype import DType, ElementType, dtype_of
 from sporelm.tensor.layout import Layout
 from sporelm.tensor.tensor import Tensor, seen_through
 
-FEW = 16  # tokens up to which streaming the weights past all tokens is faster than blocking
+FEW = 16  # tokens of steps that decode; which product serves how many tokens is measured (tiles.py)
 
 
 class CpuBackend:
@@ -227,7 +227,7 @@ class CpuBackend:
 
     def program(self, graph: Graph, regime: str, place: Place) -> CpuProgram:
         placement = place(value_bytes, self.row_by_row)
-        program = CpuProgram(graph, placement, self.compiler, self.team, FEW, self.context)
+        program = CpuProgram(graph, placement, self.compiler, self.team, self.context)
         self.compiler.rest()
         return program
 
@@ -258,7 +258,7 @@ class EagerProgram(CpuProgram):
 
     def __init__(self, graph: Graph, tensors: Mapping[int, Tensor], backend: CpuBackend) -> None:
         self._tensors = tensors
-        super().__init__(graph, Placement({}, 0), backend.compiler, backend.team, FEW, backend.context)
+        super().__init__(graph, Placement({}, 0), backend.compiler, backend.team, backend.context)
 
     def address(self, value: Any) -> int:
         tensor = self._tensors[id(value)] if isinstance(value, Value) else value

@@ -36,7 +36,6 @@ class Places(Protocol):
 
     target: Target
     threads: int
-    few: int  # most tokens for which the few-token product is the faster
 
     def address(self, value: Any) -> int: ...
     def reserve(self, nbytes: int) -> int: ...

@@ -125,7 +125,7 @@ def _product(low: Lowering, x: Any, weights: list[Any], biases: list[Any], outs:
     single = Cell("1", 1)
     total = panels[0] if gated else sum(panels)
     grain = max(1, total // (4 * low.places.threads))
-    few, high = low.places.few, most(tokens)
+    few, high = target.tiles.few_tokens_of(kind), most(tokens)
     one, several, many = (
         linear.linear_one(target, shape),
         linear.linear_few(target, shape),
@@ -133,12 +133,12 @@ def _product(low: Lowering, x: Any, weights: list[Any], biases: list[Any], outs:
     )
     if high == 1 or cell.name == "rows":
         low.emit(one, fields, single, factor=total, grain=grain, guard=(cell, 0, 1))
-    if high > 1 and (high <= few or cell.name == "rows"):
-        low.emit(several, fields, single, factor=total, grain=grain, guard=(cell, 2 if cell.name == "rows" else 1, few))
+    if high > 1:
+        least = 2 if cell.name == "rows" else 1
+        low.emit(several, fields, single, factor=total, grain=grain, guard=(cell, least, min(few, high)))
     if high > few:
-        tiles = linear_many.items(shape, target, panels)
-        guard = (cell, few + 1, high) if cell.name == "rows" else None
-        low.emit(many, fields, Cell(f"{cell.name} blocks", cell.constant), factor=tiles, guard=guard)
+        tiles, blocks = linear_many.items(shape, target, panels), Cell(f"{cell.name} blocks", cell.constant)
+        low.emit(many, fields, blocks, factor=tiles, guard=(cell, few + 1, high))
 
 
 def _rope(low: Lowering, call: Call) -> None:

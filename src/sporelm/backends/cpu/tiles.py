@@ -2,7 +2,8 @@
 
 A tile is panels (vectors of rows) by tokens. There is one for each family of formats ("float", "block", "super"), and
 one for a format by its name where that is faster. `spore bench tune` measures them (tune.py); what it found on this
-machine comes before what is shipped (tiles_file.py).
+machine comes before what is shipped (tiles_file.py). `few_tokens` says up to how many tokens the few-token kernel,
+which streams the weights past all of them, is faster than the one for many.
 """
 
 import json
@@ -13,9 +14,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 Tile = tuple[int, int]  # panels, tokens
+FEW_TOKENS = 16  # up to which the few-token kernel is taken where nothing else was measured
 FAMILIES = ("block", "super", "float")
 # What kernels are made with: panels, then tokens, which divide a block of many; panels of many are gate's and up's
 CHOICES = {"few": ((1, 2, 3, 4), (1, 2, 3, 4, 6, 8, 10, 12)), "many": ((2, 4, 6), (1, 2, 3, 4, 5, 6, 8))}
+MOST_TOKENS = 512  # of a step
 ROWS = (2, 3, 4, 5, 6, 8, 10, 12)
 
 
@@ -33,12 +36,18 @@ class Tiles:
     attention_rows: int  # query rows of the attention kernel for many tokens
     few: tuple[tuple[str, Tile], ...]  # by format or family: the few-token kernel's; one token uses its panels
     many: tuple[tuple[str, Tile], ...]
+    few_tokens: tuple[tuple[str, int], ...] = ()  # by format or family
 
     def few_of(self, kind: Tiled) -> Tile:
         return _find(self.few, kind)
 
     def many_of(self, kind: Tiled) -> Tile:
         return _find(self.many, kind)
+
+    def few_tokens_of(self, kind: Tiled) -> int:
+        """Tokens up to which the few-token kernel is faster than the one for many."""
+        by_name = dict(self.few_tokens)
+        return by_name.get(kind.name) or by_name.get(kind.family, FEW_TOKENS)
 
     def of(self, kernel: str) -> tuple[tuple[str, Tile], ...]:
         """Those of the kernel "few" or "many"."""
@@ -52,7 +61,8 @@ class Tiles:
     def as_json(self) -> dict[str, Any]:
         """As tiles.json has them."""
         few, many = ({name: list(tile) for name, tile in tiles} for tiles in (self.few, self.many))
-        return {"attention_rows": self.attention_rows, "few": few, "many": many}
+        tokens = {"few_tokens": dict(self.few_tokens)} if self.few_tokens else {}
+        return {"attention_rows": self.attention_rows, "few": few, "many": many} | tokens
 
 
 def registers(target: Any) -> int:
@@ -75,10 +85,14 @@ def _find(tiles: tuple[tuple[str, Tile], ...], kind: Tiled) -> Tile:
 
 def tiles_from(values: Mapping[str, Any]) -> Tiles:
     """Tiles as tiles.json has them. Raises ValueError for what is no tile, or for a family without one."""
-    if not isinstance(values, Mapping) or values.keys() != {"attention_rows", "few", "many"}:
-        raise ValueError("tiles are attention_rows, few and many")
+    if not isinstance(values, Mapping) or values.keys() - {"few_tokens"} != {"attention_rows", "few", "many"}:
+        raise ValueError("tiles are attention_rows, few, many and, where it was measured, few_tokens")
     few, many = (_by_name(values[key], *CHOICES[key]) for key in ("few", "many"))
-    return Tiles(_number(values["attention_rows"], max(ROWS)), few, many)
+    tokens = values.get("few_tokens", {})
+    if not isinstance(tokens, Mapping) or not all(isinstance(name, str) for name in tokens):
+        raise ValueError("few_tokens are numbers by name")
+    few_tokens = tuple((name, _number(number, MOST_TOKENS)) for name, number in tokens.items())
+    return Tiles(_number(values["attention_rows"], max(ROWS)), few, many, few_tokens)
 
 
 def _by_name(values: Any, panels: tuple[int, ...], tokens: tuple[int, ...]) -> tuple[tuple[str, Tile], ...]:
