@@ -16,7 +16,7 @@ from sporelm.engine.kv.asleep import Asleep, read_asleep, write_asleep
 from sporelm.engine.kv.pages import pages_for
 from sporelm.engine.kv.store import Dormitory
 from sporelm.engine.limits import Limits
-from sporelm.engine.request import Request
+from sporelm.engine.request import FinishReason, Request
 from sporelm.engine.runner import Scores
 from sporelm.engine.sampling import Sampler
 from sporelm.engine.scheduler import Advance, Scheduler
@@ -66,6 +66,7 @@ class Engine:
         self.sampler = Sampler()
         self.watch: Watch | None = None
         self.numbers = count(1)
+        self._choosing: Step | None = None  # the step for which tokens are being chosen
         self._turn = threading.RLock()
 
     def add(self, request: Request) -> Request:
@@ -82,27 +83,53 @@ class Engine:
         return request
 
     def step(self) -> list[Advance]:
-        """Run one step and say what it did for each request that has a new token or has ended."""
+        """Run one step and say what it did for each request that has a new token or has ended.
+
+        If it is interrupted or the back-end fails, the next step goes on as if this one had not been; only requests
+        for whom tokens were being chosen may fail.
+        """
         with self._turn:
             if self.scheduler.idle:
                 return []
-            began = perf_counter()
-            step = self.scheduler.next_step()
-            scheduled = perf_counter()
-            scores = self.runner.run(step)
-            computed = perf_counter()
-            picked = self.sampler.pick(scores.best, scores.logits, step)
-            chosen = perf_counter()
-            self._learn(step, picked.tokens, computed - scheduled)
-            advances = self.scheduler.commit(step, picked)
-            moments = (began, scheduled, computed, chosen, perf_counter())
-            self.metrics.stepped(*moments)
-            if self.watch is not None:
-                self.watch.stepped(step, moments, advances)
-            for advance in advances:
-                if advance.finish_reason:
-                    self._forget(advance.request)
-            return advances
+            try:
+                return self._step()
+            except BaseException as reason:
+                self._recover("error" if isinstance(reason, Exception) else "cancelled")
+                raise
+
+    def _step(self) -> list[Advance]:
+        began = perf_counter()
+        step = self.scheduler.next_step()
+        scheduled = perf_counter()
+        scores = self.runner.run(step)
+        computed = perf_counter()
+        self._choosing = step
+        picked = self.sampler.pick(scores.best, scores.logits, step)
+        chosen = perf_counter()
+        self._learn(step, picked.tokens, computed - scheduled)
+        advances = self.scheduler.commit(step, picked)
+        self._choosing = None
+        moments = (began, scheduled, computed, chosen, perf_counter())
+        self.metrics.stepped(*moments)
+        if self.watch is not None:
+            self.watch.stepped(step, moments, advances)
+        for advance in advances:
+            if advance.finish_reason:
+                self._forget(advance.request)
+        return advances
+
+    def _recover(self, reason: FinishReason) -> None:
+        """A step did not come to its end. Its copies may not have been made, and generators and grammars may be ahead
+        of what was said: keep the full pages alone, which it did not touch, and end those whose choosing began."""
+        step, self._choosing = self._choosing, None
+        begun = {part.request for part in step.parts if part.rows} if step is not None else set[int]()
+        for request in list(self.scheduler.running.values()):
+            if request.id in begun and request.id in self.sampler.choices:
+                request.error = "a step was interrupted while its next token was chosen"
+                self.scheduler.end(request, reason)
+                self._forget(request)
+            else:
+                self.scheduler.restart_page(request)
 
     def run(self, requests: Sequence[Request]) -> None:
         """Step until all of these have ended; cancel them if interrupted."""

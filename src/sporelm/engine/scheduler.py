@@ -135,8 +135,12 @@ class Scheduler:
                 continue
             tokens = next(said)
             if request.id in picked.failures:
-                self.store.extend(request.sequence, part.tokens[: len(part.tokens) - part.rows + 1])
-                advances.append(self._fail(request, f"the grammar: {picked.failures[request.id]}"))
+                if len(tokens) > 1:  # what was said before the one with which it failed counts
+                    advances += self._say(request, part, tokens[:-1], picked)
+                else:
+                    self.store.extend(request.sequence, part.tokens[: len(part.tokens) - part.rows + 1])
+                if request.finish_reason is None:
+                    advances.append(self._fail(request, f"the grammar: {picked.failures[request.id]}"))
                 continue
             if NOT_A_TOKEN in tokens:
                 place = part.position + len(part.tokens) - part.rows + tokens.index(NOT_A_TOKEN)
@@ -162,6 +166,11 @@ class Scheduler:
         request.error = reason
         self.end(request, "error")
         return Advance(request, None, "error")
+
+    def restart_page(self, request: Request) -> None:
+        """A running request computes its last page, which is not full, anew. Changes the store."""
+        if request.sequence is not None:
+            self.store.truncate(request.sequence, request.sequence.length // PAGE * PAGE)
 
     def _say(self, request: Request, part: Part, tokens: list[int], picked: Picked) -> list[Advance]:
         """A request says tokens, of which all but the last were guessed, and what must follow, until it ends. Changes

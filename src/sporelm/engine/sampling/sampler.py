@@ -139,12 +139,19 @@ class Sampler:
         picked = Picked(tokens, {}, {}, set(), {})
         while turns:
             self._say(turns, greedy, logits, picked.scores)
-            going_on = [turn for turn in turns if turn.goes_on]
-            for turn in turns:
-                if turn.choice.constraint is not None and (turn not in going_on or turn.choice.constraint.ended):
-                    _constrain(turn, turn.choice.constraint, picked)
-            turns = [turn for turn in going_on if turn.request not in picked.ended]
+            turns = [turn for turn in turns if self._goes_on(turn, picked)]
         return picked
+
+    def _goes_on(self, turn: _Turn, picked: Picked) -> bool:
+        """Whether a turn has another row that counts; takes in what its constraint says otherwise."""
+        constraint = turn.choice.constraint
+        if constraint is None:
+            return turn.goes_on
+        # What must follow is not chosen, guessed or not: else the same seed would give other texts with guesses.
+        if turn.goes_on and not constraint.ended and not constraint.failure and not _must(turn, constraint):
+            return True
+        _constrain(turn, constraint, picked)
+        return False
 
     def _say(self, turns: list[_Turn], greedy: list[int], logits: Logits, scores: dict[int, list[TokenScores]]) -> None:
         """One token more for each turn."""
@@ -165,15 +172,20 @@ class Sampler:
                 scores.setdefault(turn.request, []).append(scores_of(logits[place], token, count))
 
 
+def _must(turn: _Turn, constraint: Constraint) -> list[int]:
+    """What must follow. Where log probabilities are asked for each token is chosen by itself, to have some."""
+    if turn.choice.sampling.logprobs is not None or turn.said[-1] == NOT_A_TOKEN:
+        return []
+    return constraint.forced()
+
+
 def _constrain(turn: _Turn, constraint: Constraint, picked: Picked) -> None:
     """What a constraint says after a turn: that the answer has failed or is whole, or what must follow."""
-    failure = constraint.failure
-    if failure is not None:
-        picked.failures[turn.request] = failure
+    if constraint.failure is not None:
+        picked.failures[turn.request] = constraint.failure
         return
-    # Where log probabilities are asked for each token is chosen by itself, to have some.
-    if turn.choice.sampling.logprobs is None and turn.said[-1] != NOT_A_TOKEN:
-        forced = picked.forced[turn.request] = constraint.forced()
+    if forced := _must(turn, constraint):
+        picked.forced[turn.request] = forced
         for token in forced:
             turn.choice.accept(token)
     if constraint.ended:

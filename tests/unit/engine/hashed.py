@@ -1,0 +1,229 @@
+"""A model without weights that can be sampled from, and what it says alone: a loop without an engine.
+
+The cache holds (position, id) where each was written; the scores of the next token are a hash of all that a row finds
+through its page table. So a wrong table, slot or position, a missed copy or a stale page changes what is said.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sporelm.engine import Limits, Request, Sampler, Sampling, Scores, Step, TokenScores
+from sporelm.engine.constraint import Constraint
+from sporelm.engine.pace import Pace
+from sporelm.engine.runner import Inputs
+from sporelm.engine.speculative import Speculation
+from sporelm.engine.step import Part
+from sporelm.ops.attention import PAGE
+
+VOCAB = 61
+FAR = 1 << 10  # positions are below it
+_tables = np.random.default_rng(0).normal(scale=2, size=(2, 256, VOCAB)).astype(np.float32)
+
+
+def cells_of(tokens: Sequence[int], position: int = 0) -> NDArray[np.int64]:
+    """What the cache holds of tokens from a position on."""
+    return np.asarray(tokens, np.int64) * FAR + np.arange(position, position + len(tokens))
+
+
+def scores_after(cells: NDArray[np.int64]) -> NDArray[np.float32]:
+    """The logits [VOCAB] after a text."""
+    digest = crc32(cells.tobytes())
+    return _tables[0, digest & 255] + _tables[1, digest >> 8 & 255]
+
+
+class HashedRunner:
+    """Runs steps of this model. `fail` makes the next step raise, before or after it has written; where `strange`,
+    some texts go on otherwise than the model says."""
+
+    def __init__(self, limits: Limits, *, strange: bool = False) -> None:
+        self.limits = limits
+        self.strange = strange
+        self.cells = np.full(limits.num_pages * PAGE, -1, np.int64)
+        self.inputs = Inputs(limits)
+        self.fail: str | None = None
+        self.poison: int | None = None  # the row of the next step that is NaN
+        self.poisoned: set[int] = set()  # requests that had such a row
+
+    def run(self, step: Step) -> Scores:
+        self.interrupt("before")
+        assert 0 < step.num_tokens <= self.limits.token_budget
+        assert len(step.parts) <= self.limits.max_batch
+        for source, target in step.copies:
+            self.cells[target * PAGE : (target + 1) * PAGE] = self.cells[source * PAGE : (source + 1) * PAGE]
+        arrays, extents = self.inputs.fill(step)
+        slots = arrays["slots"]
+        assert len(set(slots.tolist())) == len(slots), "two rows write to one slot"
+        self.cells[slots] = arrays["tokens"].astype(np.int64) * FAR + arrays["positions"]
+        self.interrupt("after")
+        logits = np.zeros((extents["rows"], VOCAB), np.float32)
+        for output, row in enumerate(arrays["rows"]):
+            sequence = int(np.searchsorted(arrays["starts"], row, side="right")) - 1
+            places = np.arange(arrays["positions"][row] + 1)
+            held = arrays["pages"][sequence, places // PAGE] * PAGE + places % PAGE
+            logits[output] = scores_after(self.cells[held])
+            if self.strange and len(held) % 3 == 0:
+                logits[output] = np.roll(logits[output], 1)
+        self._poison(step, logits)
+        best = np.where(np.isnan(logits).any(axis=-1), -1, logits.argmax(axis=-1)).astype(np.int32)
+        return Scores(best, logits)
+
+    def embed(self, step: Step) -> NDArray[np.float32]:
+        return self.run(step).logits
+
+    def export_pages(self, pages: Sequence[int]) -> list[np.ndarray]:
+        """The cells of pages as one layer of one head of two numbers: position and id."""
+        cells = self.cells.reshape(-1, PAGE)[list(pages)]
+        layer = np.stack([cells % FAR, cells // FAR], axis=-1).astype(np.float32)
+        return [np.stack([layer, -layer], axis=1)[:, :, None]]
+
+    def import_pages(self, pages: Sequence[int], layers: Sequence[np.ndarray]) -> None:
+        (layer,) = layers
+        assert (layer[:, 0] == -layer[:, 1]).all()
+        cells = layer[:, 0, 0].astype(np.int64)
+        self.cells.reshape(-1, PAGE)[list(pages)] = cells[..., 1] * FAR + cells[..., 0]
+
+    def interrupt(self, when: str) -> None:
+        """Raise KeyboardInterrupt if that is wanted at this place."""
+        if self.fail == when:
+            self.fail = None
+            raise KeyboardInterrupt
+
+    def _poison(self, step: Step, logits: np.ndarray) -> None:
+        wanted = [part.request for part in step.parts for _ in range(part.rows)]
+        if self.poison is not None and wanted:
+            row, self.poison = self.poison % len(wanted), None
+            logits[row] = np.nan
+            self.poisoned.add(wanted[row])
+
+
+class Form:
+    """A constraint: even tokens, each fourth one forced, whole after `length`; `fails` at the same place instead."""
+
+    def __init__(self, length: int, *, fails: bool = False) -> None:
+        self.length, self.fails, self.said = length, fails, 0
+
+    @property
+    def failure(self) -> str | None:
+        return "it cannot go on" if self.fails and self.said >= self.length else None
+
+    @property
+    def ended(self) -> bool:
+        return not self.fails and self.said >= self.length
+
+    def mask(self) -> NDArray[np.bool_]:
+        allowed = np.arange(VOCAB) % 2 == 0
+        if self.forced():
+            allowed[:] = False
+            allowed[self.forced()] = True
+        return allowed
+
+    def accept(self, token: int) -> None:
+        assert self.mask()[token]
+        self.said += 1
+
+    def forced(self) -> list[int]:
+        if self.said % 4 != 3 or self.said >= self.length:
+            return []
+        return [10 + self.said % 7]
+
+
+@dataclass(frozen=True)
+class Wish:
+    """A request's text and manner."""
+
+    prompt: tuple[int, ...]
+    sampling: Sampling
+    max_tokens: int
+    stop_ids: tuple[int, ...] = ()
+    form: tuple[int, bool] | None = None  # of the constraint: its length, and whether it fails
+
+    def constraint(self) -> Constraint | None:
+        return Form(self.form[0], fails=self.form[1]) if self.form else None
+
+
+@dataclass(frozen=True)
+class Said:
+    """What came of a wish."""
+
+    tokens: list[int]
+    scores: list[TokenScores]
+    finish_reason: str
+
+
+class SteadySpeculation(Speculation):
+    """Believes that a step takes so long as its rows say, so that what it does depends on no clock."""
+
+    def propose(self, decoding: Sequence[Request], max_context: int) -> dict[int, list[int]]:
+        found = super().propose(decoding, max_context)
+        self.seconds = 0.01
+        return found
+
+    def learn(self, step: Step, said: Sequence[Sequence[int]], seconds: float) -> None:
+        super().learn(step, said, 1 + 0.02 * step.num_tokens)
+
+
+class SteadyPace(Pace):
+    """The same of the pace of prompts."""
+
+    def observe(self, decoding: int, tokens: int, seconds: float) -> None:
+        super().observe(decoding, tokens, 1 + 0.02 * tokens)
+
+
+@lru_cache(4096)
+def alone(prompt: tuple[int, ...]) -> tuple[int, NDArray[np.float32]]:
+    """The greedy token after a text, and all scores."""
+    logits = scores_after(cells_of(prompt))
+    return int(logits.argmax()), logits
+
+
+def said_alone(wish: Wish, max_context: int) -> Said:
+    """What the model says to one wish by itself: no pages, no chunks, no batch, no guesses."""
+    sampler, constraint = Sampler(), wish.constraint()
+    sampler.add(1, wish.sampling, wish.prompt, sorted(wish.stop_ids), VOCAB, constraint)
+    known, scores = list(wish.prompt), list[TokenScores]()
+    while True:
+        best, logits = alone(tuple(known))
+        step = Step([Part(1, known[-1:], len(known) - 1, (), 1)], [])
+        picked = sampler.pick(np.array([best], np.int32), logits[None].copy(), step)
+        if 1 in picked.failures:
+            return Said(known[len(wish.prompt) :], scores, "error")
+        scores += picked.scores.get(1, [])
+        for token in (*picked.tokens[0], *picked.forced.get(1, [])):
+            known.append(token)
+            said = known[len(wish.prompt) :]
+            if token in wish.stop_ids:
+                return Said(said, scores, "stop")
+            if len(said) == wish.max_tokens or len(known) > max_context:
+                return Said(said, scores, "length")
+        if 1 in picked.ended:
+            return Said(said, scores, "stop")
+
+
+class Guesses:
+    """Guesses what would be said greedily; every `wrong`-th token of a text it guesses wrong."""
+
+    def __init__(self, wrong: int) -> None:
+        self.wrong = wrong
+
+    def read(self, requests: Sequence[Request], alone: bool) -> None:
+        """Nothing has to be read."""
+
+    def propose_all(self, wanted: Sequence[tuple[Request, int]], rows: int) -> dict[int, list[int]]:
+        found: dict[int, list[int]] = {}
+        for request, most in wanted:
+            known = list(request.known)
+            for _ in range(min(most, rows)):
+                token = alone(tuple(known))[0]
+                known.append((token + (len(known) % self.wrong == 0)) % VOCAB)
+                rows -= 1
+            if len(known) > len(request.known):
+                found[request.id] = known[len(request.known) :]
+        return found
+
+    def end(self, request: Request) -> None:
+        """Nothing is kept."""

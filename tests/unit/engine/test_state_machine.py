@@ -1,0 +1,383 @@
+"""Anything that can be asked of an engine, in any order, over pools too small for it: what each request says is what it
+would say alone, and every page is accounted for."""
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+from numpy.typing import NDArray
+
+from sporelm.engine import Engine, KvSequence, Limits, Request, Sampler, Sampling, Step
+from sporelm.engine.sampling import Picked
+from sporelm.engine.speculative import Drafter, ModelDrafter
+from sporelm.errors import ContextOverflow, MemoryShortage, QueueFull, RequestError
+from sporelm.ops.attention import PAGE
+from unit.engine.hashed import (
+    VOCAB,
+    Guesses,
+    HashedRunner,
+    SteadyPace,
+    SteadySpeculation,
+    Wish,
+    cells_of,
+    said_alone,
+    scores_after,
+)
+
+CONTEXT = 4 * PAGE
+MOST_SEQUENCES, MOST_FILES = 6, 3
+PATIENCE = 20_000  # steps in which whatever waits must have ended
+
+SAMPLINGS = (
+    Sampling(),
+    Sampling(),
+    Sampling(temperature=1.0, seed=1),
+    Sampling(temperature=0.8, top_k=7, seed=2),
+    Sampling(temperature=1.3, top_p=0.8, min_p=0.02, seed=3, repetition_penalty=1.3),
+    Sampling(temperature=1.0, seed=4, logprobs=2, presence_penalty=0.5, frequency_penalty=0.2),
+    Sampling(temperature=1.0, seed=5, mirostat=2, mirostat_tau=3.0),
+    Sampling(temperature=1.0, seed=6, typical_p=0.7, xtc_probability=0.5),
+    Sampling(dry_multiplier=0.8, logprobs=0),
+    Sampling(min_tokens=5, logit_bias={3: 5.0, 40: -100.0}),
+)
+# Texts of which prompts are beginnings, so that prompts share their own.
+STEMS = [np.random.default_rng(seed).integers(0, VOCAB, CONTEXT + 10).tolist() for seed in range(3)]
+
+wholes = st.integers(0, 999)  # which one of those there are
+lengths = st.one_of(st.integers(1, 20), st.integers(1, CONTEXT - 1), st.sampled_from([63, 64, 65, 128, 129, 192]))
+tails = st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=3)
+manners = st.fixed_dictionaries(
+    {
+        "sampling": st.sampled_from(SAMPLINGS),
+        "max_tokens": st.one_of(st.integers(1, 12), st.integers(1, 90)),
+        "stop_ids": st.sampled_from([(), (), (5, 17, 33)]),
+        "form": st.sampled_from([None, None, None, (3, False), (9, False), (6, True)]),
+    }
+)
+services = st.fixed_dictionaries({"priority": st.integers(-1, 1), "owner": st.sampled_from([None, "a", "b"])})
+salts = st.sampled_from(["", "", "x"])
+
+
+class InterruptedSampler(Sampler):
+    """May be interrupted after it has chosen, before anybody hears of it."""
+
+    def __init__(self, runner: HashedRunner) -> None:
+        super().__init__()
+        self.runner = runner
+
+    def pick(self, best: NDArray[np.int32], logits: NDArray[np.float32], step: Step) -> Picked:
+        picked = super().pick(best, logits, step)
+        self.runner.interrupt("chosen")
+        return picked
+
+
+class EngineMachine(RuleBasedStateMachine):
+    """An engine, what was asked of it, and what must come of that."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = tempfile.TemporaryDirectory()
+        self.wishes: dict[int, tuple[Request, Wish]] = {}  # those not seen to have ended, by id
+        self.sequences: list[KvSequence] = []
+        self.files: list[tuple[Path, list[int]]] = []
+        self.count = 0
+
+    @initialize(
+        pages=st.integers(4, 14),
+        budget=st.sampled_from([1, 5, 16, 48, 300]),
+        batch=st.integers(1, 6),
+        waiting=st.integers(2, 12),
+        prefill=st.sampled_from([None, 1, 20]),
+        guesses=st.sampled_from([None, 2, 5, 1000, "model", "strange model"]),
+    )
+    def begin(self, pages: int, budget: int, batch: int, waiting: int, prefill: int | None, guesses: Any) -> None:
+        limits = Limits(CONTEXT, CONTEXT, VOCAB, budget, min(batch, budget), pages, waiting, prefill)
+        self.runner = HashedRunner(limits)
+        drafter: Drafter | None = Guesses(guesses) if isinstance(guesses, int) else None
+        if isinstance(guesses, str):
+            small = replace(limits, max_context=3 * PAGE, num_pages=5, token_budget=20)
+            drafter = ModelDrafter(HashedRunner(small, strange=guesses != "model"), small, VOCAB)
+        self.engine = Engine(self.runner, limits, SteadySpeculation(drafter) if drafter else None)
+        self.engine.scheduler.pace = SteadyPace(prefill)
+        self.engine.sampler = InterruptedSampler(self.runner)
+
+    @rule(
+        stem=wholes, length=lengths, tail=tails, manner=manners, service=services, salt=salts, twins=st.integers(0, 3)
+    )
+    def add(self, stem: int, length: int, tail: list[int], manner: Any, service: Any, salt: str, twins: int) -> None:
+        prompt = (*STEMS[stem % len(STEMS)][:length], *tail)[:CONTEXT]
+        first = self._add(Wish(prompt, **manner), salt=salt, **service)
+        for number in range(twins if first is not None else 0):
+            seeded = replace(manner["sampling"], seed=100 + number)
+            self._add(Wish(prompt, **manner | {"sampling": seeded}), salt=salt, twin=first, **service)
+
+    @rule(salt=salts)
+    def begin_sequence(self, salt: str) -> None:
+        if len(self.sequences) < MOST_SEQUENCES:
+            self.sequences.append(self.engine.sequence(salt))
+
+    @precondition(lambda self: self.sequences)
+    @rule(which=wholes, kept=st.one_of(st.just(CONTEXT), lengths), tail=tails, manner=manners, service=services)
+    def go_on(self, which: int, kept: int, tail: list[int], manner: Any, service: Any) -> None:
+        """Continue a sequence after all that it holds, or go back to an earlier place."""
+        sequence = self.sequences[which % len(self.sequences)]
+        prompt = (*sequence.tokens[: min(kept, CONTEXT - len(tail))], *tail)
+        if self.engine.scheduler.uses(sequence):
+            with pytest.raises(RequestError, match="still answering"):
+                self.engine.add(Request(prompt, sequence=sequence))
+        else:
+            self._add(Wish(prompt, **manner), sequence=sequence, **service)
+
+    @precondition(lambda self: self.sequences and len(self.sequences) < MOST_SEQUENCES)
+    @rule(which=wholes)
+    def fork(self, which: int) -> None:
+        source = self.sequences[which % len(self.sequences)]
+        twin = self.engine.fork(source)
+        assert twin.tokens == source.tokens
+        self.sequences.append(twin)
+
+    @precondition(lambda self: self.sequences)
+    @rule(which=wholes)
+    def drop(self, which: int) -> None:
+        sequence = self.sequences[which % len(self.sequences)]
+        if sequence.busy:
+            with pytest.raises(RequestError, match="cancel it first"):
+                self.engine.drop(sequence)
+        elif not self.engine.scheduler.uses(sequence):
+            self.engine.drop(sequence)
+            self.sequences.remove(sequence)
+            with pytest.raises(RequestError, match="was closed"):
+                self.engine.add(Request([1], sequence=sequence))
+
+    @rule(pages=st.integers(1, 14))
+    def evict(self, pages: int) -> None:
+        obtainable = self.engine.store.obtainable()
+        assert self.engine.store.make_free(pages) == (pages <= obtainable)
+
+    @precondition(lambda self: self.sequences and len(self.files) < MOST_FILES)
+    @rule(which=wholes, closes=st.booleans())
+    def sleep(self, which: int, closes: bool) -> None:
+        sequence = self.sequences[which % len(self.sequences)]
+        self.count += 1
+        path = Path(self.folder.name) / f"{self.count}.session"
+        if sequence.busy:
+            with pytest.raises(RequestError, match="still uses this sequence"):
+                self.engine.sleep(sequence, path, "model", {})
+            return
+        held = list(sequence.tokens)
+        self.engine.sleep(sequence, path, "model", {"count": self.count})
+        self.files.append((path, held))
+        if closes and not self.engine.scheduler.uses(sequence):
+            self.engine.drop(sequence)
+            self.sequences.remove(sequence)
+
+    @precondition(lambda self: self.files and len(self.sequences) < MOST_SEQUENCES)
+    @rule(which=wholes, salt=salts, removes=st.booleans())
+    def wake(self, which: int, salt: str, removes: bool) -> None:
+        path, held = self.files[which % len(self.files)]
+        obtainable, before = self.engine.store.obtainable(), len(self.engine.store.sequences)
+        try:
+            sequence, notes = self.engine.wake(path, "model", salt)
+        except MemoryShortage:
+            assert -(-len(held) // PAGE) > obtainable
+            assert len(self.engine.store.sequences) == before
+            return
+        assert sequence.tokens == held
+        assert f"{notes['count']}.session" == path.name
+        self.sequences.append(sequence)
+        if removes:
+            self.files.remove((path, held))
+            path.unlink()
+
+    @rule(count=st.integers(1, 12))
+    def step(self, count: int) -> None:
+        for _ in range(count):
+            self._step()
+
+    @precondition(lambda self: self.wishes)
+    @rule(which=wholes)
+    def cancel(self, which: int) -> None:
+        request = list(self.wishes.values())[which % len(self.wishes)][0]
+        self.engine.cancel(request)
+        assert request.finish_reason == "cancelled"
+
+    @rule(stem=wholes, length=lengths, hidden=st.booleans())
+    def scores(self, stem: int, length: int, hidden: bool) -> None:
+        """Scores of a text, and vectors of its positions, in steps of their own."""
+        ids = STEMS[stem % len(STEMS)][:length]
+        needed, obtainable = -(-length // PAGE), self.engine.store.obtainable()
+        try:
+            rows = [chunk.copy() for chunk in (self.engine.hidden if hidden else self.engine.logits)(ids)]
+        except MemoryShortage:
+            assert needed > obtainable
+            return
+        for place in {0, length // 2, length - 1}:
+            assert (np.concatenate(rows)[place] == scores_after(cells_of(ids[: place + 1]))).all()
+
+    @precondition(lambda self: not self.engine.scheduler.idle)
+    @rule(when=st.sampled_from(["before", "after", "chosen"]))
+    def interrupt(self, when: str) -> None:
+        """A step does not come to its end, as by Ctrl-C: the next ones go on."""
+        self.runner.fail = when
+        with pytest.raises(KeyboardInterrupt):
+            self.engine.step()
+
+    @precondition(lambda self: self.wishes and self.runner.poison is None)
+    @rule(row=wholes)
+    def poison(self, row: int) -> None:
+        """Logits of one row will not be numbers: that request fails, the others do not feel it."""
+        self.runner.poison = row
+        self._step()
+        self.runner.poison = None
+
+    @rule(what=st.sampled_from(["long", "unknown", "negative", "queue"]))
+    def refuse(self, what: str) -> None:
+        prompt = {"long": STEMS[0][: CONTEXT + 1], "unknown": [1, VOCAB], "negative": [-1], "queue": [1, 2]}[what]
+        errors: type[Exception] = ContextOverflow if what == "long" else RequestError
+        waiting = self.engine.scheduler.waiting
+        if what == "queue":
+            limit, waiting.limit, errors = waiting.limit, len(waiting), QueueFull
+        try:
+            refused = Request(prompt, sampling=SAMPLINGS[2])
+            with pytest.raises(errors):
+                self.engine.add(refused)
+            self.engine.cancel(refused)
+            assert refused.finish_reason is None
+        finally:
+            if what == "queue":
+                waiting.limit = limit
+
+    def _add(self, wish: Wish, **service: Any) -> Request | None:
+        constraint = wish.constraint()
+        request = Request(
+            wish.prompt, sampling=wish.sampling, max_tokens=wish.max_tokens, stop_ids=wish.stop_ids,
+            constraint=constraint, **service,
+        )  # fmt: skip
+        waiting = self.engine.scheduler.waiting
+        if len(waiting) == waiting.limit:
+            with pytest.raises(QueueFull):
+                self.engine.add(request)
+            return None
+        self.engine.add(request)
+        self.wishes[request.id] = request, wish
+        return request
+
+    def _step(self) -> None:
+        known = {number: list(request.known) for number, (request, _) in self.wishes.items()}
+        for advance in self.engine.step():
+            if advance.token is not None:
+                known[advance.request.id].append(advance.token)
+        for number, (request, _) in self.wishes.items():
+            assert request.known == known[number], "what a step told is what it did"
+
+    @invariant()
+    def all_is_well(self) -> None:
+        if hasattr(self, "engine"):
+            self._check_ended()
+            self._check_pages()
+            self._check_memory()
+
+    def _check_ended(self) -> None:
+        """Requests have said what they would say alone."""
+        for number, (request, wish) in list(self.wishes.items()):
+            if request.finish_reason is None:
+                continue
+            del self.wishes[number]
+            expected = said_alone(wish, CONTEXT)
+            place = f"{request} of {wish}"
+            if request.finish_reason == "cancelled" or (request.error or "").startswith("logits are not numbers"):
+                assert request.generated == expected.tokens[: request.num_generated], place
+                assert request.finish_reason == "cancelled" or number in self.runner.poisoned, place
+                continue
+            assert request.generated == expected.tokens, place
+            assert request.finish_reason == expected.finish_reason, place
+            assert request.scores == expected.scores, place
+
+    def _check_pages(self) -> None:
+        """Pages are accounted for, and hold what is said of them."""
+        engine, cells = self.engine, self.runner.cells.reshape(-1, PAGE)
+        engine.check_integrity()
+        if engine.speculation is not None and isinstance(engine.speculation.drafter, ModelDrafter):
+            engine.speculation.drafter.check_integrity()
+        for sequence in engine.store.sequences.values():
+            held = cells[sequence.pages].reshape(-1)[: sequence.length]
+            assert (held == cells_of(sequence.tokens)).all(), sequence
+            assert sequence.table == tuple(sequence.pages)
+        for children in engine.store.pool.index.children.values():
+            for key, tokens in children.items():
+                assert (cells[engine.store.pool.index.pages[key]] // (1 << 10) == tokens).all()
+
+    def _check_memory(self) -> None:
+        """Only what lives is remembered."""
+        engine = self.engine
+        running, waiting = engine.scheduler.running, {request.id for request in engine.scheduler.waiting}
+        assert len(running) <= engine.limits.max_batch
+        assert running.keys() | waiting == self.wishes.keys()
+        assert not running.keys() & waiting
+        assert engine.sampler.choices.keys() <= self.wishes.keys()
+        assert sum(engine.scheduler.owners.values()) == len(running)
+        assert engine.speculation is None or engine.speculation.habits.keys() <= self.wishes.keys()
+        temporary = sum(request.temporary for request in running.values())
+        assert len(engine.store.sequences) == len(self.sequences) + temporary
+        for sequence in engine.store.sequences.values():
+            assert sequence.busy == any(request.sequence is sequence for request in running.values())
+
+    def teardown(self) -> None:
+        try:
+            if hasattr(self, "engine"):
+                self._drain()
+        finally:
+            self.folder.cleanup()
+
+    def _drain(self) -> None:
+        """Whatever was asked for ends, and all pages are free at last."""
+        for _ in range(PATIENCE):
+            if self.engine.scheduler.idle:
+                break
+            self._step()
+        assert self.engine.scheduler.idle, "requests are stuck"
+        self.all_is_well()
+        assert not self.wishes
+        for sequence in self.sequences:
+            self.engine.drop(sequence)
+        self.engine.check_integrity()
+        assert self.engine.store.pool.num_free == self.engine.limits.num_pages
+        assert not self.engine.scheduler.owners
+        assert not self.engine.sampler.choices
+
+
+def machine_run(examples: int, steps: int) -> Callable[[], None]:
+    """The machine, so many times so many steps, the same ones in every run."""
+    chosen = settings(
+        max_examples=examples,
+        stateful_step_count=steps,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        print_blob=False,
+        suppress_health_check=list(HealthCheck),
+    )
+    return lambda: run_state_machine_as_test(EngineMachine, settings=chosen)
+
+
+def test_anything_in_any_order() -> None:
+    machine_run(12, 30)()
+
+
+@pytest.mark.all
+def test_twenty_thousand_steps() -> None:
+    machine_run(400, 50)()
