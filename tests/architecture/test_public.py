@@ -23,14 +23,17 @@ SAMPLING = {
     *{"--seed", "--stop", "--ignore-eos"},
 }
 EVERY = {"--debug", "-h", "--help"}
+WATCHING = {"--trace", "--record"}
 WRITING = {"-o", "--output", "--force", "--dry-run", "--json"}
 
 # A new option must edit this list, which a reviewer sees.
 OPTIONS = {
-    "run": {"-p", "--prompt", "-f", "--file", "--json"} | SAMPLING | ENGINE | EVERY,
-    "chat": {"--system", "--session-dir"} | SAMPLING | ENGINE | EVERY,
+    "run": {"-p", "--prompt", "-f", "--file", "--json"} | SAMPLING | ENGINE | WATCHING | EVERY,
+    "chat": {"--system", "--session-dir"} | SAMPLING | ENGINE | WATCHING | EVERY,
+    "replay": {"--backend", "--device", "--threads", "--eager", "--json"} | EVERY,
     "bench": {"-p", "-n", "-b", "-d", "--whole", "--repeat", "--peer", "--save", "--plot", "--json", "--md", "--csv"}
     | ENGINE
+    | WATCHING
     | EVERY,
     "bench tune": {"--target", "--format", "--quick", "--json"} | EVERY,
     "eval": {"--json", "--max-tokens"} | ENGINE | EVERY,

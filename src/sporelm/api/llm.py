@@ -10,12 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sporelm.api import measure
+from sporelm.api.adapters import Adapters, LoraAdapter
 from sporelm.api.answer import Answer
 from sporelm.api.completion import Completion, Piece, Timings
 from sporelm.api.conversation import Conversation
 from sporelm.api.embedding import embed
 from sporelm.api.loading import Opened, Options, open_engine
 from sporelm.api.params import SamplingParams, single
+from sporelm.api.watching import Watching
 from sporelm.backends.backend import Backend, Progress
 from sporelm.engine import Engine, KvSequence, Metrics
 from sporelm.engine.kv.session_folder import DEFAULT_BYTES
@@ -54,6 +56,9 @@ class LLM:
         session_dir: str | Path | None = None,
         session_bytes: int = DEFAULT_BYTES,
         kv_memory: int | str | None = None,
+        trace: str | Path | None = None,
+        record: str | Path | None = None,
+        adapters: Sequence[str | Path | LoraAdapter] = (),
     ) -> None:
         """Load a model: a .gguf file, a Hugging Face folder, hf:owner/name[:file], a stored name, or the default.
 
@@ -74,6 +79,9 @@ class LLM:
         session_bytes of its files at most; the longest asleep go first
         kv_memory     what the cache takes: bytes, or a size as "2G", "1.5GiB"; None: what contexts need, half of what
                       is free at most
+        trace         a file for where the time of each step goes, per op: a Chrome trace, whole once this is closed
+        record        a file for every step with its results, which `spore replay` repeats
+        adapters      loaded as by `load_adapter`: paths, or LoraAdapter(path, name, scale)
 
         Raises SporeError with one line that says what to do.
         """
@@ -81,7 +89,13 @@ class LLM:
             model, backend, device, threads, max_context, kv, eager, max_batch, dequantize, token_budget, speculate,
             draft_model, session_dir, session_bytes, kv_memory,
         )  # fmt: skip
-        self._opened: Opened | None = open_engine(options, progress)
+        self.watching = Watching(trace, record)
+        try:
+            self._opened: Opened | None = open_engine(options, progress)
+        except BaseException:
+            self.watching.close()
+            raise
+        self.watching.start(self._opened)
         self.config: ModelConfig = self._opened.config
         self.tokenizer: Tokenizer = self._opened.tokenizer
         self.max_context = self._opened.engine.limits.max_context
@@ -184,7 +198,23 @@ class LLM:
         """
         return Conversation.woken(self, Path(path))
 
-    def logits(self, ids: Sequence[int]) -> NDArray[np.float32]:
+    def load_adapter(self, path: str | Path, name: str | None = None, scale: float = 1.0) -> str:
+        """Load an adapter (LoRA) for requests that name it, `SamplingParams(adapter=NAME)`; its name.
+
+        path   a folder that PEFT wrote, or a .gguf file of llama.cpp
+        name   None: as the folder or the file
+        scale  multiplies what the adapter adds
+
+        Raises RequestError for a name that is taken or one adapter too many; ModelNotFound, ModelFileError,
+        UnsupportedModel and MemoryShortage for what cannot be read. What runs is not disturbed.
+        """
+        return self.adapters.load([LoraAdapter(path, name, scale)])[0]
+
+    def unload_adapter(self, name: str) -> None:
+        """Forget an adapter. Raises RequestError if there is none of that name, or while requests use it."""
+        self.adapters.unload(name)
+
+    def logits(self, ids: Sequence[int], adapter: str | None = None) -> NDArray[np.float32]:
         """Scores of the next token at every position: float32 [len(ids), vocab], the caller's own.
 
         Raises ContextOverflow, RequestError, MemoryShortage.
@@ -196,7 +226,7 @@ class LLM:
                 f"logits of {len(ids)} tokens need {needed / 1e6:.0f} MB, {available / 1e6:.0f} MB are available: "
                 "ask for fewer tokens at a time"
             )
-        chunks = self.engine.logits(ids)
+        chunks = self.engine.logits(ids, self.adapters.number(adapter))
         first = next(chunks)
         scores = np.empty((len(ids), self.config.vocab), np.float32)
         scores[: len(first)] = first
@@ -233,6 +263,7 @@ class LLM:
     def close(self) -> None:
         """Free the model's memory and threads. Closing again does nothing."""
         if self._opened is not None:
+            self.watching.close()
             self._opened.close()
             self._opened = None
 

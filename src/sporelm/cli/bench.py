@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sporelm import __version__
-from sporelm.cli import options
+from sporelm.cli import options, watching
 from sporelm.cli.parser import Parser, listed
 
 if TYPE_CHECKING:
@@ -78,6 +78,7 @@ def parser() -> Parser:
     form.add_argument("--md", action="store_true", help="print a Markdown table")
     form.add_argument("--csv", action="store_true", help="print CSV")
     options.add_engine(made)
+    watching.add_watching(made)
     options.add_help(made)
     return made
 
@@ -96,7 +97,7 @@ def run(args: argparse.Namespace) -> None:
     asked, path = args.model, find(args.model)
     args.model = str(path)
     args.max_context = context_for(wanted, model_context(path), args.max_context, DEFAULT_CONTEXT)
-    llm = options.open_model(args, max_batch=max(case.batch for case in wanted))
+    llm = watching.open_model(args, max_batch=max(case.batch for case in wanted))
     try:
         peer = LlamaPeer(args.peer, path, llm.threads) if args.peer else None
         # Measured at both ends of the run, the better counts: a busy moment must not make a limit that can be passed.
@@ -116,6 +117,7 @@ def run(args: argparse.Namespace) -> None:
         title = f"{asked if asked and ':' in asked else llm.config.name}, {llm.threads} thread{'s' * (llm.threads > 1)}"
     finally:
         llm.close()
+        watching.tell(llm)
     print(render(found, args), flush=True)  # first: a full disk must not take minutes of measuring with it
     if args.save:
         rows.append(args.save, found, about)

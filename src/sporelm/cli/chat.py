@@ -5,7 +5,7 @@ import contextlib
 import sys
 from typing import TYPE_CHECKING
 
-from sporelm.cli import options
+from sporelm.cli import options, watching
 from sporelm.cli.parser import Parser
 from sporelm.errors import SporeError
 
@@ -32,6 +32,7 @@ def parser() -> Parser:
     )
     options.add_sampling(made)
     options.add_engine(made)
+    watching.add_watching(made)
     options.add_help(made)
     return made
 
@@ -41,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     from sporelm.cli.sessions import Leave, Sessions
 
     params = options.sampling_params(args)
-    llm = options.open_model(args, session_dir=args.session_dir)
+    llm = watching.open_model(args, session_dir=args.session_dir)
     try:
         sessions = Sessions(llm, params, args.system)
         failures = 0
@@ -63,6 +64,7 @@ def run(args: argparse.Namespace) -> int:
                 print(f"spore: {error}", file=sys.stderr, flush=True)
     finally:
         llm.close()
+        watching.tell(llm)
     return 1 if failures and not sys.stdin.isatty() else 0
 
 

@@ -27,6 +27,7 @@ COMMANDS = {
     "run": "complete a prompt",
     "chat": "talk with a model",
     "bench": "measure the speed, beside the machine's limits and a peer",
+    "replay": "repeat a recorded run, and say whether the same comes out",
     "bench tune": "measure which register tiles of the CPU's kernels are fastest here",
     "eval": "measure the quality: perplexity, divergence from unquantized weights",
     "tokenize": "show the tokens of a text",

@@ -6,7 +6,7 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
-from sporelm.cli import options
+from sporelm.cli import options, watching
 from sporelm.cli.parser import Parser
 from sporelm.errors import SporeError
 
@@ -32,6 +32,7 @@ def parser() -> Parser:
     options.add_sampling(made)
     made.add_argument("--json", action="store_true", help="print one JSON object instead of the text")
     options.add_engine(made)
+    watching.add_watching(made)
     options.add_help(made)
     return made
 
@@ -39,17 +40,19 @@ def parser() -> Parser:
 def run(args: argparse.Namespace) -> int:
     params = options.sampling_params(args)
     prompt = args.prompt if args.prompt is not None else read_text(args.file, "the prompt", LONGEST_PROMPT)
-    llm = options.open_model(args)
+    llm = watching.open_model(args)
     try:
         completion = complete(llm, prompt, params, show=not args.json)
     finally:
         llm.close()
     if completion is None:
+        watching.tell(llm)
         return INTERRUPTED
     if args.json:
         print(json.dumps(as_json(completion), ensure_ascii=False))
     else:
         print()
+    watching.tell(llm)
     if completion.finish_reason == "error":
         raise SporeError(completion.error or "the request failed without a reason")
     if not args.json:

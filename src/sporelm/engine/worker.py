@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from time import perf_counter
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +32,14 @@ class LoadedModel:
     weights: Mapping[str, Any]
 
 
+class Recorder(Protocol):
+    """Who is told what a worker computed."""
+
+    def ran(self, step: Step, scores: Scores, seconds: float) -> None: ...
+    def embedded(self, step: Step, hidden: NDArray[np.float32], seconds: float) -> None: ...
+    def imported(self, pages: Sequence[int]) -> None: ...
+
+
 class Worker:
     """Runs the steps of one model on one device."""
 
@@ -54,6 +63,7 @@ class Worker:
         if length != total:
             raise UnsupportedModel(f"share {share} is a part: only whole models, (0, 1, 1), are supported")
         self.device = device
+        self.recorder: Recorder | None = None
         self.share = share
         self.limits = limits or default_limits(model, device, kv)
         heads = [(kept.kv_heads, kept.head_dim) for kept in model.model.memory()]
@@ -70,11 +80,21 @@ class Worker:
 
     def run(self, step: Step) -> Scores:
         """Compute a step. Changes the caches; the scores are valid until the next step."""
-        return self.runner.run(step)
+        if self.recorder is None:
+            return self.runner.run(step)
+        began = perf_counter()
+        scores = self.runner.run(step)
+        self.recorder.ran(step, scores, perf_counter() - began)
+        return scores
 
     def embed(self, step: Step) -> NDArray[np.float32]:
         """What a step's wanted rows are before tokens are scored. Changes the caches; valid until the next step."""
-        return self.runner.embed(step)
+        if self.recorder is None:
+            return self.runner.embed(step)
+        began = perf_counter()
+        hidden = self.runner.embed(step)
+        self.recorder.embedded(step, hidden, perf_counter() - began)
+        return hidden
 
     def export_pages(self, pages: Sequence[int]) -> list[NDArray[Any]]:
         """What pages hold, of each layer: [pages, 2, kv_heads, PAGE, head_dim]."""
@@ -83,6 +103,8 @@ class Worker:
     def import_pages(self, pages: Sequence[int], layers: Sequence[NDArray[Any]]) -> None:
         """Put into pages what `export_pages` gave. Changes the caches."""
         self.runner.import_pages(pages, layers)
+        if self.recorder is not None:
+            self.recorder.imported(pages)
 
     def adapt(self, adapters: Mapping[int, OnDevice]) -> Adapted:
         """What runs steps with these adapters, by number; for `use`. Steps may run meanwhile."""

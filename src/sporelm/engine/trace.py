@@ -1,0 +1,212 @@
+"""Where the time of steps goes: what the engine did, and what each call of an op took, as a trace and as a table."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any, NamedTuple
+
+from sporelm.backends.backend import CallTime, Timed
+from sporelm.engine.request import Request
+from sporelm.engine.scheduler import Advance
+from sporelm.engine.step import Step
+from sporelm.engine.trace_file import PROCESS, TraceFile
+from sporelm.engine.worker import Worker
+from sporelm.ops import Call, Value
+from sporelm.ops.op import leaves
+from sporelm.ops.spec import spec_of
+
+ENGINE_ROW = 1
+FIRST_THREAD_ROW = 2
+MOST_NAMED = 32  # requests of a step that are listed
+DRAFT = "draft model (within schedule)"
+PARTS = ("schedule", "fill", "run", "sample", "commit")
+
+
+class _Label(NamedTuple):
+    """What is said of a call."""
+
+    group: str  # in the table
+    name: str  # of its spans
+    args: str  # JSON without the last brace
+
+
+@dataclass
+class Summary:
+    """What all steps took together, in seconds; of ops the mean over the threads."""
+
+    steps: int = 0
+    seconds: float = 0.0
+    parts: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PARTS, 0.0))
+    ops: dict[str, tuple[int, float]] = field(default_factory=dict)  # calls and seconds, by op and number format
+
+    @property
+    def waiting(self) -> float:
+        """Seconds in which the model ran and threads were at no op: they waited for each other."""
+        spent = sum(seconds for name, (_, seconds) in self.ops.items() if name != DRAFT)
+        return max(0.0, self.parts["run"] - spent)
+
+
+class Trace:
+    """Watches an engine and writes what it sees to a file."""
+
+    def __init__(self, file: TraceFile, worker: Worker) -> None:
+        self.file, self.worker = file, worker
+        self.summary = Summary()
+        self._zero = perf_counter()
+        self._open: dict[int, Request] = {}
+        self._labels: dict[tuple[int, str], tuple[Call, _Label]] = {}  # the call is kept, so that its id is its own
+        self._names = {id(tensor): name for name, tensor in worker.runner.weights.items()}
+        device = worker.device
+        self._times: list[CallTime] = device.time_calls() if isinstance(device, Timed) else []
+        self._threads: set[int] = set()
+        self._name("process_name", 0, "spore")
+        self._name("thread_name", ENGINE_ROW, "engine")
+
+    def _at(self, moment: float) -> float:
+        """Microseconds since the trace began."""
+        return (moment - self._zero) * 1e6
+
+    def _name(self, what: str, row: int, name: str) -> None:
+        args = json.dumps({"name": name})
+        self.file.event(f'{{"ph": "M", "name": "{what}", "pid": {PROCESS}, "tid": {row}, "args": {args}}}', always=True)
+
+    # ---- what the engine tells
+
+    def added(self, request: Request) -> None:
+        """A request waits."""
+        self._open[request.id] = request
+
+    def stepped(self, step: Step, moments: Sequence[float], advances: Sequence[Advance]) -> None:
+        """A step was taken: scheduled, run, sampled and committed between these moments."""
+        times = [time for time in self._times if time.began >= moments[0]]
+        self._times.clear()
+        began, scheduled, computed, chosen, ended = moments
+        filled = min(max(scheduled, self.worker.runner.filled_at), computed)
+        self._count(times, (began, scheduled, filled, computed, chosen, ended))
+        if not self.file.is_full():
+            self._write_step(step, times, (began, scheduled, filled, computed, chosen, ended))
+            if self.file.is_full():
+                self._tell_full()
+        for advance in advances:
+            if advance.finish_reason:
+                self.ended(advance.request)
+
+    def ended(self, request: Request) -> None:
+        """A request has ended."""
+        if self._open.pop(request.id, None) is not None:
+            self._write_request(request, perf_counter())
+
+    def close(self) -> None:
+        """Write what is still open, and put the file in its place. The engine must be at rest."""
+        for request in list(self._open.values()):
+            self.ended(request)
+        self.file.close()
+
+    # ---- steps
+
+    def _count(self, times: Sequence[CallTime], moments: Sequence[float]) -> None:
+        summary = self.summary
+        summary.steps += 1
+        summary.seconds += moments[-1] - moments[0]
+        for part, first, last in zip(PARTS, moments, moments[1:], strict=False):
+            summary.parts[part] += last - first
+        threads = 1 + max((time.thread for time in times), default=0)
+        seen = set[tuple[int, str]]()
+        for time in times:
+            # A draft model computes while the step is scheduled.
+            group = self._label(time).group if time.began >= moments[1] else DRAFT
+            key = (id(time.call), time.kernel)
+            calls, seconds = summary.ops.get(group, (0, 0.0))
+            summary.ops[group] = (calls + (key not in seen), seconds + time.seconds / threads)
+            seen.add(key)
+
+    def _write_step(self, step: Step, times: Sequence[CallTime], moments: Sequence[float]) -> None:
+        file, at = self.file, [self._at(moment) for moment in moments]
+        requests = [part.request for part in step.parts]
+        args = {
+            "tokens": step.num_tokens,
+            "sequences": len(requests),
+            "rows": sum(part.rows for part in step.parts),
+            "regime": self._regime(step),
+            "copied pages": len(step.copies),
+            "requests": requests[:MOST_NAMED],
+        }
+        file.span(f"step {self.summary.steps}", ENGINE_ROW, at[0], at[-1], json.dumps(args))
+        for part, first, last in zip(PARTS, at, at[1:], strict=False):
+            file.span(part, ENGINE_ROW, first, last)
+        tokens = step.num_tokens
+        for time in times:
+            if time.thread not in self._threads:
+                self._threads.add(time.thread)
+                self._name("thread_name", FIRST_THREAD_ROW + time.thread, f"thread {time.thread}")
+            label, begins = self._label(time), self._at(time.began)
+            ends, row = begins + time.seconds * 1e6, FIRST_THREAD_ROW + time.thread
+            file.span(label.name, row, begins, ends, f'{label.args}, "tokens": {tokens}}}')
+
+    def _regime(self, step: Step) -> str:
+        if self.worker.runner.plan is None:
+            return "eager"
+        limits = self.worker.device.regimes.items()
+        return next((name for name, most in limits if step.num_tokens <= most), "")
+
+    def _label(self, time: CallTime) -> _Label:
+        key = (id(time.call), time.kernel)
+        if key not in self._labels:
+            adapted = self.worker.runner.adapted
+            if adapted is not None:
+                self._names |= {id(tensor): name for name, tensor in adapted.weights.items()}
+            self._labels[key] = (time.call, describe(time, self._names))
+        return self._labels[key][1]
+
+    def _tell_full(self) -> None:
+        text = f"the trace stops here: it has {self.file.count} events, as many as it may have"
+        self.file.event(
+            f'{{"ph": "i", "s": "g", "name": {json.dumps(text)}, "pid": {PROCESS}, "tid": {ENGINE_ROW}, '
+            f'"ts": {self._at(perf_counter()):.3f}}}',
+            always=True,
+        )
+
+    # ---- requests
+
+    def _write_request(self, request: Request, now: float) -> None:
+        """A row of its own, with its phases; those that it did not reach are missing."""
+        started, first = request.started, request.first_token_at
+        args = {
+            "prompt tokens": request.num_prompt,
+            "cached tokens": request.cached_tokens,
+            "cache miss": request.cache_miss,
+            "generated": request.num_generated,
+            "finish reason": request.finish_reason,
+        }
+        self._phase(request.id, f"request {request.id}", request.arrived, now, args)
+        self._phase(request.id, "queued", request.arrived, started or now)
+        if started:
+            self._phase(request.id, "prefill", started, first or now)
+        if first:
+            self._phase(request.id, "decode", first, max(first, request.last_token_at))
+
+    def _phase(self, request: int, name: str, began: float, ended: float, args: Any = None) -> None:
+        about = f', "args": {json.dumps(args)}' if args else ""
+        for kind, moment, more in (("b", began, about), ("e", ended, "")):
+            self.file.event(
+                f'{{"ph": "{kind}", "cat": "request", "id": {request}, "name": "{name}", "pid": {PROCESS}, '
+                f'"tid": {ENGINE_ROW}, "ts": {self._at(moment):.3f}{more}}}',
+                always=name.startswith("request") or not self.file.is_full(),
+            )
+
+
+def describe(time: CallTime, names: dict[int, str]) -> _Label:
+    """What is said of a call; `names` are those of weights, by the tensor's id."""
+    call = time.call
+    weights = [value for value in leaves(call.args) if not isinstance(value, Value) and id(value) in names]
+    formats = sorted({str(weight.dtype.name) for weight in weights})
+    args: dict[str, Any] = {"kernel": time.kernel} if time.kernel else {}
+    if weights:
+        args["weight"] = ", ".join(names[id(weight)] for weight in weights)
+        args["shape"] = ", ".join("x".join(map(str, weight.shape)) for weight in weights)
+        args["format"] = ", ".join(formats)
+    args["result"] = ", ".join(str(spec_of(value)) for value in call.results)
+    shown = f"{call.op.name} {names[id(weights[0])]}" if weights else call.op.name
+    group = f"{call.op.name} {'/'.join(formats)}" if formats and len(weights[0].shape) > 1 else call.op.name
+    return _Label(group, shown, json.dumps(args)[:-1])

@@ -1,0 +1,94 @@
+"""The file of a trace: Chrome's trace events, in the object form of the Trace Event Format (Google, 2016).
+
+Perfetto (ui.perfetto.dev) and chrome://tracing open it. Events are written as they come, beside the file's place; the
+whole file is put there at the end.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from sporelm.errors import RequestError
+
+MOST_EVENTS = 500_000  # about 100 MB; viewers become slow beyond
+PROCESS = 1
+BEGINNING = '{"displayTimeUnit": "ms", "otherData": '
+
+
+class TraceFile:
+    """Events that are written to a file until it is full."""
+
+    def __init__(self, path: Path, about: Mapping[str, Any], most: int = MOST_EVENTS) -> None:
+        """Begin a trace that tells `about` itself. Raises RequestError if there cannot be such a file, or if another
+        one is in its place."""
+        self.path, self.most = path, most
+        self.count = 0
+        self.left_out = 0
+        self.failure: str | None = None  # why it could not be written
+        self._beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+        try:
+            _check_place(path)
+            self._file = self._beside.open("w", encoding="utf-8", buffering=1 << 20)
+            self._file.write(f'{BEGINNING}{json.dumps(about)}, "traceEvents": [')
+        except OSError as reason:
+            raise RequestError(f"{path} cannot be written: {reason.strerror or reason}") from None
+
+    def is_full(self) -> bool:
+        """Whether events are left out from now on."""
+        return self.count >= self.most or self.failure is not None
+
+    def span(self, name: str, row: int, began: float, ended: float, args: str = "{}") -> None:
+        """Something that took from one moment to another, in microseconds; `args` are JSON."""
+        self.event(
+            f'{{"ph": "X", "name": {json.dumps(name)}, "pid": {PROCESS}, "tid": {row}, "ts": {began:.3f}, '
+            f'"dur": {max(0.0, ended - began):.3f}, "args": {args}}}'
+        )
+
+    def event(self, text: str, *, always: bool = False) -> None:
+        """Any event, as JSON. Once the file is full, only those that must `always` be there."""
+        if self.failure is not None or (self.is_full() and not always):
+            self.left_out += 1
+            return
+        try:
+            self._file.write((",\n" if self.count else "\n") + text)
+        except OSError as reason:
+            self.failure = str(reason.strerror or reason)
+        self.count += 1
+
+    def discard(self) -> None:
+        """Leave no file."""
+        self._file.close()
+        with suppress(OSError):
+            self._beside.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Put the file in its place; if that fails, `failure` says why. Closing again does nothing."""
+        if self._file.closed:
+            return
+        try:
+            self._file.write("\n]}\n")
+            self._file.close()
+            if self.failure is None:
+                self._beside.replace(self.path)
+        except OSError as reason:
+            self.failure = self.failure or str(reason.strerror or reason)
+        finally:
+            with suppress(OSError):
+                self._file.close()
+            with suppress(OSError):
+                self._beside.unlink(missing_ok=True)
+
+
+def _check_place(path: Path) -> None:
+    """Raise RequestError if something else than an earlier trace is there, and OSError if it cannot be looked at."""
+    if not path.exists():
+        return
+    if path.is_file():
+        with path.open("rb") as file:
+            start = file.read(len(BEGINNING))
+        if start in (b"", BEGINNING.encode()):
+            return
+    raise RequestError(f"{path} is there and is no trace: it stays as it is; give another name")
