@@ -1,0 +1,68 @@
+"""Adapters in GGUF files, as llama.cpp's convert_lora_to_gguf.py writes them.
+
+Metadata: general.type "adapter", adapter.type "lora", adapter.lora.alpha, general.architecture. Tensors: NAME.lora_a
+[rank, in] and NAME.lora_b [out, rank] of any number format, NAME that of the weight in a GGUF model. The scale is
+alpha / rank, or 1 where alpha is 0. The rows of B lie as those of the weight: of Llama's queries and keys, permuted.
+"""
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sporelm.errors import ModelFileError, UnsupportedModel
+from sporelm.weights.fields import Fields
+from sporelm.weights.gguf import GgufFile, open_gguf
+from sporelm.weights.load import PAIRED_ROWS, unpairing
+from sporelm.weights.lora.adapter import Adapter, Base, Pair, assemble, no_such_weight, pairs_of
+
+MOST_ALPHA = 1e6
+SIDES = {".lora_a": "a", ".lora_b": "b"}
+
+
+def read_gguf(path: Path, base: Base, scale: float) -> Adapter:
+    """The adapter in a GGUF file. Raises as `read_adapter`."""
+    with open_gguf(path) as file:
+        fields = Fields(file.metadata, str(path))
+        architecture = _checked(fields, base)
+        alpha = fields.number("adapter.lora.alpha", 0.0, MOST_ALPHA)
+        paired = architecture in PAIRED_ROWS
+
+        def rows_of(name: str, b: NDArray[np.float32]) -> NDArray[np.float32]:
+            wanted = paired and name.endswith((".attn_q", ".attn_k"))
+            return b[unpairing(len(b), base.head_dim)] if wanted else b
+
+        def scale_of(name: str, rank: int) -> float:
+            return scale * (alpha / rank if alpha else 1.0)
+
+        return assemble(path, base, _pairs(path, file, base), scale_of, rows_of)
+
+
+def _checked(fields: Fields, base: Base) -> str:
+    """The architecture. Raises ModelFileError unless the file calls itself an adapter, UnsupportedModel for a kind or
+    an architecture that it does not share with the model."""
+    kind = fields.text("general.type", "model")
+    if kind != "adapter":
+        raise ModelFileError(f"{fields.where} is no adapter: its general.type is {kind!r}")
+    how = fields.text("adapter.type")
+    if how != "lora":
+        raise UnsupportedModel(f"{fields.where} is an adapter of type {how!r}: only lora is supported")
+    if any(key.startswith("adapter.alora.") for key in fields.values):
+        raise UnsupportedModel(f"{fields.where} begins to act at certain tokens (aLoRA), which is not supported")
+    architecture = fields.text("general.architecture")
+    if architecture not in base.architectures:
+        known = ", ".join(sorted(base.architectures))
+        raise UnsupportedModel(f"{fields.where} is for the architecture {architecture!r}; the model's is {known}")
+    return architecture
+
+
+def _pairs(path: Path, file: GgufFile, base: Base) -> dict[str, Pair]:
+    known = base.names("gguf")
+    halves = []
+    for name in file.names:
+        side = next((side for side in SIDES if name.endswith(side)), None)
+        stem = name.removesuffix(side or "").removesuffix(".weight")
+        if side is None or stem not in known:
+            raise no_such_weight(path, name, known)
+        halves.append((known[stem], SIDES[side], file.tensor(name)))
+    return pairs_of(path, halves)
