@@ -76,9 +76,13 @@ class RecordingFile:
         self.nbytes += len(text) + 1
 
     def close(self) -> None:
-        """Write what is left. Closing again does nothing."""
+        """Write what is left; of nothing there is no file. Closing again does nothing."""
+        if self._file.closed:
+            return
         try:
             self._file.close()
+            if not self.nbytes:
+                self.path.unlink(missing_ok=True)
         except OSError as reason:
             self.failure = self.failure or str(reason.strerror or reason)
 

@@ -1,0 +1,146 @@
+"""What a recording holds, and what a replay refuses; `tests/system/test_watching.py` replays runs of a model."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sporelm.engine import Sampling
+from sporelm.engine.recording import MARK, RecordingFile, checksums, sampling_from_json, sampling_to_json
+from sporelm.engine.replay import Recording, check_step
+from sporelm.engine.step import Part, Step
+from sporelm.errors import RequestError
+from unit.engine.fake import limits
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        Sampling(),
+        Sampling(temperature=0.7, top_k=40, top_p=0.1 + 0.2, seed=(1 << 64) - 1, logprobs=3),
+        Sampling(logit_bias={17: -1.5, 3: 100.0}, dry_breakers=frozenset({5, 1}), dry_multiplier=0.8),
+    ],
+)
+def test_sampling_comes_back_as_it_was(sampling):
+    values = json.loads(json.dumps(sampling_to_json(sampling)))
+    assert sampling_from_json(values) == sampling
+    assert sampling_to_json(Sampling()) == {}
+
+
+def test_sampling_of_another_version_is_refused():
+    with pytest.raises(RequestError, match="no sampling value 'top_z'"):
+        sampling_from_json({"top_z": 1})
+    with pytest.raises(RequestError, match="temperature is -1"):
+        sampling_from_json({"temperature": -1})
+
+
+def test_a_checksum_sees_every_bit():
+    rows = np.random.default_rng(3).standard_normal((3, 131)).astype(np.float32)
+    sums = checksums(rows)
+    assert all(0 <= number < 1 << 64 for number in sums)
+    for place in (0, 64, 130):
+        for bit in (0, 13, 31):
+            changed = rows.copy()
+            changed.view(np.uint32)[1, place] ^= np.uint32(1 << bit)
+            found = checksums(changed)
+            assert (found[0], found[2]) == (sums[0], sums[2])
+            assert found[1] != sums[1]
+    assert checksums(rows[:0]) == []
+
+
+def begun(path: Path, **more: Any) -> RecordingFile:
+    file = RecordingFile(path, **more)
+    file.line({MARK: 1, "limits": {}})
+    return file
+
+
+def test_lines_end_where_the_file_was_cut(tmp_path):
+    path = tmp_path / "r.jsonl"
+    file = begun(path)
+    for number in range(3):
+        file.line({"drop": number})
+    file.close()
+    text = path.read_text(encoding="ascii")
+    path.write_text(text[:-5], encoding="ascii")  # killed while it wrote
+    recording = Recording(path)
+    assert [line for _, line in recording.lines()] == [{"drop": 0}, {"drop": 1}]
+    assert recording.cut
+
+
+def test_a_full_recording_says_so(tmp_path):
+    path = tmp_path / "r.jsonl"
+    file = begun(path, most_bytes=100)
+    for number in range(50):
+        file.line({"drop": number})
+    file.close()
+    assert file.failure is not None
+    assert "as many as it may have" in file.failure
+    *_, (_, last) = Recording(path).lines()
+    assert list(last) == ["full"]
+    assert path.stat().st_size < 150
+
+
+def test_a_recording_takes_the_place_of_an_earlier_one_only(tmp_path):
+    path = tmp_path / "r.jsonl"
+    begun(path).close()
+    begun(path).close()
+    RecordingFile(tmp_path / "unused.jsonl").close()
+    assert [each.name for each in tmp_path.iterdir()] == ["r.jsonl"]
+    path.write_text("notes", encoding="utf-8")
+    with pytest.raises(RequestError, match="is there and is no recording"):
+        RecordingFile(path)
+    with pytest.raises(RequestError, match="cannot be written"):
+        RecordingFile(tmp_path / "none" / "r.jsonl")
+    assert path.read_text(encoding="utf-8") == "notes"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "is no recording"),
+        ("GGUF\n", "is no recording"),
+        ("[1]\n", "is no recording"),
+        ('{"sporelm recording": 2}\n', "of version 2; this program knows 1"),
+        ('{"sporelm recording": 1}\n', "does not say the limits"),
+        ('{"sporelm recording": 1, "limits": {"max_context": 3}}\n', "does not say the limits"),
+    ],
+)
+def test_what_is_no_recording(tmp_path, text, message):
+    path = tmp_path / "r.jsonl"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(RequestError, match=message):
+        _ = Recording(path).limits
+
+
+GOOD = Part(1, [5, 6], 63, (3, 4), 1)
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        Step([], []),
+        Step([GOOD] * 5, []),  # the fake's batch is 4
+        Step([GOOD._replace(tokens=[1] * 49)], []),
+        Step([GOOD._replace(tokens=[97, 1])], []),
+        Step([GOOD._replace(tokens=[-1, 1])], []),
+        Step([GOOD._replace(tokens=[True, 1])], []),
+        Step([GOOD._replace(tokens=[])], []),
+        Step([GOOD._replace(position=-1)], []),
+        Step([GOOD._replace(position=255, pages=(0, 1, 2, 3))], []),
+        Step([GOOD._replace(pages=(3,))], []),
+        Step([GOOD._replace(pages=(3, 24))], []),
+        Step([GOOD._replace(pages=(3, -1))], []),
+        Step([GOOD._replace(pages=(0,) * 5)], []),
+        Step([GOOD._replace(rows=3)], []),
+        Step([GOOD._replace(rows=-1)], []),
+        Step([GOOD._replace(rows=1.0)], []),  # type: ignore[arg-type]
+        Step([GOOD], [(0, 24)]),
+        Step([GOOD], [(-1, 2)]),
+    ],
+)
+def test_steps_that_would_reach_beyond_the_memory_are_refused(step):
+    check_step(Step([GOOD], [(0, 23)]), limits())
+    with pytest.raises(RequestError):
+        check_step(step, limits())
