@@ -9,7 +9,7 @@ TYPE_CHECKING = False  # as in `typing`, which takes longer to import than all o
 if TYPE_CHECKING:
     from typing import Any
 
-    from sporelm.api import LLM, AsyncLLM, Completion, Conversation, Grammar, Piece, SamplingParams
+    from sporelm.api import LLM, AsyncLLM, Completion, Conversation, Grammar, LoraAdapter, Piece, SamplingParams
     from sporelm.api.pipeline import pipeline
     from sporelm.errors import SporeError
 
@@ -22,6 +22,7 @@ _HOMES = {
     "Completion": "sporelm.api",
     "Conversation": "sporelm.api",
     "Grammar": "sporelm.api",
+    "LoraAdapter": "sporelm.api",
     "Piece": "sporelm.api",
     "pipeline": "sporelm.api",
     "SporeError": "sporelm.errors",
@@ -33,6 +34,7 @@ __all__ = [
     "Completion",
     "Conversation",
     "Grammar",
+    "LoraAdapter",
     "Piece",
     "SamplingParams",
     "SporeError",

@@ -1,5 +1,6 @@
 """A path in, text out: models that answer, what is asked of them and what comes back."""
 
+from sporelm.api.adapters import LoraAdapter
 from sporelm.api.async_llm import AsyncLLM
 from sporelm.api.completion import Completion, Piece, Timings
 from sporelm.api.conversation import Conversation
@@ -15,6 +16,7 @@ __all__ = [
     "Completion",
     "Conversation",
     "Grammar",
+    "LoraAdapter",
     "Piece",
     "Pipeline",
     "Response",

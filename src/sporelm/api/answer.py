@@ -30,12 +30,14 @@ class Answer:
         continues: bool = True,
         first: "Answer | None" = None,
         number: int = 0,
+        adapter: int = 0,
     ) -> None:
         """Prepare to continue `prompt`, into `sequence` if one is given. Raises RequestError.
 
         continues   the text goes on with the prompt's, so that a space at its beginning counts
         first       of several answers to this prompt, of which this is number `number`: they share the prompt, and
-                    their seeds count up
+                    their seeds count up, and they have its adapter
+        adapter     the engine's number of an adapter, 0 for none
         """
         self.seed: int = (first.seed + number) % (MOST_SEED + 1) if first else params.chosen_seed()
         self.grammar: CompiledGrammar | None = first.grammar if first else None
@@ -48,6 +50,7 @@ class Answer:
             sequence=sequence,
             salt=params.salt,
             twin=first.request if first else None,
+            adapter=first.request.adapter if first else adapter,
             constraint=self.grammar.matcher() if self.grammar else None,
         )
         self.params, self.tokenizer = params, tokenizer

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from sporelm.api.adapters import LoraAdapter
 from sporelm.api.answer import Answer
 from sporelm.api.completion import Completion, Piece
 from sporelm.api.llm import LLM, Message, Prompt
@@ -66,6 +67,15 @@ class AsyncLLM:
     async def chat(self, messages: Sequence[Message], params: SamplingParams | None = None) -> Completion:
         """The answer to messages. Raises as `stream`."""
         return await _last(self.chat_stream(messages, params))
+
+    async def load_adapter(self, path: str | Path, name: str | None = None, scale: float = 1.0) -> str:
+        """`LLM.load_adapter`, while answers go on; its name. Raises likewise."""
+        source = LoraAdapter(path, name, scale)
+        return (await asyncio.to_thread(self.llm.adapters.load, [source], self.pump.wait_for))[0]
+
+    async def unload_adapter(self, name: str) -> None:
+        """`LLM.unload_adapter`, while answers go on. Raises likewise."""
+        await asyncio.to_thread(self.llm.adapters.unload, name, self.pump.wait_for)
 
     async def close(self) -> None:
         """Cancel what runs, and free the model. Closing again does nothing."""

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sporelm.api import measure
-from sporelm.api.adapters import Adapters, LoraAdapter
+from sporelm.api.adapters import Adapters, LoraAdapter, as_adapter
 from sporelm.api.answer import Answer
 from sporelm.api.completion import Completion, Piece, Timings
 from sporelm.api.conversation import Conversation
@@ -103,8 +103,14 @@ class LLM:
         self.threads = self._opened.threads
         self.kv = self._opened.kv
         self.notes = self._opened.notes
+        self.adapters = Adapters(self)
         self._template: ChatTemplate | None = None  # read when first needed: not every use is a chat
         self._chat: KvSequence | None = None  # what `chat` keeps from one call to the next
+        try:
+            self.adapters.load([as_adapter(each) for each in adapters])
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def opened(self) -> Opened:
@@ -309,7 +315,8 @@ class LLM:
         """
         if not isinstance(params, SamplingParams):
             raise RequestError(f"params is a {type(params).__name__}: it must be SamplingParams")
-        answer = Answer(ids, params, self.tokenizer, sequence, continues=continues)
+        adapter = self.adapters.number(params.adapter)
+        answer = Answer(ids, params, self.tokenizer, sequence, continues=continues, adapter=adapter)
         self.engine.scheduler.check(answer.request)
         if prepared:
             answer.prepare()

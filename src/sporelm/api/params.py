@@ -31,6 +31,7 @@ class SamplingParams:
     stop                 texts before which the answer ends
     stop_token_ids       ids after which it ends, besides the model's own
     ignore_eos           go on after the model's end-of-text token
+    adapter              the name of an adapter (LoRA) that is loaded; None: the model as it is
     grammar              what the answer must look like: a JSON schema, a regular expression, ... (`Grammar`)
     n                    answers to each prompt; all but the first are the completion's `alternatives`
     best_of              answers that are made, of which the n with the greatest mean log probability are given
@@ -68,6 +69,7 @@ class SamplingParams:
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     logprobs: int | None = None
     grammar: Grammar | None = None
+    adapter: str | None = None
 
     def __post_init__(self) -> None:
         if whole_number("max_tokens", self.max_tokens) < 1:
@@ -79,6 +81,8 @@ class SamplingParams:
             raise RequestError(f"n is {self.n}: it must be from 1 to {MOST_ANSWERS}")
         if not self.n <= whole_number("best_of", self.made) <= MOST_ANSWERS:
             raise RequestError(f"best_of is {self.best_of}: it must be from n, {self.n}, to {MOST_ANSWERS}")
+        if self.adapter is not None and not isinstance(self.adapter, str):
+            raise RequestError(f"adapter is {self.adapter!r:.60}: it must be the name of one that is loaded, or None")
         if not isinstance(self.salt, str) or len(self.salt) > LONGEST_SALT:
             raise RequestError(f"salt is {self.salt!r:.60}: it must be a text of at most {LONGEST_SALT} characters")
         self.sampling(0 if self.seed is None else self.seed)

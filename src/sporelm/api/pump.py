@@ -3,6 +3,7 @@
 import threading
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
 
 from sporelm.engine import Engine, Request
 from sporelm.errors import BackendError
@@ -35,6 +36,21 @@ class Pump:
                 raise self.stopped()
             self._todo.append(what)
             self._awake.notify()
+
+    def wait_for(self, what: Callable[[], None]) -> None:
+        """`ask`, and wait until it is done; it raises what that raises. Not from the pump's own thread."""
+        done: Future[None] = Future()
+
+        def run() -> None:
+            try:
+                what()
+            except BaseException as error:
+                done.set_exception(error)
+            else:
+                done.set_result(None)
+
+        self.ask(run)
+        done.result()
 
     def stopped(self) -> BackendError:
         """Why nothing is taken any more."""

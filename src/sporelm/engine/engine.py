@@ -162,6 +162,11 @@ class Engine:
         if self.speculation is not None:
             self.speculation.end(request)
 
+    def uses_adapter(self, number: int) -> bool:
+        """Whether a request that waits or runs has this adapter."""
+        with self._turn:
+            return self.scheduler.uses_adapter(number)
+
     def use_adapters(self, known: Mapping[int, str], adapted: Adapted | None) -> None:
         """Have the runner use these adapters from the next step on; `known` by number says what each is known by.
 

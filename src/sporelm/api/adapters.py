@@ -1,0 +1,144 @@
+"""Adapters of an open model by name: loaded and unloaded while it answers."""
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from sporelm.api.loading import Opened
+from sporelm.engine.adapted import Adapted, Matrices, OnDevice
+from sporelm.errors import RequestError
+from sporelm.models import build, known_architectures
+from sporelm.weights.lora import Base, read_adapter
+
+MOST_ADAPTERS = 64  # loaded together
+MOST_SCALE = 1e4
+LONGEST_NAME = 200
+
+Between = Callable[[Callable[[], None]], None]  # has something done between two steps, and waits for it
+
+
+@dataclass(frozen=True)
+class LoraAdapter:
+    """An adapter to be loaded: a PEFT folder or a .gguf file, what to call it (None: as the file), and what to
+    multiply it by."""
+
+    path: str | Path
+    name: str | None = None
+    scale: float = 1.0
+
+    @property
+    def title(self) -> str:
+        """What it is called. Raises RequestError for a name or a scale that cannot be."""
+        name = self.name if self.name is not None else Path(self.path).expanduser().resolve().stem
+        if not isinstance(name, str) or not name.isprintable() or not 1 <= len(name) <= LONGEST_NAME:
+            raise RequestError(f"name is {name!r:.60}: an adapter's must be a line of 1 to {LONGEST_NAME} characters")
+        number = isinstance(self.scale, int | float) and not isinstance(self.scale, bool)
+        if not number or not isfinite(self.scale) or abs(self.scale) > MOST_SCALE:
+            raise RequestError(f"scale is {self.scale!r:.60}: it must be from -{MOST_SCALE:g} to {MOST_SCALE:g}")
+        return name
+
+
+class Holder(Protocol):
+    """Who has the model open."""
+
+    @property
+    def opened(self) -> Opened: ...
+
+
+class _Loaded(NamedTuple):
+    number: int  # as requests and steps call it; none is given twice
+    identity: str
+    matrices: OnDevice
+
+
+def as_adapter(given: str | Path | LoraAdapter) -> LoraAdapter:
+    """An adapter that may be given as its path alone. Raises RequestError for anything else."""
+    if not isinstance(given, str | Path | LoraAdapter):
+        raise RequestError(f"an adapter is given as {given!r:.60}: it must be a path or a LoraAdapter")
+    return given if isinstance(given, LoraAdapter) else LoraAdapter(given)
+
+
+def at_once(work: Callable[[], None]) -> None:
+    """Between two steps, where nobody else steps: the engine has its own turns."""
+    work()
+
+
+class Adapters:
+    """Those of one model. Threads may share it."""
+
+    def __init__(self, holder: Holder) -> None:
+        self.holder = holder
+        self._loaded: dict[str, _Loaded] = {}
+        self._count = 0
+        self._changing = threading.Lock()
+
+    @property
+    def names(self) -> list[str]:
+        return list(self._loaded)
+
+    def number(self, name: str | None) -> int:
+        """What requests call an adapter; 0 for None. Raises RequestError, naming those that there are, for another."""
+        if name is None:
+            return 0
+        found = self._loaded.get(name)
+        if found is None:
+            known = f"loaded are {', '.join(self._loaded)}" if self._loaded else "none is loaded"
+            raise RequestError(f"no adapter is called {name!r:.60}: {known}")
+        return found.number
+
+    def load(self, sources: Sequence[LoraAdapter], between: Between = at_once) -> list[str]:
+        """Read adapters and use them from the next step on; their names. What runs goes on meanwhile.
+
+        Raises RequestError for a name that is taken or for more than MOST_ADAPTERS; ModelNotFound, ModelFileError,
+        UnsupportedModel, MemoryShortage for the files. Then nothing is changed.
+        """
+        if not sources:
+            return []
+        with self._changing:
+            loaded, count = dict(self._loaded), self._count
+            for source in sources:
+                name = source.title
+                if name in loaded:
+                    raise RequestError(f"an adapter called {name!r} is loaded: unload it first, or give another name")
+                if len(loaded) >= MOST_ADAPTERS:
+                    raise RequestError(f"{len(loaded)} adapters are loaded, which is the most: unload one first")
+                count += 1
+                loaded[name] = self._read(source, count)
+            self._change(loaded, between)
+            self._count = count
+            return [source.title for source in sources]
+
+    def unload(self, name: str, between: Between = at_once) -> None:
+        """Forget an adapter. Raises RequestError if there is none of that name, or while requests use it."""
+        with self._changing:
+            number = self.number(name)
+            if self.holder.opened.engine.uses_adapter(number):
+                raise RequestError(f"requests still use the adapter {name!r}: wait for them, or cancel them first")
+            self._change({other: each for other, each in self._loaded.items() if other != name}, between)
+
+    def _read(self, source: LoraAdapter, number: int) -> _Loaded:
+        """An adapter on the device."""
+        config, backend = self.holder.opened.config, self.holder.opened.backend
+        model = build(config)
+        names = {name for name, kind in known_architectures().items() if kind is type(model)}
+        base = Base(model.params(), names, config.head_dim)
+        adapter = read_adapter(Path(source.path).expanduser(), base, float(source.scale))
+        matrices = {name: Matrices(*map(backend.tensor, part)) for name, part in adapter.parts.items()}
+        return _Loaded(number, adapter.identity, matrices)
+
+    def _change(self, loaded: dict[str, _Loaded], between: Between) -> None:
+        """Make these the adapters, or, if that fails, change nothing."""
+        adapted: Adapted | None = None
+        if loaded:
+            adapted = self.holder.opened.worker.adapt({each.number: each.matrices for each in loaded.values()})
+        known = {each.number: each.identity for each in loaded.values()}
+        try:
+            between(lambda: self.holder.opened.engine.use_adapters(known, adapted))
+        except BaseException:
+            if adapted is not None:
+                adapted.close()
+            raise
+        self._loaded = loaded
