@@ -131,6 +131,8 @@ class Answer:
             logprobs=request.scores[: len(self.token_ids)] if self.params.logprobs is not None else None,
             error=request.error,
             alternatives=list(alternatives),
+            drafted=request.drafted,
+            accepted=request.accepted,
         )
 
 

@@ -50,6 +50,8 @@ class Completion:
     cached_tokens     ids of the prompt whose keys and values were held already
     cache_miss        why not more: "first seen", "evicted", "differs at token N", "first request with this salt"; None
                       where all but the last page of 64 was held
+    drafted           tokens that were guessed (`speculate`), and
+    accepted          those of them that were right
     logprobs          for each id the log probability and the likeliest alternatives', if asked for
     error             what went wrong, if finish_reason is error
     alternatives      the other answers to the prompt, if several were asked for
@@ -66,6 +68,8 @@ class Completion:
     logprobs: list[TokenScores] | None = None
     error: str | None = None
     alternatives: list["Completion"] = field(default_factory=list)
+    drafted: int = 0
+    accepted: int = 0
 
 
 @dataclass(frozen=True)

@@ -93,6 +93,8 @@ def as_json(completion: "Completion") -> dict[str, object]:
         "prompt_token_ids": list(completion.prompt_token_ids),
         "finish_reason": completion.finish_reason,
         "seed": completion.seed,
+        "drafted": completion.drafted,
+        "accepted": completion.accepted,
         "timings": {name: getattr(timings, name) for name in TIMINGS},
     }
 
@@ -108,6 +110,7 @@ def figures(completion: "Completion") -> str:
         f"prompt {len(completion.prompt_token_ids)} tokens, {timings.prefill_tok_s:.1f} tok/s",
         f"first token {timings.ttft_s * 1000:.0f} ms",
         f"load {timings.load_s:.2f} s, compile {timings.compile_s:.2f} s",
+        *([f"{completion.accepted} of {completion.drafted} guesses right"] if completion.drafted else []),
         completion.finish_reason,
         f"seed {completion.seed}",
     ]

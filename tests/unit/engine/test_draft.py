@@ -314,6 +314,7 @@ def test_sampling_keeps_its_distribution(other: int) -> None:
         reasons.add(request.finish_reason)
     assert reasons == {"length"}
     assert drafted > 2400
-    assert 0.1 * drafted < accepted < 0.9 * drafted
+    # The same numbers choose the same tokens of the same scores; other scores often differ in what they choose.
+    assert accepted == drafted if other == 0 else 0.1 * drafted < accepted < 0.9 * drafted
     assert surprise(counts, joint(large, [1, 2], 3)) < 3
     assert surprise(counts, joint(table(1), [1, 2], 3)) > 10  # the statistic would have noticed

@@ -1,11 +1,14 @@
 """Guesses of a second, smaller model with the same tokens.
 
 It has a worker and pages of its own. For each request it holds the keys and values of what is known, catches up when
-more of it is, and says the likeliest next tokens one after the other, for all requests in the same steps. Which of them
-are right is for the large model to say.
+more of it is, and says the next tokens one after the other, for all requests in the same steps: the likeliest ones, or
+where the request samples, those that its own random numbers choose of the draft model's scores. Where both models'
+scores are alike the same numbers choose the same tokens, so that sampled answers are guessed as well as greedy ones.
+Which guesses are right is for the large model to say.
 """
 
 from collections.abc import Sequence
+from itertools import compress
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -15,6 +18,7 @@ from sporelm.engine.kv.prefix import Chain
 from sporelm.engine.limits import Limits
 from sporelm.engine.request import Request
 from sporelm.engine.runner import Scores
+from sporelm.engine.sampling.sampler import Choice, pick_rows
 from sporelm.engine.step import Part, Step
 from sporelm.ops.attention import PAGE
 
@@ -30,11 +34,12 @@ class DraftRunner(Protocol):
 
 
 class _Share(NamedTuple):
-    """What a request has in a step of the draft model."""
+    """What a request has in a step of the draft model. `choice` chooses as the request will; None: the likeliest."""
 
     request: int
     sequence: KvSequence
     tokens: Sequence[int]
+    choice: Choice | None = None
 
 
 class ModelDrafter:
@@ -74,6 +79,7 @@ class ModelDrafter:
         """
         shares, budget = list[_Share](), self.limits.token_budget
         most: dict[int, int] = {}
+        trust: dict[int, float] = {}  # the share of guesses that were right, of requests that sample
         for request, wished in wanted[: self.limits.max_batch]:
             if not self._can_hold(request, 1):
                 continue
@@ -81,7 +87,8 @@ class ModelDrafter:
             tokens = request.known[sequence.length :]
             if len(tokens) <= min(CLOSE + 1, budget) and max(tokens) < self.vocab:
                 budget -= len(tokens)
-                shares.append(_Share(request.id, sequence, tokens))
+                shares.append(_Share(request.id, sequence, tokens, foretold(request)))
+                trust[request.id] = (request.accepted + 4) / (request.drafted + 4)
                 most[request.id] = min(wished, self.limits.max_context - len(request.known))
         found: dict[int, list[int]] = {}
         chances = dict.fromkeys(most, 1.0)
@@ -93,9 +100,9 @@ class ModelDrafter:
                 guess = found.setdefault(share.request, [])
                 guess.append(token)
                 rows -= 1
-                chances[share.request] *= chance
+                chances[share.request] *= chance if share.choice is None else trust[share.request]
                 if len(guess) < most[share.request] and chances[share.request] >= LEAST_CHANCE:
-                    going_on.append(_Share(share.request, share.sequence, [token]))
+                    going_on.append(share._replace(tokens=[token]))
             shares = going_on
         return found
 
@@ -131,8 +138,8 @@ class ModelDrafter:
         return sequence
 
     def _run(self, shares: Sequence[_Share], rows: int) -> list[tuple[_Share, int, float]]:
-        """Compute a step of those shares for which there are pages. With one of `rows` for each, the likeliest token
-        and its probability; nothing for scores that are not numbers. Changes the sequences."""
+        """Compute a step of those shares for which there are pages. With one of `rows` for each, a token and its
+        probability; nothing for scores that are not numbers. Changes the sequences."""
         ran: list[_Share] = []
         parts: list[Part] = []
         copies: list[tuple[int, int]] = []
@@ -153,9 +160,36 @@ class ModelDrafter:
         if not rows:
             return []
         found = []
-        for share, token, logits in zip(ran, scores.best.tolist(), scores.logits, strict=True):
+        for share, token, logits in zip(ran, chosen(scores, ran), scores.logits, strict=True):
             if token >= 0:
                 found.append((share, token, float(1 / np.exp(logits - logits[token]).sum())))
             else:
                 self.store.discard(share.sequence)
         return found
+
+
+def chosen(scores: Scores, shares: Sequence[_Share]) -> list[int]:
+    """A token for each row: the likeliest, or what the share's choice makes of it; below 0 where there is none."""
+    tokens: list[int] = scores.best.tolist()
+    sampled = [share.choice is not None and token >= 0 for share, token in zip(shares, tokens, strict=True)]
+    if any(sampled):
+        rows = list(compress(range(len(tokens)), sampled))
+        choices = [choice for row in rows if (choice := shares[row].choice) is not None]
+        for row, token in zip(rows, pick_rows(scores.logits[rows], choices), strict=True):
+            tokens[row] = token
+    return tokens
+
+
+def foretold(request: Request) -> Choice | None:
+    """What will choose the request's next tokens, but for penalties; None where the likeliest is the best guess.
+
+    A request draws one number a token, or two with XTC. Where a grammar forces tokens none is drawn for them, and
+    mirostat depends on all that was said before: these are guessed at as if they were greedy.
+    """
+    sampling = request.sampling
+    if not sampling.temperature or sampling.mirostat or request.constraint is not None:
+        return None
+    choice = Choice(sampling, ())
+    choice.edits = []
+    choice.bits.advance(request.num_generated * (2 if sampling.xtc_probability else 1))
+    return choice
