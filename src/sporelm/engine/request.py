@@ -9,6 +9,7 @@ from sporelm.engine.kv.prefix import Chain
 from sporelm.engine.kv.sequence import KvSequence
 from sporelm.engine.sampling import Sampling, TokenScores
 from sporelm.errors import RequestError
+from sporelm.ops.attention import PAGE
 
 FinishReason = Literal["stop", "length", "cancelled", "error"]
 
@@ -30,11 +31,18 @@ def token_ids(name: str, values: Any) -> list[int]:
     return [whole_number(f"a token of {name}", value) for value in values]
 
 
+def beginning(room: int) -> int:
+    """Positions of a context that keep their tokens when it rolls: a quarter, in whole pages if it has one."""
+    quarter = room // 4
+    return quarter // PAGE * PAGE or quarter
+
+
 class Request:
     """What to continue and what has come of it.
 
     There are no phases: each step computes `known` tokens that the sequence does not hold yet, and when all are held
-    the next one becomes known.
+    the next one becomes known. What is known is the whole `text`, unless that has outgrown the context of a request
+    that rolls: then it is the text without some tokens after its beginning.
     """
 
     __slots__ = (
@@ -46,6 +54,7 @@ class Request:
         "chain",
         "constraint",
         "drafted",
+        "dropped",
         "error",
         "finish_reason",
         "first_token_at",
@@ -54,8 +63,10 @@ class Request:
         "last_token_at",
         "max_tokens",
         "num_prompt",
+        "num_shown",
         "owner",
         "priority",
+        "roll",
         "salt",
         "sampling",
         "scores",
@@ -63,6 +74,7 @@ class Request:
         "started",
         "stop_ids",
         "temporary",
+        "text",
         "twin",
     )
 
@@ -79,6 +91,7 @@ class Request:
         owner: str | None = None,
         twin: "Request | None" = None,
         constraint: Constraint | None = None,
+        roll: bool = False,
         adapter: int = 0,
     ) -> None:
         """Continue `prompt` by at most `max_tokens` ids, or up to one of `stop_ids`, which is then the last one.
@@ -87,14 +100,18 @@ class Request:
         holds is not either, it keeps the KV afterwards, and its salt counts. Lower `priority` is served first; among
         equals those `owner`s (by default the salt) of whom the fewest run. A `twin` has the same prompt and was added
         before: this request waits until that is computed, and shares it. A `constraint` says what may be answered.
+        With `roll` a text that outgrows the context goes on without some tokens after its first quarter (`fit`).
         Raises RequestError for an empty prompt or max_tokens < 1.
         """
-        self.known = token_ids("the prompt", prompt)  # then what was generated
+        self.text = token_ids("the prompt", prompt)  # then what was generated
+        self.known = self.text  # of it, what the model is shown; another list once some is left out
         if not self.known:
             raise RequestError("the prompt has no tokens: give at least one")
         if max_tokens < 1:
             raise RequestError(f"max_tokens is {max_tokens}: it must be at least 1")
-        self.num_prompt = len(self.known)
+        self.num_prompt = self.num_shown = len(self.text)  # of the prompt; of that what the model was shown
+        self.dropped = 0  # tokens of the text that were left out to make room
+        self.roll = roll
         self.sampling = sampling or Sampling()
         self.scores: list[TokenScores] = []  # of each generated token, if the sampling asks for them
         self.max_tokens = max_tokens
@@ -128,23 +145,44 @@ class Request:
 
     @property
     def prompt(self) -> list[int]:
-        return self.known[: self.num_prompt]
+        return self.text[: self.num_prompt]
 
     @property
     def generated(self) -> list[int]:
-        return self.known[self.num_prompt :]
+        return self.text[self.num_prompt :]
 
     @property
     def num_generated(self) -> int:
-        return len(self.known) - self.num_prompt
+        return len(self.text) - self.num_prompt
 
     def commit(self, token: int, room: int) -> None:
         """Add a generated token; finish if it is a stop id, the last wanted, or no room is left after it."""
-        self.known.append(token)
+        text, known = self.text, self.known
+        text.append(token)
+        if known is not text:
+            known.append(token)
         if token in self.stop_ids:
             self.finish_reason = "stop"
-        elif len(self.known) - self.num_prompt >= self.max_tokens or len(self.known) > room:
+        elif len(text) - self.num_prompt >= self.max_tokens:
             self.finish_reason = "length"
+        elif len(known) > room:
+            if self.roll:
+                self.fit(room)
+            else:
+                self.finish_reason = "length"
+
+    def fit(self, room: int) -> None:
+        """Leave out of a request that rolls what `room` positions do not hold: after the first quarter of them, so many
+        halves of them as are too much. Where the next cut is does not change while the text grows by less than a half,
+        so what is held of one turn of a conversation is of use in the next."""
+        if not self.roll or len(self.known) <= room:
+            return
+        first, half = beginning(room), max(1, room // 2)
+        self.dropped = -((room - len(self.text)) // half) * half
+        self.known = self.text[:first] + self.text[first + self.dropped :]
+        del self.chain.keys[first // PAGE :]
+        if not self.num_generated:
+            self.num_shown = len(self.known)
 
     def __repr__(self) -> str:
         state = self.finish_reason or f"{self.num_computed} of {len(self.known)} tokens computed"

@@ -76,10 +76,12 @@ class Scheduler:
                 raise RequestError("this conversation was closed: begin a new one")
         request.arrived = perf_counter()
         self.waiting.add(request)
+        request.fit(self.limits.max_context)
 
     def check(self, request: Request) -> None:
         """Raise ContextOverflow or RequestError for a prompt that the model cannot take."""
-        self.limits.check_prompt(request.num_prompt)
+        if not request.roll:
+            self.limits.check_prompt(request.num_prompt)
         if request.adapter not in self.adapters:
             raise RequestError(f"adapter {request.adapter} is not loaded: load it first")
         lowest, highest = min(request.known), max(request.known)
@@ -108,12 +110,14 @@ class Scheduler:
         if self.speculation is not None and len(decoding) == len(self.running) and not self.waiting.lines:
             guesses = self.speculation.propose(decoding, self.limits.max_context)
         for request in decoding:
-            self._schedule(request, draft, guesses.get(request.id, []))
+            if request.id in guesses or not self._schedule_one(request, draft):
+                self._schedule(request, draft, guesses.get(request.id, ()))
         if draft.parts:
             draft.budget = min(draft.budget, self.pace.allowed())
-        for request in sorted(self.running.values(), key=lambda request: request.priority):
-            if not request.decoding:
-                self._schedule(request, draft)
+        if len(decoding) < len(self.running):
+            for request in sorted(self.running.values(), key=lambda request: request.priority):
+                if not request.decoding:
+                    self._schedule(request, draft)
         while draft.budget > 0 and len(self.running) < self.limits.max_batch:
             first = self.waiting.next(self.owners.__getitem__, self._ready)
             if first is None or not self._admit(first, draft) or not self._schedule(first, draft):
@@ -127,6 +131,7 @@ class Scheduler:
         advances: list[Advance] = []
         gaps: list[float] = []  # between the last tokens of requests and these
         said, now = iter(picked.tokens), perf_counter()
+        simple = not (picked.failures or picked.forced or picked.scores or picked.ended)
         for part in step.parts:
             request = self.running[part.request]
             assert request.sequence is not None
@@ -154,6 +159,9 @@ class Scheduler:
                 request.first_token_at = now
                 self.metrics.began(request)
             request.last_token_at = now
+            if simple and part.rows == 1:
+                advances.append(self._say_one(request, part.tokens, tokens[0]))
+                continue
             if part.rows > 1:
                 self.metrics.guessed(part.rows - 1, len(tokens) - 1)
             advances += self._say(request, part, tokens, picked)
@@ -186,7 +194,7 @@ class Scheduler:
             if 0 < number < len(tokens):
                 self.store.extend(sequence, tokens[number - 1 : number])
             request.scores += scores[number : number + 1]
-            request.commit(token, self.limits.max_context)
+            self._commit(request, sequence, token)
             is_last = number == len(tokens) + len(forced) - 1
             if is_last and request.finish_reason is None and request.id in picked.ended:
                 request.finish_reason = "stop"
@@ -195,6 +203,23 @@ class Scheduler:
                 self.end(request, request.finish_reason)
                 break
         return advances
+
+    def _say_one(self, request: Request, held: Sequence[int], token: int) -> Advance:
+        """`_say` as it mostly is: a token that nobody guessed, and nothing that must follow. Changes the request."""
+        assert request.sequence is not None
+        self.store.extend(request.sequence, held)
+        self._commit(request, request.sequence, token)
+        reason = request.finish_reason
+        if reason:
+            self.end(request, reason)
+        return Advance(request, token, reason)
+
+    def _commit(self, request: Request, sequence: KvSequence, token: int) -> None:
+        """A token more is known. Changes the request; of a sequence whose text has rolled only its beginning stays."""
+        known = request.known
+        request.commit(token, self.limits.max_context)
+        if request.known is not known:
+            self.store.truncate(sequence, sequence.match(request.known))
 
     def end(self, request: Request, reason: FinishReason) -> None:
         """Take a request out. Changes the store: a temporary sequence goes, another keeps its KV and is idle.
@@ -212,6 +237,17 @@ class Scheduler:
         self.metrics.ended(request, reason, perf_counter())
         if request.sequence is not None:
             self._rest(request, request.sequence)
+
+    def _schedule_one(self, request: Request, draft: _Draft) -> bool:
+        """`_schedule` as it mostly is: one token, for which there is a page of the sequence's own; False if not so."""
+        sequence, known = request.sequence, request.known
+        if sequence is None or request.id not in self.running:
+            return True  # it has just given way to another
+        held = len(sequence.tokens)
+        if held + 1 != len(known) or draft.budget <= 0 or not self.store.is_ready(sequence, held):
+            return False
+        draft.add(Part(request.id, known[held:], held, sequence.table, 1, request.adapter))
+        return True
 
     def _schedule(self, request: Request, draft: _Draft, guesses: Sequence[int] = ()) -> bool:
         """Add a request's part of at most the draft's budget of tokens; False if it lost its pages instead."""
@@ -238,7 +274,7 @@ class Scheduler:
     def _ready(self, request: Request) -> bool:
         """Whether a request need wait neither for its twin nor, while others run, for a file."""
         twin = request.twin
-        if twin is not None and twin.finish_reason is None and twin.num_computed < twin.num_prompt:
+        if twin is not None and twin.finish_reason is None and twin.num_computed < twin.num_shown:
             return False
         if self.store.dormitory is None or request.sequence is None or not self.running:
             return True
@@ -290,9 +326,9 @@ class Scheduler:
         """Note how much of a prompt needs no computing, and why not more. Changes the request and the counters."""
         index = self.store.pool.index
         request.cached_tokens = kept
-        index.queries += request.num_prompt
+        index.queries += request.num_shown
         index.hits += kept
-        if kept // PAGE < (request.num_prompt - 1) // PAGE:
+        if kept // PAGE < (request.num_shown - 1) // PAGE:
             request.cache_miss = index.why_missed(request.chain, kept // PAGE, request.known)
 
     def _preempt(self, request: Request) -> None:

@@ -66,7 +66,7 @@ def attention_cells(starts: np.ndarray, lengths: np.ndarray) -> dict[str, int]:
     """
     sequences = len(lengths)
     splits = -(-max(lengths.tolist(), default=0) // SPLIT)
-    if starts[-1] == sequences and (sequences == 1 or bool((np.diff(starts) == 1).all())):
+    if starts.tolist() == list(range(sequences + 1)):
         return {
             "splits": splits,
             "sequences splits": sequences * splits,

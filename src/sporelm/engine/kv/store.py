@@ -78,6 +78,8 @@ class SequenceStore:
         """The pages hold these tokens too now. Full pages can be found by others from here on. Changes both."""
         sequence.tokens.extend(tokens)
         chain = sequence.chain
+        if len(sequence.tokens) // PAGE == len(chain.keys):
+            return  # no page has become full
         for number in chain.extend(sequence.tokens):
             content = sequence.tokens[number * PAGE : (number + 1) * PAGE]
             self.pool.index.add(sequence.pages[number], chain.keys[number], chain.before(number), content)
@@ -134,6 +136,15 @@ class SequenceStore:
             if dormitory.bring(sequence, first, pages_for(end)):
                 self.extend(sequence, asleep[first * PAGE : end])
         dormitory.leave(sequence)
+
+    def is_ready(self, sequence: KvSequence, position: int) -> bool:
+        """Whether a position lies in a page of the sequence's own that nobody knows by what it held, so that `reserve`
+        has nothing to do for it. Changes nothing."""
+        number, pages = position // PAGE, sequence.pages
+        if number >= len(pages):
+            return False
+        page = pages[number]
+        return self.pool.holders[page] == 1 and page not in self.pool.index.keys
 
     def reserve(self, sequence: KvSequence, end: int, copies: Copies) -> bool:
         """Make the positions from the sequence's length up to `end` writable; False if there are not the pages for it.
