@@ -52,6 +52,7 @@ class Answer:
             twin=first.request if first else None,
             adapter=first.request.adapter if first else adapter,
             constraint=self.grammar.matcher() if self.grammar else None,
+            roll=params.roll,
         )
         self.params, self.tokenizer = params, tokenizer
         self.detokenizer = Detokenizer(tokenizer, skip_special_tokens=True, continues=continues)
@@ -78,7 +79,7 @@ class Answer:
         """
         request = self.request
         begin, ended = len(self.token_ids), request.finish_reason
-        new = request.known[request.num_prompt + begin :]
+        new = request.text[request.num_prompt + begin :]
         if self.finish_reason or (not new and ended is None):
             return None
         parts = []
@@ -128,6 +129,8 @@ class Answer:
             timings=timings.of(request),
             cached_tokens=request.cached_tokens,
             cache_miss=request.cache_miss,
+            computed_tokens=request.num_shown - request.cached_tokens,
+            dropped_tokens=request.dropped,
             logprobs=request.scores[: len(self.token_ids)] if self.params.logprobs is not None else None,
             error=request.error,
             alternatives=list(alternatives),

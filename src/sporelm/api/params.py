@@ -31,6 +31,9 @@ class SamplingParams:
     stop                 texts before which the answer ends
     stop_token_ids       ids after which it ends, besides the model's own
     ignore_eos           go on after the model's end-of-text token
+    roll                 when the context is full, leave out what stands after its first quarter and go on, instead of
+                         ending with "length"; the tokens after the cut are computed anew. The completion says how many
+                         were left out (`dropped_tokens`)
     adapter              the name of an adapter (LoRA) that is loaded; None: the model as it is
     grammar              what the answer must look like: a JSON schema, a regular expression, ... (`Grammar`)
     n                    answers to each prompt; all but the first are the completion's `alternatives`
@@ -70,6 +73,7 @@ class SamplingParams:
     logprobs: int | None = None
     grammar: Grammar | None = None
     adapter: str | None = None
+    roll: bool = False
 
     def __post_init__(self) -> None:
         if whole_number("max_tokens", self.max_tokens) < 1:

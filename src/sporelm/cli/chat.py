@@ -94,11 +94,12 @@ def figures(completion: "Completion | None") -> str:
     """What stands under an answer: tokens, speed, new tokens of the prompt, an unusual end, the seed."""
     if completion is None:
         return "stopped"
-    fresh = len(completion.prompt_token_ids) - completion.cached_tokens
     parts = [
         f"{len(completion.token_ids)} tokens, {completion.timings.decode_tok_s:.1f} tok/s",
-        f"{fresh} new in the prompt",
+        f"{completion.computed_tokens} new in the prompt",
     ]
+    if completion.dropped_tokens:
+        parts.append(f"{completion.dropped_tokens} tokens left out")
     if completion.finish_reason != "stop":
         parts.append(completion.finish_reason)
     return " | ".join([*parts, f"seed {completion.seed}"])

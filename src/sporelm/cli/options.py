@@ -40,7 +40,8 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
         "--kv",
         choices=("f16", "f32", "q8_0"),
         metavar="TYPE",
-        help="numbers of the KV cache: f16, f32, or q8_0 in half of f16's memory; default: f32 for f32 weights, else f16",
+        help="numbers of the KV cache: f16, f32, or q8_0 in half of f16's memory; default: f32 for f32 weights, "
+        "else f16",
     )
     parser.add_argument(
         "--kv-memory",
@@ -87,6 +88,11 @@ def add_sampling(parser: argparse.ArgumentParser) -> None:
         "--stop", action="append", default=[], metavar="S", help="end before this text; may be repeated"
     )
     parser.add_argument("--ignore-eos", action="store_true", help="go on after the model's end-of-text token")
+    parser.add_argument(
+        "--roll",
+        action="store_true",
+        help="when the context is full, leave out what stands after its first quarter and go on, instead of ending",
+    )
 
 
 def sampling_params(args: argparse.Namespace) -> "SamplingParams":
@@ -104,6 +110,7 @@ def sampling_params(args: argparse.Namespace) -> "SamplingParams":
             seed=args.seed,
             stop=tuple(args.stop),
             ignore_eos=args.ignore_eos,
+            roll=args.roll,
         )
     except RequestError as reason:
         raise UsageError(str(reason)) from None

@@ -1,0 +1,147 @@
+"""A context that rolls: what the model is shown, and that nothing else changes."""
+
+import pytest
+
+from sporelm.engine import Engine, Request
+from sporelm.engine.request import beginning
+from sporelm.engine.speculative import NgramDrafter, Speculation
+from sporelm.errors import ContextOverflow
+from unit.engine.fake import Oracle, engine, next_token
+from unit.engine.test_engine import prompt
+from unit.engine.test_session_folder import engine_at
+
+ROOM = 256  # of the fake engine; its first quarter is a page
+
+
+def shown(text: list[int], room: int = ROOM) -> list[int]:
+    """What is left of a text: as long as it is too long, a half goes after the first quarter."""
+    left = list(text)
+    while len(left) > room:
+        del left[room // 4 : room // 4 + max(1, room // 2)]
+    return left
+
+
+def continued(ids: list[int], count: int, room: int = ROOM) -> list[int]:
+    text = list(ids)
+    for _ in range(count):
+        text.append(next_token(shown(text, room)))
+    return text[len(ids) :]
+
+
+def roll(made: Engine, ids: list[int], count: int, **more: object) -> Request:
+    request = made.add(Request(ids, max_tokens=count, roll=True, **more))
+    made.run([request])
+    made.check_integrity()
+    return request
+
+
+@pytest.mark.parametrize("length", [1, 200, 255, 256, 257, 300, 383, 384, 385, 1000])
+def test_a_text_goes_on_past_the_context(length):
+    made = engine()
+    request = roll(made, prompt(length), 400)
+    assert request.generated == continued(prompt(length), 400)
+    assert request.finish_reason == "length"
+    assert request.prompt == prompt(length)
+    assert request.num_generated == 400
+    assert request.known == [*shown(request.text[:-1]), request.text[-1]]  # the last token is never shown
+    assert len(request.known) == len(request.text) - request.dropped
+    assert request.dropped >= len(request.text) - 1 - ROOM
+    assert made.store.pool.num_free == made.limits.num_pages
+
+
+def test_it_is_what_a_fresh_engine_says_to_what_is_left():
+    request = roll(engine(), prompt(200), 300)
+    place = len(request.text) - request.dropped - 40
+    left = request.known[:place]
+    made = engine()
+    fresh = made.add(Request(left, max_tokens=40))
+    made.run([fresh])
+    assert fresh.generated == request.text[-40:]
+
+
+def test_only_the_part_after_the_first_quarter_is_computed_again():
+    made = engine(token_budget=512)
+    roll(made, prompt(250), 20)
+    starts = [(step.parts[0].position, len(step.parts[0].tokens)) for step in made.runner.steps]
+    again = [(position, count) for position, count in starts[1:] if count > 1]
+    assert again == [(64, 257 - 128 - 64)]
+
+
+def test_unasked_it_ends_and_a_prompt_is_refused():
+    made = engine()
+    request = made.add(Request(prompt(250), max_tokens=50))
+    made.run([request])
+    assert (request.finish_reason, request.num_generated, request.dropped) == ("length", 7, 0)
+    with pytest.raises(ContextOverflow):
+        made.add(Request(prompt(257), max_tokens=1))
+
+
+@pytest.mark.parametrize("room", [1, 2, 3, 7, 64, 100])
+def test_tiny_contexts_roll_too(room):
+    made = engine(max_context=room)
+    assert roll(made, prompt(5), 150).generated == continued(prompt(5), 150, room)
+    assert beginning(room) == room // 4
+
+
+@pytest.mark.parametrize(("room", "first"), [(256, 64), (300, 64), (511, 64), (512, 128), (8192, 2048)])
+def test_the_first_quarter_is_whole_pages(room, first):
+    assert beginning(room) == first
+
+
+@pytest.mark.parametrize("speculation", [Oracle(0), Oracle(4), NgramDrafter()], ids=["right", "some wrong", "ngram"])
+def test_guesses_change_nothing(speculation):
+    made = engine(Speculation(speculation, 16))
+    assert roll(made, prompt(240), 300).generated == continued(prompt(240), 300)
+
+
+def test_a_stop_id_ends_it_at_the_very_place():
+    text = continued(prompt(240), 300)
+    stop = text[250]
+    request = roll(engine(), prompt(240), 300, stop_ids=[stop])
+    assert request.generated == text[: text.index(stop) + 1]
+
+
+def test_many_roll_together_and_are_preempted():
+    made = engine(num_pages=8, max_batch=4)
+    requests = [made.add(Request(prompt(60 * n, n), max_tokens=200, roll=True)) for n in range(1, 6)]
+    made.run(requests)
+    for request in requests:
+        assert request.generated == continued(request.prompt, 200)
+    assert made.metrics.preemptions > 0
+    made.check_integrity()
+
+
+def test_others_find_no_wrong_pages_and_share_the_right_ones():
+    made = engine()
+    first = roll(made, prompt(300), 100)
+    again = roll(made, prompt(300), 100)
+    assert again.generated == first.generated
+    assert again.cached_tokens >= 128
+    plain = made.add(Request(prompt(300)[:250], max_tokens=5))
+    made.run([plain])
+    assert plain.generated == continued(prompt(300)[:250], 5)
+    assert plain.cached_tokens == 64  # what a rolling text holds of it is its first quarter
+
+
+def test_twins_share_a_prompt_that_was_too_long():
+    made = engine()
+    first = made.add(Request(prompt(300), max_tokens=80, roll=True))
+    others = [made.add(Request(prompt(300), max_tokens=80, roll=True, twin=first)) for _ in range(2)]
+    made.run([first, *others])
+    assert {tuple(request.generated) for request in (first, *others)} == {tuple(continued(prompt(300), 80))}
+    assert all(other.cached_tokens == first.num_shown - 1 for other in others)
+
+
+def test_the_next_turn_finds_what_the_last_one_held(tmp_path):
+    made = engine_at(tmp_path)
+    sequence = made.sequence()
+    text = roll(made, prompt(200), 100, sequence=sequence).text
+    for turn in range(6):
+        before = sequence.length
+        asked = roll(made, [*text, *prompt(20, turn)], 20, sequence=sequence)
+        assert asked.generated == continued(asked.prompt, 20)
+        # Unless it rolled again, in this prompt, all is there.
+        assert asked.cached_tokens in (before, beginning(ROOM))
+        assert asked.num_shown == len(shown(asked.prompt))
+        text = asked.text
+    made.close()
