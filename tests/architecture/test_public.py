@@ -13,14 +13,24 @@ from sporelm import errors
 from sporelm.cli import main
 
 PUBLIC = [
-    *("AsyncLLM", "Completion", "Conversation", "Grammar", "LLM", "Piece", "SamplingParams", "SporeError"),
-    *("__version__", "pipeline"),
+    *("AsyncLLM", "Completion", "Conversation", "Grammar", "LLM", "LoraAdapter", "Piece", "SamplingParams"),
+    *("SporeError", "__version__", "pipeline"),
 ]
 
-ENGINE = {"--backend", "--device", "--threads", "--eager", "--max-context", "--kv", "--kv-memory", "--speculate", "--draft-model"}
+ENGINE = {
+    "--backend",
+    "--device",
+    "--threads",
+    "--eager",
+    "--max-context",
+    "--kv",
+    "--kv-memory",
+    "--speculate",
+    "--draft-model",
+}
 SAMPLING = {
     *{"-n", "--max-tokens", "--temp", "--top-k", "--top-p", "--min-p", "--repetition-penalty"},
-    *{"--seed", "--stop", "--ignore-eos"},
+    *{"--seed", "--stop", "--ignore-eos", "--roll"},
 }
 EVERY = {"--debug", "-h", "--help"}
 WATCHING = {"--trace", "--record"}

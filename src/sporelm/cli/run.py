@@ -92,6 +92,7 @@ def as_json(completion: "Completion") -> dict[str, object]:
         "token_ids": list(completion.token_ids),
         "prompt_token_ids": list(completion.prompt_token_ids),
         "finish_reason": completion.finish_reason,
+        "dropped_tokens": completion.dropped_tokens,
         "seed": completion.seed,
         "drafted": completion.drafted,
         "accepted": completion.accepted,
@@ -112,6 +113,7 @@ def figures(completion: "Completion") -> str:
         f"load {timings.load_s:.2f} s, compile {timings.compile_s:.2f} s",
         *([f"{completion.accepted} of {completion.drafted} guesses right"] if completion.drafted else []),
         completion.finish_reason,
-        f"seed {completion.seed}",
     ]
-    return " | ".join(parts)
+    if completion.dropped_tokens:
+        parts.append(f"{completion.dropped_tokens} tokens left out")
+    return " | ".join([*parts, f"seed {completion.seed}"])
