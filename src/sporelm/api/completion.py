@@ -26,7 +26,7 @@ class Timings:
         """These, with what was measured for one request."""
         if not request.first_token_at:
             return self
-        computed = request.num_prompt - request.cached_tokens
+        computed = request.num_shown - request.cached_tokens
         later = request.num_generated - 1
         prefill, decode = request.first_token_at - request.started, request.last_token_at - request.first_token_at
         return Timings(
@@ -45,13 +45,15 @@ class Completion:
     text              without the stop string, special tokens not shown
     token_ids         every id that was generated, an end token included
     finish_reason     stop, length, cancelled or error
-    prompt_token_ids  the prompt as the model saw it
+    prompt_token_ids  the prompt
     seed              with which the same prompt gives the same text
     cached_tokens     ids of the prompt whose keys and values were held already
     cache_miss        why not more: "first seen", "evicted", "differs at token N", "first request with this salt"; None
                       where all but the last page of 64 was held
     drafted           tokens that were guessed (`speculate`), and
     accepted          those of them that were right
+    computed_tokens   ids of the prompt that were computed
+    dropped_tokens    ids of prompt and answer that were left out of a context that rolled (`SamplingParams.roll`)
     logprobs          for each id the log probability and the likeliest alternatives', if asked for
     error             what went wrong, if finish_reason is error
     alternatives      the other answers to the prompt, if several were asked for
@@ -65,6 +67,8 @@ class Completion:
     timings: Timings
     cached_tokens: int
     cache_miss: str | None
+    computed_tokens: int = 0
+    dropped_tokens: int = 0
     logprobs: list[TokenScores] | None = None
     error: str | None = None
     alternatives: list["Completion"] = field(default_factory=list)
