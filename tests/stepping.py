@@ -8,20 +8,28 @@ import numpy as np
 from sporelm.models import Decoder, StepInputs, input_specs, trace_model
 from sporelm.ops.attention import PAGE
 from sporelm.plan import Plan
-from sporelm.tensor.dtype import F32
+from sporelm.tensor.dtype import F32, ElementType
 
 
 class Stepper:
     """Some sequences over one set of caches; each sequence has its own pages, taken in a scattered order."""
 
     def __init__(
-        self, model: Decoder, weights: Mapping[str, Any], backend: Any, *, context: int, sequences: int = 1, eager: bool
+        self,
+        model: Decoder,
+        weights: Mapping[str, Any],
+        backend: Any,
+        *,
+        context: int,
+        sequences: int = 1,
+        eager: bool,
+        kv: ElementType = F32,
     ) -> None:
         self.model, self.backend, self.eager = model, backend, eager
         self.weights = dict(weights) | {name: backend.tensor(table) for name, table in model.tables(context).items()}
         self.max_pages = -(-context // PAGE)
         count = self.max_pages * sequences
-        self.caches = [backend.page_pool(count, [(kept.kv_heads, kept.head_dim)], F32)[0] for kept in model.memory()]
+        self.caches = [backend.page_pool(count, [(kept.kv_heads, kept.head_dim)], kv)[0] for kept in model.memory()]
         scattered = np.random.RandomState(5).permutation(count).astype(np.int32)
         self.pages = scattered.reshape(sequences, self.max_pages)
         self.lengths = [0] * sequences

@@ -10,7 +10,7 @@ from conformance.case import Case, On, case
 from conformance.cases_rows import HEAD_DIMS, rope_table
 from sporelm import ops
 from sporelm.ops.attention import PAGE
-from sporelm.tensor.dtype import DTYPES
+from sporelm.ops.cache import KV_TYPES, canonical_of
 
 PAGES, TABLE = 24, 12  # pages in the cache, columns of a page table
 LENGTHS = (700, 130, 64, 1)  # several splits of 256; a page and some; a whole page; one position
@@ -36,8 +36,8 @@ class Heads:
         return self.head_dim * self.group * self.kv_heads
 
 
-# Each compiles kernels of its own, so by default a choice that covers every head size, group 1 to 9 and both elements;
-# every combination with --all.
+# Each compiles kernels of its own, so by default a choice that covers every head size, group 1 to 9 and each kind of
+# numbers; every combination with --all.
 CHOSEN = (
     Heads(2, 1, 3, "f32"),
     Heads(16, 7, 1, "f16"),
@@ -47,9 +47,13 @@ CHOSEN = (
     Heads(80, 6, 2, "f16"),
     Heads(128, 4, 1, "f32"),
     Heads(128, 8, 1, "f16"),
+    Heads(64, 3, 3, "q8_0"),
+    Heads(26, 4, 1, "q8_0"),
+    Heads(80, 7, 2, "q8_0"),
+    Heads(128, 2, 1, "q8_0"),
 )
-COMMON = (CHOSEN[2], CHOSEN[3])
-EVERY = tuple(Heads(d, g, 2, kv) for d in HEAD_DIMS for g in range(1, 10) for kv in ("f16", "f32"))
+COMMON = (CHOSEN[2], CHOSEN[3], CHOSEN[8])
+EVERY = tuple(Heads(d, g, 2, kv) for d in HEAD_DIMS for g in range(1, 10) for kv in KV_TYPES)
 
 
 def page_tables(on: On, lengths: tuple[int, ...]) -> np.ndarray:
@@ -64,10 +68,10 @@ def page_tables(on: On, lengths: tuple[int, ...]) -> np.ndarray:
 
 def filled(on: On, heads: Heads) -> Any:
     """A cache full of random values, places that no sequence holds among them."""
-    dtype = DTYPES[heads.kv]
+    dtype = KV_TYPES[heads.kv]
     cache = on.backend.page_pool(PAGES, [(heads.kv_heads, heads.head_dim)], dtype)[0]
-    canonical = on.values(PAGES, 2, heads.kv_heads, PAGE, heads.head_dim).astype(dtype.numpy)
-    on.backend.import_pages(cache, range(PAGES), canonical)
+    values = on.values(PAGES, 2, heads.kv_heads, PAGE, heads.head_dim)
+    on.backend.import_pages(cache, range(PAGES), canonical_of(values, dtype))
     return cache
 
 
@@ -83,14 +87,15 @@ def attend(on: On, heads: Heads, step: tuple[int, ...], window: int | None, gain
 def attend_beside_nan(on: On, heads: Heads, step: tuple[int, ...]) -> Any:
     """Places past a sequence's end, and pages of nobody, hold NaN: they must not be seen."""
     tables = page_tables(on, LENGTHS)
-    cache = on.backend.page_pool(PAGES, [(heads.kv_heads, heads.head_dim)], DTYPES[heads.kv])[0]
-    canonical = on.values(PAGES, 2, heads.kv_heads, PAGE, heads.head_dim).astype(DTYPES[heads.kv].numpy)
+    dtype = KV_TYPES[heads.kv]
+    cache = on.backend.page_pool(PAGES, [(heads.kv_heads, heads.head_dim)], dtype)[0]
+    values = on.values(PAGES, 2, heads.kv_heads, PAGE, heads.head_dim)
     owned = np.zeros((PAGES, PAGE), bool)
     for table, length in zip(tables, LENGTHS, strict=True):
         for start in range(0, length, PAGE):
             owned[table[start // PAGE], : length - start] = True
-    canonical[~np.broadcast_to(owned[:, None, None, :, None], canonical.shape)] = np.nan
-    on.backend.import_pages(cache, range(PAGES), canonical)
+    values[~np.broadcast_to(owned[:, None, None, :, None], values.shape)] = np.nan
+    on.backend.import_pages(cache, range(PAGES), canonical_of(values, dtype))
     starts = np.concatenate([[0], np.cumsum(step)])
     shared = (on.ints(starts), on.ints(LENGTHS), on.ints(tables))
     return ops.attention(on.rows(int(starts[-1]), heads.width), cache, *shared, scale=heads.head_dim**-0.5)

@@ -17,7 +17,7 @@ from sporelm import ops
 from sporelm.backends.cpu.backend import FEW
 from sporelm.evals.conformance import ALIKE
 from sporelm.ops.attention import PAGE
-from sporelm.tensor.dtype import DTYPES
+from sporelm.ops.cache import KV_TYPES
 
 MOST = 131  # rows of the whole batch: one past a block of tokens, and some
 BATCHES = (1, 2, 3, 7, FEW, FEW + 1, 33, 120, 121)
@@ -162,7 +162,7 @@ def test_keys_and_values_are_stored_the_same_alone_and_together(cpu: Any) -> Non
     stores = []
     for chunk in (33, 1):
         on = On(cpu, "stored")
-        cache = on.backend.page_pool(2, [(heads.kv_heads, heads.head_dim)], DTYPES[heads.kv])[0]
+        cache = on.backend.page_pool(2, [(heads.kv_heads, heads.head_dim)], KV_TYPES[heads.kv])[0]
         keys, values = (on.values(33, heads.kv_heads * heads.head_dim) for _ in range(2))
         slots = on.random.permutation(2 * PAGE)[:33]
         for start in range(0, 33, chunk):

@@ -10,6 +10,7 @@ from safetensors.numpy import save_file
 
 from available import BACKENDS, opened
 from sporelm.models import build
+from sporelm.ops.cache import KV_TYPES
 from sporelm.weights.load import load_parameters, open_model
 from stepping import Stepper
 from tiny_models import Tiny
@@ -39,13 +40,15 @@ def folder_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Tiny], Path
     return write
 
 
-def stepper(path: Path, backend: Any, *, context: int, eager: bool, sequences: int = 1, **options: Any) -> Stepper:
+def stepper(
+    path: Path, backend: Any, *, context: int, eager: bool, sequences: int = 1, kv: str = "f32", **options: Any
+) -> Stepper:
     """A model on disk, loaded and ready to run; `options` go to load_parameters."""
     source = open_model(path)
     model = build(source.config)
     weights = load_parameters(source, model.params(), backend, **options)
     source.close()
-    return Stepper(model, weights, backend, context=context, sequences=sequences, eager=eager)
+    return Stepper(model, weights, backend, context=context, sequences=sequences, eager=eager, kv=KV_TYPES[kv])
 
 
 @pytest.fixture(scope="session")

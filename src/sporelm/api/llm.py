@@ -35,7 +35,29 @@ Message = Mapping[str, Any]
 
 
 class LLM:
-    """A model that is loaded and ready. Threads may share one, and their requests run together; so do open streams."""
+    """A model that is loaded and ready. Threads may share one, and their requests run together; so do open streams.
+
+    backend       None: SPORE_BACKEND, else "cpu"
+    threads       None: SPORE_THREADS, else the cores that affinity and cgroup leave
+    max_context   positions of a sequence; None: the least of the model's own, 8192 and what the memory allows
+    kv            numbers of the cache: "f16", "f32", or "q8_0" in half of f16's memory; None: f32 for f32
+                  weights, else f16
+    eager         run op by op, without a plan
+    progress      called with (stage, done, total) while it loads
+    max_batch     requests that run together
+    dequantize    compute with the weights' values in float32: the reference that quantization is judged by
+    token_budget  tokens of a step at most; None: as many as the back-end's largest program takes
+    speculate     guess the next tokens and check several at once, where that pays; the answers are the same.
+                  "ngram": out of the text itself; "draft": by the draft model
+    draft_model   a smaller model with the same tokens, whose guesses are checked; means speculate="draft"
+    session_dir   a folder in which conversations sleep whose pages others need, instead of being computed anew
+    session_bytes of its files at most; the longest asleep go first
+    kv_memory     what the cache takes: bytes, or a size as "2G", "1.5GiB"; None: what contexts need, half of what
+                  is free at most
+    trace         a file for where the time of each step goes, per op: a Chrome trace, whole once this is closed
+    record        a file for every step with its results, which `spore replay` repeats
+    adapters      loaded as by `load_adapter`: paths, or LoraAdapter(path, name, scale)
+    """
 
     def __init__(
         self,
@@ -62,28 +84,7 @@ class LLM:
     ) -> None:
         """Load a model: a .gguf file, a Hugging Face folder, hf:owner/name[:file], a stored name, or the default.
 
-        backend       None: SPORE_BACKEND, else "cpu"
-        threads       None: SPORE_THREADS, else the cores that affinity and cgroup leave
-        max_context   positions of a sequence; None: the least of the model's own, 8192 and what the memory allows
-        kv            numbers of the cache: "f16", "f32", or "q8_0" in half of f16's memory; None: f32 for f32
-                      weights, else f16
-        eager         run op by op, without a plan
-        progress      called with (stage, done, total) while it loads
-        max_batch     requests that run together
-        dequantize    compute with the weights' values in float32: the reference that quantization is judged by
-        token_budget  tokens of a step at most; None: as many as the back-end's largest program takes
-        speculate     guess the next tokens and check several at once, where that pays; the answers are the same.
-                      "ngram": out of the text itself; "draft": by the draft model
-        draft_model   a smaller model with the same tokens, whose guesses are checked; means speculate="draft"
-        session_dir   a folder in which conversations sleep whose pages others need, instead of being computed anew
-        session_bytes of its files at most; the longest asleep go first
-        kv_memory     what the cache takes: bytes, or a size as "2G", "1.5GiB"; None: what contexts need, half of what
-                      is free at most
-        trace         a file for where the time of each step goes, per op: a Chrome trace, whole once this is closed
-        record        a file for every step with its results, which `spore replay` repeats
-        adapters      loaded as by `load_adapter`: paths, or LoraAdapter(path, name, scale)
-
-        Raises SporeError with one line that says what to do.
+        The options are those of the class. Raises SporeError with one line that says what to do.
         """
         options = Options(
             model, backend, device, threads, max_context, kv, eager, max_batch, dequantize, token_budget, speculate,

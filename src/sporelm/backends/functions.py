@@ -15,14 +15,15 @@ from typing import Any, cast
 
 import numpy as np
 
-from sporelm.backends.backend import Backend, Place, Program
+from sporelm.backends.backend import Backend, CallTime, Place, Program
 from sporelm.backends.context import Context, Resource
 from sporelm.backends.meaning import contiguous_arguments, mapped, run_gap
 from sporelm.errors import BackendError
 from sporelm.ops import ALL, Call, Graph, Op, Value
 from sporelm.ops.attention import PAGE
+from sporelm.ops.cache import BlockPages, canonical_shape
 from sporelm.ops.op import leaves
-from sporelm.tensor.dtype import DType, ElementType, dtype_of
+from sporelm.tensor.dtype import U8, DType, ElementType, dtype_of
 from sporelm.tensor.layout import Layout
 from sporelm.tensor.tensor import Tensor, seen_through
 
@@ -33,7 +34,7 @@ class PageMemory(Resource):
     """The caches of a page pool, freed together."""
 
     def __init__(self, context: Context, caches: list[Any]) -> None:
-        super().__init__(context, f"{len(caches[0])} pages of {len(caches)} layers")
+        super().__init__(context, f"{caches[0].shape[0]} pages of {len(caches)} layers")
         self.caches = caches
 
     def release(self) -> None:
@@ -50,9 +51,15 @@ class Pages:
 
     @property
     def values(self) -> Any:
-        """[pages, 2, kv_heads, PAGE, head_dim]. Raises ContextError once the pool is freed."""
+        """[pages, 2, kv_heads, PAGE, head_dim], or BlockPages of that. Raises ContextError once the pool is freed."""
         self.memory.check()
         return self.memory.caches[self.layer]
+
+    @property
+    def canonical(self) -> Any:
+        """All pages in canonical form."""
+        held = self.values
+        return held.blocks if isinstance(held, BlockPages) else held
 
 
 class FunctionBackend(ABC):
@@ -70,6 +77,7 @@ class FunctionBackend(ABC):
 
     def __init__(self) -> None:
         self.context = Context(self.name)
+        self.times: list[CallTime] | None = None  # of calls, where somebody reads them
 
     # ---- what a subclass gives, or may change
 
@@ -128,26 +136,31 @@ class FunctionBackend(ABC):
     # ---- pages, in canonical form
 
     def page_pool(self, count: int, heads: Sequence[tuple[int, int]], dtype: ElementType) -> list[Tensor]:
-        assert isinstance(dtype, DType)
         shapes = [(count, 2, kv_heads, PAGE, head_dim) for kv_heads, head_dim in heads]
-        memory = PageMemory(self.context, [self.zeros(shape, dtype) for shape in shapes])
+        memory = PageMemory(self.context, [self._cache(shape, dtype) for shape in shapes])
         return [
             Tensor(dtype, Layout.contiguous(shape), Pages(memory, layer, shape), self)
             for layer, shape in enumerate(shapes)
         ]
+
+    def _cache(self, shape: tuple[int, ...], dtype: ElementType) -> Any:
+        if isinstance(dtype, DType):
+            return self.zeros(shape, dtype)
+        return BlockPages(self.zeros(canonical_shape(shape, dtype), U8), shape)
 
     def free_pages(self, caches: Sequence[Tensor]) -> None:
         for cache in caches:
             cache.storage.memory.free()
 
     def page_bytes(self, kv_heads: int, head_dim: int, dtype: ElementType) -> int:
-        return 2 * kv_heads * PAGE * head_dim * dtype.nbytes
+        element_bytes = dtype.nbytes if isinstance(dtype, DType) else 1
+        return 2 * kv_heads * PAGE * canonical_shape((head_dim,), dtype)[0] * element_bytes
 
     def export_pages(self, cache: Tensor, pages: Sequence[int]) -> np.ndarray:
-        return self.read(self.of(cache.storage)[list(pages)])
+        return self.read(cache.storage.canonical[list(pages)])
 
     def import_pages(self, cache: Tensor, pages: Sequence[int], canonical: np.ndarray) -> None:
-        self.of(cache.storage)[list(pages)] = self.load(canonical)
+        cache.storage.canonical[list(pages)] = self.load(canonical)
 
     # ---- running
 
@@ -180,12 +193,31 @@ class FunctionBackend(ABC):
             return self.to_numpy(tensor) if on_host else self.of(tensor.storage)
 
         with self.running():
-            results = called(function, op, args, options, value)
+            results = self.timed(
+                Call(op, tuple(args), options, ()), partial(called, function, op, args, options, value)
+            )
         tensors = tuple(
             Tensor(spec.dtype, Layout.contiguous(spec.bound), result, self)
             for spec, result in zip(specs, results, strict=True)
         )
         return tensors[0] if len(tensors) == 1 else tensors or None
+
+    def time_calls(self) -> list[CallTime]:
+        """Each call is waited for from now on: a device that works by itself is timed too, but has less to do at once."""
+        if self.times is None:
+            self.times = []
+        return self.times
+
+    def timed(self, call: Call, work: Callable[[], tuple[Any, ...]]) -> tuple[Any, ...]:
+        """The results of a call, which is timed if somebody reads it."""
+        if self.times is None:
+            return work()
+        self.synchronize()
+        began = perf_counter()
+        results = work()
+        self.synchronize()
+        self.times.append(CallTime(call, "", 0, began, perf_counter() - began))
+        return results
 
     def limits(self) -> Mapping[str, float]:
         """What the library reaches: reading 64 MB, and a float32 product; integers have none of their own."""
@@ -245,7 +277,8 @@ class FunctionProgram(Resource):
                 return backend.to_numpy(given) if on_host else backend.of(given.storage)
 
             for call, function, ending in zip(self.graph.calls, self._functions, self._last, strict=True):
-                results = called(function, call.op, call.args, call.options, value)
+                work = partial(called, function, call.op, call.args, call.options, value)
+                results = backend.timed(call, work)
                 values.update({id(made): result for made, result in zip(call.results, results, strict=True)})
                 for key in ending:
                     values.pop(key, None)

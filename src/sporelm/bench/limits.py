@@ -17,12 +17,12 @@ class Work:
     """What a model asks of a machine. `weight_bytes` are those that every step reads, the output matrix included."""
 
     weight_bytes: int
-    kv_bytes: int  # keys and values of one position, in the layers that see all
+    kv_bytes: float  # keys and values of one position, in the layers that see all
     matrix_values: int  # numbers in the matrices of the layers, without embedding and output
     output_values: int  # numbers in the output matrix: multiplied for the last row of a prompt only
     integer: bool  # whether the products are integer dot products
     window: int = 0  # positions that the other layers see
-    window_bytes: int = 0  # keys and values of one position, in those layers
+    window_bytes: float = 0  # keys and values of one position, in those layers
 
     def limit(self, case: Case, machine: Mapping[str, float]) -> Limit:
         """The fastest that a case can be.
@@ -46,8 +46,9 @@ class Work:
         return Limit("compute", case.tokens * peak / operations)
 
 
-def work_of(config: "ModelConfig", weight_bytes: int, kv_value_bytes: int) -> Work:
-    """The work of a decoder with a gated MLP; `weight_bytes` is the size of all packed weights."""
+def work_of(config: "ModelConfig", weight_bytes: int, kv_value_bytes: float) -> Work:
+    """The work of a decoder with a gated MLP; `weight_bytes` is the size of all packed weights, `kv_value_bytes` of
+    one number in the cache."""
     attention = config.width * config.head_dim * (2 * config.heads + 2 * config.kv_heads)
     embedding = config.vocab * config.width
     main = (FORMATS | FOLDER_FORMATS).get(config.dtype, F32)

@@ -150,8 +150,10 @@ def model_context(path: Path) -> int:
 
 def limit_of(llm: "LLM", case: "Case", machine: dict[str, float]) -> "Limit":
     from sporelm.bench.limits import work_of
+    from sporelm.ops.cache import KV_TYPES
 
-    return work_of(llm.config, llm.model_bytes, 2 if llm.kv == "f16" else 4).limit(case, machine)
+    kind = KV_TYPES[llm.kv]
+    return work_of(llm.config, llm.model_bytes, kind.nbytes / kind.values).limit(case, machine)
 
 
 def render(found: Sequence["Row"], args: argparse.Namespace) -> str:

@@ -34,7 +34,7 @@ def parser() -> Parser:
     made.add_argument("--batch", type=int, default=1, metavar="B", help="sequences that run together; default: 1")
     made.add_argument(
         "--kv",
-        choices=("f16", "f32"),
+        choices=("f16", "f32", "q8_0"),
         metavar="TYPE",
         help="numbers of the KV cache; default: f32 for f32 weights, else f16",
     )

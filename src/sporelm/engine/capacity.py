@@ -7,16 +7,17 @@ from sporelm.backends.backend import Backend
 from sporelm.engine.kv.pages import pages_for
 from sporelm.errors import MemoryShortage, RequestError
 from sporelm.ops.attention import PAGE
-from sporelm.tensor.dtype import DType
+from sporelm.tensor.dtype import ElementType
 from sporelm.weights.config import ModelConfig
 from sporelm.weights.load import in_units
 
 DEFAULT_CONTEXT = 8192  # positions, unless asked for more, of models that allow more
 SPARE_CONTEXTS = 3  # beyond one for each request that runs: conversations that rest keep their KV
+MOST_PAGES = 1 << 20  # of a pool whose size is given: the positions of 67 million tokens
 SHARE = 2  # a pool takes at most 1 / SHARE of the memory that is available when it is made
 
 
-def bytes_per_page(memory: Iterable[Any], backend: Backend, kv: DType) -> int:
+def bytes_per_page(memory: Iterable[Any], backend: Backend, kv: ElementType) -> int:
     """Bytes of one page in all caches together."""
     return sum(backend.page_bytes(kept.kv_heads, kept.head_dim, kv) for kept in memory)
 
@@ -27,11 +28,17 @@ def step_bytes(config: ModelConfig, tokens: int) -> int:
 
 
 def choose(
-    asked: int | None, model_context: int, max_batch: int, page_bytes: int, available: int | None
+    asked: int | None,
+    model_context: int,
+    max_batch: int,
+    page_bytes: int,
+    available: int | None,
+    given: int | None = None,
 ) -> tuple[int, int]:
     """The context in positions and the number of pages, for pages of `page_bytes` and `available` bytes of memory.
 
-    asked: the context wanted; None takes the least of the model's, DEFAULT_CONTEXT and what the memory allows. The
+    asked: the context wanted; None takes the least of the model's, DEFAULT_CONTEXT and what the memory allows.
+    given: bytes that the pool takes, all of them; None takes a share of what is available. The
     pages hold a context for every request that runs and some more, as far as the memory allows; memory is touched page
     by page as it is used. Raises RequestError for a context that the model does not have, MemoryShortage if not even
     one fits. The rotary table of a context, twice while it is copied in, is no larger than its pages: it has its place
@@ -40,6 +47,8 @@ def choose(
     if asked is not None and not 1 <= asked <= model_context:
         raise RequestError(f"--max-context is {asked}: this model allows 1 to {model_context}")
     context = asked or min(model_context, DEFAULT_CONTEXT)
+    if given is not None:
+        return _within(given, asked, context, page_bytes, available)
     wanted = pages_for(context) * (max_batch + SPARE_CONTEXTS)
     if available is None:
         return context, wanted
@@ -55,3 +64,22 @@ def choose(
             )
         context = affordable * PAGE
     return context, min(wanted, affordable)
+
+
+def _within(given: int, asked: int | None, context: int, page_bytes: int, available: int | None) -> tuple[int, int]:
+    """The context, cut to what fits unless it was asked for, and all pages that `given` bytes hold."""
+    if available is not None and given > available:
+        raise MemoryShortage(
+            f"--kv-memory is {in_units(given)}, {in_units(available)} are available beside the weights: "
+            "give less, or leave it out"
+        )
+    pages = min(given // page_bytes, MOST_PAGES)
+    if pages < 1 or (asked is not None and pages_for(asked) > pages):
+        positions = context if asked is not None else min(context, PAGE)
+        needed = pages_for(positions) * page_bytes
+        smaller = f", or a smaller --max-context, at most {pages * PAGE}" if pages else ""
+        raise MemoryShortage(
+            f"a context of {positions} positions needs {in_units(needed)} for keys and values, "
+            f"--kv-memory gives {in_units(given)}: give more{smaller}"
+        )
+    return min(context, pages * PAGE), pages

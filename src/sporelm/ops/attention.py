@@ -1,6 +1,7 @@
 """Attention over a paged cache of keys and values.
 
 A cache has shape [pages, 2, kv_heads, PAGE, head_dim] (keys, then values); how its bytes lie is the back-end's matter.
+One of Q8_0 holds blocks of 32 numbers along head_dim: writing rounds to them, reading sees what they stand for.
 A slot is page * PAGE + offset. Several sequences share a step: `starts` says which rows are whose.
 """
 
@@ -10,19 +11,19 @@ import numpy as np
 
 from sporelm.errors import OpError
 from sporelm.ops.arguments import ints, rows, within
+from sporelm.ops.cache import KV_TYPES, held_in, put
 from sporelm.ops.op import op, require
 from sporelm.ops.spec import Spec, fixed, spec_of
-from sporelm.tensor.dtype import F16, F32
 
 PAGE = 64  # positions a page
 
 
 def cache_spec(cache: Any) -> Spec:
-    """The spec of a cache [pages, 2, kv_heads, PAGE, head_dim] of halves or floats. Raises OpError for another."""
+    """The spec of a cache [pages, 2, kv_heads, PAGE, head_dim] of one of KV_TYPES. Raises OpError for another."""
     pages = spec_of(cache)
     shaped = len(pages.shape) == 5 and (pages.shape[1], pages.shape[3]) == (2, PAGE)
     require(shaped, f"cache {pages} must be [pages, 2, kv_heads, {PAGE}, head_dim]")
-    require(pages.dtype in (F16, F32), f"cache {pages} must hold f16 or f32 elements")
+    require(pages.dtype in KV_TYPES.values(), f"cache {pages} must hold one of {', '.join(KV_TYPES)}")
     return pages
 
 
@@ -75,8 +76,8 @@ def store_kv(k, v, cache, slots):  # k, v [tokens, kv_heads * head_dim], slots i
     """Write each row's keys and values to its slot; two rows of a step never share one."""
     page, offset = slots // PAGE, slots % PAGE
     shape = (len(k), cache.shape[2], cache.shape[4])
-    cache[page, 0, :, offset] = k.reshape(shape)
-    cache[page, 1, :, offset] = v.reshape(shape)
+    put(cache, page, 0, offset, k.reshape(shape))
+    put(cache, page, 1, offset, v.reshape(shape))
     return ()
 
 
@@ -95,7 +96,7 @@ def attention(q, cache, starts, lengths, pages, *, scale, window=None):
         count = new.stop - new.start
         if count == 0:
             continue
-        held = cache[pages[sequence, : -(-length // PAGE)]].astype(np.float32)  # [pages, 2, kv_heads, PAGE, head_dim]
+        held = held_in(cache, pages[sequence, : -(-length // PAGE)])  # [pages, 2, kv_heads, PAGE, head_dim]
         keys, values = held.transpose(1, 2, 0, 3, 4).reshape(2, kv_heads, -1, head_dim)[:, :, :length]
         heads = q[new].reshape(count, kv_heads, -1, head_dim)
         scores = np.einsum("tkgd,kpd->tkgp", heads * np.float32(scale), keys)

@@ -21,6 +21,7 @@ from sporelm.backends.cpu.kernels.pages import Pages
 from sporelm.backends.cpu.limits import measure
 from sporelm.backends.cpu.lowering import ROW_BY_ROW, RULES, rule_of
 from sporelm.backends.cpu.memory import Heap
+from sporelm.backends.cpu.page_arrays import exported, imported
 from sporelm.backends.cpu.program import CpuProgram
 from sporelm.backends.cpu.run_native import run_kernel
 from sporelm.backends.cpu.storage import (
@@ -30,7 +31,6 @@ from sporelm.backends.cpu.storage import (
     Stored,
     as_array,
     is_view,
-    page_store,
     value_bytes,
 )
 from sporelm.backends.cpu.team import Team
@@ -165,28 +165,11 @@ class CpuBackend:
     def free_bytes(self) -> None:
         return None  # the host's memory
 
-    def _page_arrays(self, cache: Tensor) -> tuple[np.ndarray, np.ndarray]:
-        """Views [pages, kv_heads, ...] of the keys [.., head_dim, 64] and the values [.., 64, head_dim]."""
-        count, _, kv_heads, _, head_dim = cache.shape
-        layout = Pages(head_dim, cache.dtype.name)
-        assert isinstance(cache.dtype, DType)
-        store = page_store(cache)
-        shape, size = (count, kv_heads, 2, layout.padded * PAGE), cache.dtype.nbytes
-        strides = (store.stride, 2 * layout.half_bytes, layout.half_bytes, size)
-        whole = np.lib.stride_tricks.as_strided(store.array.view(cache.dtype.numpy), shape, strides)
-        keys = whole[:, :, 0].reshape(count, kv_heads, layout.padded, PAGE)
-        values = whole[:, :, 1].reshape(count, kv_heads, PAGE, layout.padded)
-        return keys[:, :, :head_dim], values[..., :head_dim]
-
     def export_pages(self, cache: Tensor, pages: Sequence[int]) -> np.ndarray:
-        keys, values = self._page_arrays(cache)
-        chosen = list(pages)
-        return np.stack([keys[chosen].swapaxes(2, 3), values[chosen]], axis=1)
+        return exported(cache, list(pages))
 
     def import_pages(self, cache: Tensor, pages: Sequence[int], canonical: np.ndarray) -> None:
-        keys, values = self._page_arrays(cache)
-        chosen = list(pages)
-        keys[chosen], values[chosen] = canonical[:, 0].swapaxes(2, 3), canonical[:, 1]
+        imported(cache, list(pages), canonical)
 
     # ---- running
 

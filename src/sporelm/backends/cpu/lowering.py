@@ -10,6 +10,7 @@ from sporelm.backends.cpu.formats.records import RECORDS
 from sporelm.backends.cpu.jit import Kernel
 from sporelm.backends.cpu.kernels import attention as att
 from sporelm.backends.cpu.kernels import elementwise, linear, linear_many, norm, quantize, rope, rows
+from sporelm.backends.cpu.kernels.attention_page import Heads
 from sporelm.backends.cpu.kernels.attention_tile import attention_tile
 from sporelm.backends.cpu.kernels.pages import Pages
 from sporelm.backends.cpu.storage import Packed, page_store, row_bytes
@@ -191,7 +192,7 @@ def _attention(low: Lowering, call: Call) -> None:
     target, window = low.places.target, call.options.get("window")
     number = low.places.attended(starts, lengths)
     splitting, tiled, how = (Cell(f"{name} {number}") for name in ("splits", "tiles", "decoding"))
-    heads = att.Heads(pages, fixed(spec_of(q).shape[1]) // (pages.head_dim * kv_heads))
+    heads = Heads(pages, fixed(spec_of(q).shape[1]) // (pages.head_dim * kv_heads))
     shared: dict[str, Any] = {"q": low.at(q), "q_stride": stride_of(q)}
     shared |= {"cache": low.at(cache), "page_bytes": cache.storage.stride}
     shared |= {

@@ -16,6 +16,7 @@ from sporelm.backends.cpu.formats import FORMATS, IntegerPanels
 from sporelm.backends.cpu.jit import Compiler, Kernel
 from sporelm.backends.cpu.kernels import attention as att
 from sporelm.backends.cpu.kernels import linear, linear_many
+from sporelm.backends.cpu.kernels.attention_page import Heads
 from sporelm.backends.cpu.kernels.attention_tile import attention_tile
 from sporelm.backends.cpu.kernels.pages import Pages
 from sporelm.backends.cpu.lowering import NO_WINDOW
@@ -151,7 +152,7 @@ def attention_work(target: Target, arena: Arena) -> Iterator[Work]:
     starts = np.array([0, ATTENTION_TOKENS], np.int32)
     for head_dim, group in HEADS:
         pages = Pages(head_dim, "f16")
-        heads = att.Heads(pages, group)
+        heads = Heads(pages, group)
         row = 4 * head_dim * group
         fields = {"q": arena.floats.address, "q_stride": row, "cache": arena.weights.address, "lengths": lengths}
         fields |= {"page_bytes": pages.page_bytes(1), "table": table, "table_stride": 4 * len(table), "scale": 0.1}

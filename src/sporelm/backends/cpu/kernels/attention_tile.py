@@ -1,13 +1,14 @@
 """Attention of many tokens: tiles of a sequence's tokens share each pass over its pages.
 
-An item is one tile and one kv head. Pages of f16 are widened once a tile. Rows are token-major within the tile, each
+An item is one tile and one kv head. Pages are widened to f32 once a tile. Rows are token-major within the tile, each
 token with the heads of one group.
 """
 
 from typing import Any
 
 from sporelm.backends.cpu.jit import Builder, Kernel, Val, f32, i32, i64
-from sporelm.backends.cpu.kernels.attention import SPLIT, TILE_TOKENS, Heads, Rows, Span, add_page, keys_at, write_out
+from sporelm.backends.cpu.kernels.attention import SPLIT, TILE_TOKENS, keys_at
+from sporelm.backends.cpu.kernels.attention_page import Heads, Rows, Span, add_page, write_out
 from sporelm.backends.cpu.kernels.pages import Pages
 from sporelm.ops.attention import PAGE
 
@@ -16,7 +17,7 @@ def attention_tile(target: Any, heads: Heads) -> Kernel:
     """Fields beyond the shared ones: sequences, tiles (their number over all sequences), out and its row stride."""
     pages, group, largest = heads.pages, heads.group, target.tiles.attention_rows
     count = -(-TILE_TOKENS * group // largest) * largest  # rows of a full tile, in whole register tiles
-    wide = Pages(pages.head_dim, "f32")
+    wide = pages.widened
     q_bytes, page_bytes = count * 4 * pages.padded, 2 * wide.half_bytes
 
     def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
@@ -38,8 +39,9 @@ def attention_tile(target: Any, heads: Heads) -> Kernel:
                 with k.range(k.max(split, lowest // PAGE * PAGE), split_stop, PAGE) as base:
                     keys = keys_at(k, f, pages, sequence, head, base)
                     values = k.at(keys, pages.half_bytes)
-                    if pages.element == "f16":
-                        keys, values = _widen(k, pages, wide, keys, widened)
+                    if pages != wide:
+                        pages.widen(k, keys, widened)
+                        keys, values = widened, k.at(widened, wide.half_bytes)
                     span = Span(
                         base,
                         k.min(split_stop - base, PAGE),
@@ -56,7 +58,7 @@ def attention_tile(target: Any, heads: Heads) -> Kernel:
                 out = k.at(out_at, (token + row // group) * f.out_stride + row % group * (4 * pages.head_dim))
                 write_out(k, pages, k.load(f32, rows.number(row, 3)), k.at(rows.outs, row * rows.wide), out)
 
-    nbytes = q_bytes + page_bytes + Rows.nbytes(heads, count)
+    nbytes = q_bytes + page_bytes + Rows.nbytes(heads, count, largest)
     more = "sequences:c tiles:c out:p out_stride:i"
     return Kernel(f"attention_tile_{heads.name}", heads.fields(more), body, scratch=nbytes)
 
@@ -87,10 +89,3 @@ def _gather(k: Builder, f: Any, q: Val, queries: Val, token: Val, stop: Val, pag
             k.store(k.load(k.vf, source, 4 * at), target, 4 * at)
         for at in range(whole, pages.head_dim):
             k.store(k.load(f32, source, 4 * at), target, 4 * at)
-
-
-def _widen(k: Builder, pages: Pages, wide: Pages, keys: Val, widened: Val) -> tuple[Val, Val]:
-    """A page's keys and values of one head as f32."""
-    with k.range(2 * pages.padded * PAGE // k.lanes) as at:
-        k.store(pages.load(k, keys, at * (k.lanes * pages.size)), widened, at * (4 * k.lanes))
-    return widened, k.at(widened, wide.half_bytes)

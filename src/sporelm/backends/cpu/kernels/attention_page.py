@@ -1,0 +1,294 @@
+"""What rows of queries see of one page: scores, softmax with a running maximum, weighted values."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from sporelm.backends.cpu.jit import Builder, Val, f32, i32
+from sporelm.backends.cpu.jit.kernel import Field, fields
+from sporelm.backends.cpu.kernels.pages import BLOCK, Pages
+from sporelm.ops.attention import PAGE
+
+LOWEST = -1e30  # below every score, yet finite: differences of it are no NaN
+
+
+@dataclass(frozen=True)
+class Heads:
+    """What an attention kernel is specialised on."""
+
+    pages: Pages
+    group: int  # query heads that share a kv head
+
+    @property
+    def name(self) -> str:
+        return f"{self.pages.name}_{self.group}"
+
+    def fields(self, more: str) -> tuple[Field, ...]:
+        text = (
+            "q:p q_stride:i cache:p page_bytes:i starts:p lengths:p table:p table_stride:i scale:f window:i kv_heads:i "
+        )
+        return fields(text + more)
+
+
+class Rows:
+    """Running state of some rows in scratch memory: scores [rows][64], then sums [rows][padded], totals, and maxima.
+
+    Of pages with scales also the weights of `seen` rows multiplied by them: [seen][groups][64].
+    """
+
+    def __init__(self, k: Builder, heads: Heads, scratch: Val, count: int) -> None:
+        self.k, self.pages, self.count = k, heads.pages, count
+        self.wide = 4 * self.pages.padded
+        self.scores = scratch
+        self.sums = k.at(self.scores, count * 4 * PAGE)
+        self.outs = k.at(self.sums, count * self.wide)
+        self.totals = k.at(self.outs, count * self.wide)  # vectors: the running sum of weights, lane by lane
+        self.numbers = k.at(self.totals, count * 64)  # f32: maximum, factor of this page, merged maximum, merged sum
+        self.scaled = k.at(self.numbers, count * 16)
+
+    @staticmethod
+    def nbytes(heads: Heads, count: int, seen: int) -> int:
+        """Bytes of `count` rows, of which at most `seen` see a page together."""
+        return count * (4 * PAGE + 2 * 4 * heads.pages.padded + 64 + 16) + seen * heads.pages.groups * 4 * PAGE
+
+    def number(self, row: int | Val, which: int) -> Val:
+        return self.k.at(self.numbers, row * 16 + 4 * which)
+
+    def start_split(self) -> None:
+        """Forget the pages seen: a new split begins."""
+        k = self.k
+        with k.range(self.count) as row:
+            k.store(k.const(f32, LOWEST), self.number(row, 0))
+            k.store(k.const(k.vf, 0), self.totals, row * 64)
+            for at in range(0, self.wide, 4 * k.lanes):
+                k.store(k.const(k.vf, 0), self.sums, row * self.wide + at)
+
+    def start(self) -> None:
+        """Forget everything: a new set of rows begins."""
+        k = self.k
+        with k.range(self.count) as row:
+            k.store(k.const(f32, LOWEST), self.number(row, 2))
+            k.store(k.const(f32, 0), self.number(row, 3))
+            for at in range(0, self.wide, 4 * k.lanes):
+                k.store(k.const(k.vf, 0), self.outs, row * self.wide + at)
+
+    def end_split(self) -> None:
+        """Merge the split into what the rows have."""
+        with self.k.range(self.count) as row:
+            total = self.k.sum(self.k.load(self.k.vf, self.totals, row * 64))
+            peak = self.k.load(f32, self.number(row, 0))
+            out, sums = self.k.at(self.outs, row * self.wide), self.k.at(self.sums, row * self.wide)
+            merge(self.k, self.pages, self.number(row, 2), out, peak, total, sums)
+
+
+def merge(k: Builder, pages: Pages, numbers: Val, out: Val, peak: Val, total: Val, sums: Val) -> None:
+    """One split (its maximum, sum of weights, weighted values) into a row's merged (maximum, sum) and values."""
+    held_peak, held_total = k.load(f32, numbers), k.load(f32, numbers, 4)
+    new = k.fmax(held_peak, peak)
+    old_factor, factor = k.exp(held_peak - new), k.exp(peak - new)
+    k.store(new, numbers)
+    k.store(k.fma(total, factor, held_total * old_factor), numbers, 4)
+    old_wide, wide = k.splat(old_factor), k.splat(factor)
+    for at in range(0, 4 * pages.padded, 4 * k.lanes):
+        k.store(k.fma(k.load(k.vf, sums, at), wide, k.load(k.vf, out, at) * old_wide), out, at)
+
+
+def write_out(k: Builder, pages: Pages, total: Val, sums: Val, out: Val) -> None:
+    """Divide by the sum of weights and write head_dim columns."""
+    inverse = k.const(f32, 1.0) / total
+    whole = pages.head_dim // k.lanes * k.lanes
+    for at in range(0, whole, k.lanes):
+        k.store(k.load(k.vf, sums, 4 * at) * k.splat(inverse), out, 4 * at)
+    for at in range(whole, pages.head_dim):
+        k.store(k.load(f32, sums, 4 * at) * inverse, out, 4 * at)
+
+
+def add_page(
+    k: Builder,
+    rows: Rows,
+    first: int | Val,
+    count: int,
+    q: Val,
+    q_stride: int,
+    keys: Val,
+    values: Val,
+    page: Pages,
+    span: Any,
+    following: Val | None = None,
+) -> None:
+    """Rows `first`..`first + count` see one page: scores, softmax, weighted values.
+
+    `q` is the address of row `first`'s query; `page` says how keys and values lie; `span` gives the scale and which
+    positions a row sees. `following`, if given, is where the keys read next lie: while keys are read the values are
+    asked for, while values are read the following keys.
+    """
+    columns = 4 * k.lanes  # positions whose sums are held in registers at once
+    for start in range(0, PAGE, columns):
+        parts = [start + k.lanes * c for c in range(4)]
+        ahead = values if following is not None and start == 0 else None
+        if len(parts) * k.lanes < PAGE:
+            _scores(k, rows, first, count, q, q_stride, keys, page, parts, ahead)
+            continue
+        with k.ir.if_else((span.positions > PAGE // 2).raw) as (whole, half):  # the last page is often half empty
+            with whole:
+                _scores(k, rows, first, count, q, q_stride, keys, page, parts, ahead)
+            with half:
+                _scores(k, rows, first, count, q, q_stride, keys, page, parts[:2], ahead)
+    for r in range(count):
+        _softmax(k, rows, first + r, span)
+    weights = k.at(rows.scores, first * (4 * PAGE))
+    if page.groups:
+        _scale_weights(k, weights, count, values, page, rows.scaled)
+        weights = rows.scaled
+    _weighted_values(k, rows, first, count, weights, values, page, span, following)
+
+
+def _scores(
+    k: Builder,
+    rows: Rows,
+    first: int | Val,
+    count: int,
+    q: Val,
+    q_stride: int,
+    keys: Val,
+    page: Pages,
+    parts: list[int],
+    ahead: Val | None,
+) -> None:
+    """Scores of some rows at the positions `parts` (vectors of them) of a page; `ahead` is read into the cache."""
+    numbers = k.at(keys, page.scales_bytes)
+    if ahead is not None:
+        _fetch(k, ahead, page.scales_bytes)
+        ahead = k.at(ahead, page.scales_bytes)
+
+    def products(start: int | Val, stop: int | Val) -> list[list[Val]]:
+        """[row][part]: sums over these columns."""
+        sums = [[k.zero(k.vf) for _ in parts] for _ in range(count)]
+        with k.range(start, stop) as d:
+            line = k.opaque(k.at(numbers, d * (PAGE * page.size)))
+            if ahead is not None:
+                _fetch(k, k.at(ahead, d * (PAGE * page.size)), PAGE * page.size)
+            vectors = [page.load(k, line, part * page.size) for part in parts]
+            at = k.opaque(k.at(q, d * 4))
+            for r in range(count):
+                x = k.broadcast(k.vf, at, r * q_stride)
+                for c, vector in enumerate(vectors):
+                    sums[r][c].set(k.fma(x, vector, sums[r][c].value))
+        return [[part.value for part in row] for row in sums]
+
+    if page.groups:
+        totals = [[k.zero(k.vf) for _ in parts] for _ in range(count)]
+        with k.range(page.groups) as group:
+            start = group * BLOCK
+            found = products(start, k.min(start + BLOCK, page.head_dim))
+            for c, part in enumerate(parts):
+                scale = page.scale(k, keys, group, part)
+                for r in range(count):
+                    totals[r][c].set(k.fma(found[r][c], scale, totals[r][c].value))
+        scores = [[part.value for part in row] for row in totals]
+    else:
+        scores = products(0, page.head_dim)
+    for r in range(count):
+        for c, part in enumerate(parts):
+            k.store(scores[r][c], k.at(rows.scores, (first + r) * (4 * PAGE)), 4 * part)
+
+
+def _scale_weights(k: Builder, weights: Val, count: int, values: Val, page: Pages, scaled: Val) -> None:
+    """Weights [count][64] times the scales of values: [count][groups][64]."""
+    with k.range(page.groups) as group:
+        for at in range(0, PAGE, k.lanes):
+            scale = page.scale(k, values, group, at)
+            for r in range(count):
+                product = k.load(k.vf, weights, r * (4 * PAGE) + 4 * at) * scale
+                k.store(product, k.at(scaled, group * (4 * PAGE)), r * (page.groups * 4 * PAGE) + 4 * at)
+
+
+def _weighted_values(
+    k: Builder,
+    rows: Rows,
+    first: int | Val,
+    count: int,
+    weights: Val,
+    values: Val,
+    page: Pages,
+    span: Any,
+    following: Val | None,
+) -> None:
+    """Add the values of a page to the rows' sums, by `weights`: [count][64], or [count][groups][64]."""
+    lines = page.groups or 1  # of weights, in a row
+    numbers = k.at(values, page.scales_bytes)
+    if following is not None:
+        _fetch(k, following, page.scales_bytes)
+        following = k.at(following, page.scales_bytes)
+    columns = 4 * k.lanes  # dimensions whose sums are held in registers at once
+    for start in range(0, page.padded, columns):
+        parts = [start + k.lanes * c for c in range(4) if start + k.lanes * c < page.padded]
+        places = [k.at(rows.sums, (first + r) * rows.wide) for r in range(count)]
+        sums = []
+        for r in range(count):
+            factor = k.splat(k.load(f32, rows.number(first + r, 1)))
+            sums.append([k.var(k.load(k.vf, places[r], 4 * part) * factor) for part in parts])
+        with k.range(span.positions) as p:
+            line = k.opaque(k.at(numbers, p * (page.padded * page.size)))
+            if following is not None and start == 0:
+                _fetch(k, k.at(following, p * (page.padded * page.size)), page.padded * page.size)
+            vectors = [page.load(k, line, part * page.size) for part in parts]
+            at = k.opaque(k.at(weights, p * 4))
+            for r in range(count):
+                x: dict[int, Val] = {}  # by line
+                for c, part in enumerate(parts):
+                    which = part // BLOCK if page.groups else 0
+                    if which not in x:
+                        x[which] = k.broadcast(k.vf, at, (r * lines + which) * 4 * PAGE)
+                    sums[r][c].set(k.fma(x[which], vectors[c], sums[r][c].value))
+        for r in range(count):
+            for c, part in enumerate(parts):
+                k.store(sums[r][c].value, places[r], 4 * part)
+
+
+def _fetch(k: Builder, start: Val, size: int) -> None:
+    for at in range(0, size, 64):
+        k.prefetch(start, at)
+
+
+@dataclass(frozen=True)
+class Span:
+    """Which positions of a page (its first at `base`, `positions` of them filled) rows see: low(r) <= p <= high(r)."""
+
+    base: Val  # i64
+    positions: Val  # i64, at most 64
+    scale: Val  # f32
+    window: Val  # i64
+    place: Any  # row -> its position, i64
+
+
+def _softmax(k: Builder, rows: Rows, row: int | Val, span: Span) -> None:
+    """Scores of one row become weights; maximum, factor and sum of the row move on."""
+    scores = k.at(rows.scores, row * (4 * PAGE))
+    here = span.place(row)
+    high = k.splat(k.min(here - span.base, PAGE).trunc(i32))
+    low = k.splat(k.max(here - span.window - span.base, -1).trunc(i32))
+    lanes = range(0, PAGE, k.lanes)
+    seen, values = [], []
+    for at in lanes:
+        index = k.iota(k.vi) + at
+        visible = Val(k, k.ir.and_((index <= high).raw, (index > low).raw))
+        seen.append(visible)
+        scaled = k.load(k.vf, scores, 4 * at) * k.splat(span.scale)
+        values.append(k.select(visible, scaled, k.const(k.vf, LOWEST)))
+    top = values[0]
+    for value in values[1:]:
+        top = k.fmax(value, top)
+    held = k.load(f32, rows.number(row, 0))
+    peak = k.fmax(k.fold(top, k.fmax), held)
+    factor = k.exp(held - peak)
+    k.store(peak, rows.number(row, 0))
+    k.store(factor, rows.number(row, 1))
+    total = k.load(k.vf, rows.totals, row * 64) * k.splat(factor)
+    weights = []
+    for at, visible, value in zip(lanes, seen, values, strict=True):
+        weight = k.select(visible, k.exp(value - k.splat(peak)), k.const(k.vf, 0))
+        k.store(weight, scores, 4 * at)
+        weights.append(weight)
+    while len(weights) > 1:
+        weights = [a + b for a, b in zip(weights[::2], weights[1::2], strict=True)]
+    k.store(total + weights[0], rows.totals, row * 64)

@@ -1,0 +1,80 @@
+"""Pages of the CPU in canonical form (ops/cache.py), and back."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sporelm.backends.cpu.kernels.pages import BLOCK, Pages
+from sporelm.backends.cpu.storage import page_store
+from sporelm.ops.attention import PAGE
+from sporelm.tensor.dtype import DType
+from sporelm.tensor.tensor import Tensor
+
+SCALE_BYTES = 2
+
+
+def exported(cache: Tensor, pages: list[int]) -> NDArray[Any]:
+    """Those pages in canonical form, a copy."""
+    if not isinstance(cache.dtype, DType):
+        return _to_blocks(_halves(cache)[pages], _layout(cache))
+    keys, values = _plain(cache)
+    return np.stack([keys[pages].swapaxes(2, 3), values[pages]], axis=1)
+
+
+def imported(cache: Tensor, pages: list[int], canonical: NDArray[Any]) -> None:
+    """Write pages given in canonical form. Changes the cache."""
+    if not isinstance(cache.dtype, DType):
+        _halves(cache)[pages] = _from_blocks(canonical, _layout(cache))
+        return
+    keys, values = _plain(cache)
+    keys[pages], values[pages] = canonical[:, 0].swapaxes(2, 3), canonical[:, 1]
+
+
+def _layout(cache: Tensor) -> Pages:
+    return Pages(cache.shape[4], cache.dtype.name)
+
+
+def _halves(cache: Tensor) -> NDArray[np.uint8]:
+    """A view of all bytes, [pages, kv_heads, 2, bytes of keys or values]."""
+    layout, store = _layout(cache), page_store(cache)
+    shape = (cache.shape[0], cache.shape[2], 2, layout.half_bytes)
+    strides = (store.stride, 2 * layout.half_bytes, layout.half_bytes, 1)
+    return np.lib.stride_tricks.as_strided(store.array, shape, strides)
+
+
+def _plain(cache: Tensor) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Views [pages, kv_heads, ...] of the keys [.., head_dim, 64] and the values [.., 64, head_dim]."""
+    count, _, kv_heads, _, head_dim = cache.shape
+    layout, dtype = _layout(cache), cache.dtype
+    assert isinstance(dtype, DType)
+    whole = _halves(cache).view(dtype.numpy)
+    keys = whole[:, :, 0].reshape(count, kv_heads, layout.padded, PAGE)
+    values = whole[:, :, 1].reshape(count, kv_heads, PAGE, layout.padded)
+    return keys[:, :, :head_dim], values[..., :head_dim]
+
+
+def _to_blocks(halves: NDArray[np.uint8], layout: Pages) -> NDArray[np.uint8]:
+    """Bytes [pages, kv_heads, 2, ...] as blocks [pages, 2, kv_heads, 64, groups * 34]."""
+    count, kv_heads = halves.shape[:2]
+    scales, numbers = halves[..., : layout.scales_bytes], halves[..., layout.scales_bytes :]
+    blocks = np.empty((count, 2, kv_heads, PAGE, layout.groups, SCALE_BYTES + BLOCK), np.uint8)
+    by_group = scales.reshape(count, kv_heads, 2, layout.groups, PAGE, SCALE_BYTES)
+    blocks[..., :SCALE_BYTES] = by_group.transpose(0, 2, 1, 4, 3, 5)
+    keys = numbers[:, :, 0].reshape(count, kv_heads, layout.groups, BLOCK, PAGE)
+    blocks[:, 0, ..., SCALE_BYTES:] = keys.transpose(0, 1, 4, 2, 3)
+    blocks[:, 1, ..., SCALE_BYTES:] = numbers[:, :, 1].reshape(count, kv_heads, PAGE, layout.groups, BLOCK)
+    return blocks.reshape(count, 2, kv_heads, PAGE, layout.groups * (SCALE_BYTES + BLOCK))
+
+
+def _from_blocks(canonical: NDArray[np.uint8], layout: Pages) -> NDArray[np.uint8]:
+    """The opposite."""
+    count, _, kv_heads = canonical.shape[:3]
+    blocks = canonical.reshape(count, 2, kv_heads, PAGE, layout.groups, SCALE_BYTES + BLOCK)
+    halves = np.empty((count, kv_heads, 2, layout.half_bytes), np.uint8)
+    scales, numbers = blocks[..., :SCALE_BYTES], blocks[..., SCALE_BYTES:]
+    by_group = scales.transpose(0, 2, 1, 4, 3, 5)
+    halves[..., : layout.scales_bytes] = by_group.reshape(count, kv_heads, 2, layout.scales_bytes)
+    for half, found in enumerate((numbers[:, 0].transpose(0, 1, 3, 4, 2), numbers[:, 1])):
+        halves[:, :, half, layout.scales_bytes :] = found.reshape(count, kv_heads, layout.padded * PAGE)
+    return halves

@@ -1,0 +1,80 @@
+"""Caches of f16 and of Q8_0: how far their answers are from those of f32, and that the equalities hold with them."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from available import ORDER_BY_ROWS
+from close import assert_close, assert_near_in_nat
+from models.test_story import GREEDY, PROMPT
+from sporelm import LLM
+from sporelm.engine import Engine, KvSequence, Request
+from stepping import Stepper
+from tiny_models import TINY, Tiny
+
+TEXT = [*PROMPT, *GREEDY] * 3  # 198 positions: several pages, most of them past what the model has seen
+MOST_NAT = {"f16": 2e-6, "q8_0": 4e-4}  # of the mean over the text; measured: 3.3e-7 and 1.3e-4
+
+
+@pytest.mark.parametrize("kind", MOST_NAT)
+def test_answers_are_near_those_of_f32(story: Path, backend: Any, load: Callable[..., Stepper], kind: str) -> None:
+    found, exact = (load(story, backend, context=256, eager=False, kv=kv).logits(TEXT) for kv in (kind, "f32"))
+    left, right = (
+        rows.astype(np.float64) - np.logaddexp.reduce(rows.astype(np.float64), axis=1, keepdims=True)
+        for rows in (found, exact)
+    )
+    divergence = float((np.exp(right) * (right - left)).sum(axis=1).mean())
+    assert 0 < divergence < MOST_NAT[kind]
+
+
+@pytest.mark.parametrize("tiny", TINY, ids=lambda tiny: tiny.name)
+def test_chunks_and_batches_change_nothing(
+    tiny: Tiny, backend: Any, folder_of: Callable[[Tiny], Path], load: Callable[..., Stepper]
+) -> None:
+    """Heads of any size: those of tiny models are no multiples of 32."""
+    ids, path = tiny.ids(), folder_of(tiny)
+
+    def assert_same(found: np.ndarray, expected: np.ndarray) -> None:
+        """Where products sum in another order, some numbers are rounded the other way."""
+        if backend.name in ORDER_BY_ROWS:
+            assert_near_in_nat(found, expected, 1e-3)
+        else:
+            assert_close(found, expected, "exact")
+
+    whole = load(path, backend, context=192, eager=False, kv="q8_0").logits(ids)
+    for chunk in (1, 17):
+        assert_same(load(path, backend, context=192, eager=False, kv="q8_0").logits(ids, chunk=chunk), whole)
+    batch = load(path, backend, context=192, sequences=2, eager=False, kv="q8_0")
+    batch.step([(0, ids[:40]), (1, ids[:9])])
+    together = batch.step([(0, ids[40:41]), (1, ids[9:10])])["logits"]
+    assert_same(together, whole[[40, 9]])
+
+
+def answer(engine: Engine, sequence: KvSequence, ids: list[int]) -> Request:
+    request = engine.add(Request(ids, max_tokens=20, sequence=sequence))
+    engine.run([request])
+    return request
+
+
+@pytest.mark.parametrize("kind", ["f16", "q8_0"])
+def test_pages_sleep_and_are_copied_without_loss(story: Path, tmp_path: Path, kind: str) -> None:
+    """A fork writes into a copy of the last page; a file gives back what was written, bit for bit."""
+    with LLM(story, kv=kind, max_context=256, threads=1, max_batch=2) as llm:
+        engine, worker = llm.opened.engine, llm.opened.worker
+        sequence = engine.sequence()
+        known = [*PROMPT, *GREEDY, *answer(engine, sequence, [*PROMPT, *GREEDY]).generated, 5]
+        twin = engine.fork(sequence)
+        answer(engine, twin, [*known[:-1], 7])
+        engine.sleep(sequence, tmp_path / "it.session", "m", {})
+        woken, _ = engine.wake(tmp_path / "it.session", "m")
+        for there, back in zip(worker.export_pages(sequence.pages), worker.export_pages(woken.pages), strict=True):
+            places = slice(0, sequence.length % 64)
+            assert np.array_equal(there[:-1], back[:-1])
+            assert np.array_equal(there[-1, :, :, places], back[-1, :, :, places])
+        ends = [answer(engine, each, known) for each in (sequence, woken)]
+        assert ends[0].generated == ends[1].generated
+        assert ends[1].cached_tokens == len(known) - 2
+        assert answer(engine, engine.sequence(), known).generated == ends[0].generated
