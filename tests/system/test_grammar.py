@@ -14,7 +14,8 @@ import pytest
 from sporelm import LLM, AsyncLLM, Grammar, SamplingParams
 from sporelm.errors import RequestError
 from sporelm.text import load_tokenizer
-from sporelm.text.grammar import DEEPEST_SCHEMA, LONGEST_GRAMMAR, CompiledGrammar
+from sporelm.text.grammar import CompiledGrammar
+from sporelm.text.grammar_text import DEEPEST_SCHEMA, LONGEST_GRAMMAR
 from sporelm.text.tokenizer import MOST_FOUND
 from system.test_generation_chat import folder
 
@@ -136,7 +137,7 @@ def test_a_tokenizer_goes_when_nobody_needs_it(letters: Path) -> None:
     tokenizer = load_tokenizer(letters)
     seen = weakref.ref(tokenizer)
     matcher = CompiledGrammar(tokenizer, Grammar(choice=["yes", "no"])).matcher()
-    assert matcher.mask().any()
+    assert matcher.words().any()
     del tokenizer
     gc.collect()
     assert seen() is None

@@ -8,7 +8,7 @@ from sporelm.api.params import SamplingParams
 from sporelm.engine import FinishReason, KvSequence, Request
 from sporelm.engine.sampling.params import MOST_SEED
 from sporelm.text import Detokenizer, StopMatcher, Tokenizer
-from sporelm.text.grammar import CompiledGrammar
+from sporelm.text.grammar import CompiledGrammar, compiled
 
 
 class Canceller(Protocol):
@@ -64,7 +64,7 @@ class Answer:
     def prepare(self) -> None:
         """Compile the grammar, if it has one, which may take some tenths of a second. Raises RequestError."""
         if self.params.grammar is not None and self.grammar is None:
-            self.grammar = CompiledGrammar(self.tokenizer, self.params.grammar)
+            self.grammar = compiled(self.tokenizer, self.params.grammar)
             self.request.constraint = self.grammar.matcher()
 
     @property

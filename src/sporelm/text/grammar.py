@@ -1,11 +1,11 @@
 """Grammars of answers: JSON schemas, regular expressions, Lark grammars and choices, by llguidance.
 
 A grammar is compiled once, outside of the engine, within limits of size, depth and work (llguidance counts its steps),
-and matched by a copy for each answer. Whatever goes wrong, nothing is allowed any more: an answer never leaves its
-grammar unseen.
+and matched by a copy for each answer; those used last are kept. Whatever goes wrong, nothing is allowed any more: an
+answer never leaves its grammar unseen.
 """
 
-import json
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -17,20 +17,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sporelm.errors import RequestError
+from sporelm.text.grammar_text import checked_text, choice_as_lark, lark_text, schema_text
 from sporelm.text.tokenizer import Tokenizer
 
-LONGEST_GRAMMAR = 1 << 18  # characters
-DEEPEST_SCHEMA = 64  # arrays and objects inside each other
-MOST_CHOICES = 4096
+MOST_KEPT = 16  # compiled grammars of a tokenizer
+MOST_FORCED = 2048  # tokens that an answer may have to say without a choice
 WHITE_SPACE = r"( |\n {0,32})?"  # between the parts of JSON: enough for indented lines, not for an answer of spaces
 # Work: lexer fuel at the beginning and a token, Earley items a token, states and symbols at all. Less than llguidance's
 # own limits: a request may cost the engine a few milliseconds a token at most.
-INITIAL_FUEL, STEP_FUEL, STEP_ITEMS, LEXER_STATES, SYMBOLS = 1_000_000, 100_000, 20_000, 50_000, 100_000
+INITIAL_FUEL, STEP_FUEL, STEP_ITEMS, LEXER_STATES, SYMBOLS = 1_000_000, 100_000, 5_000, 20_000, 100_000
 
 ANCHORS = ("", "x", "\n", ".")  # texts with which no beginning of another joins to one token, one of them at least
 
 _lock = Lock()
 _tokenizers: "WeakKeyDictionary[Tokenizer, Any]" = WeakKeyDictionary()
+_kept: "WeakKeyDictionary[Tokenizer, OrderedDict[str, CompiledGrammar]]" = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -58,17 +59,17 @@ class Grammar:
         """The grammar as llguidance reads it. Raises RequestError for what is too long, too deep or of a wrong type."""
         from llguidance import LLMatcher
 
-        if self.json_schema is not None:
-            schema = _schema(self.json_schema)
-            return str(LLMatcher.grammar_from_json_schema(schema, overrides={"whitespace_pattern": WHITE_SPACE}))
-        if self.choice is not None:
-            return str(LLMatcher.grammar_from_lark(f"start: {' | '.join(_choices(self.choice))}"))
-        name, text = ("regex", self.regex) if self.regex is not None else ("lark", self.lark)
-        if not isinstance(text, str):
-            raise RequestError(f"{name} is a {type(text).__name__}: it must be a text")
-        _check_length(name, text)
-        made = LLMatcher.grammar_from_regex(text) if name == "regex" else LLMatcher.grammar_from_lark(text)
-        return str(made)
+        try:
+            if self.json_schema is not None:
+                schema = schema_text(self.json_schema)
+                return str(LLMatcher.grammar_from_json_schema(schema, overrides={"whitespace_pattern": WHITE_SPACE}))
+            if self.choice is not None:
+                return str(LLMatcher.grammar_from_lark(choice_as_lark(self.choice)))
+            if self.regex is not None:
+                return str(LLMatcher.grammar_from_regex(checked_text("regex", self.regex)))
+            return str(LLMatcher.grammar_from_lark(lark_text(self.lark)))
+        except ValueError as reason:
+            raise RequestError(f"the grammar cannot be used: {first_line(str(reason))}") from None
 
 
 class Matcher:
@@ -77,31 +78,42 @@ class Matcher:
     def __init__(self, matcher: Any, stop_ids: frozenset[int]) -> None:
         self._matcher = matcher
         self._stop_ids = stop_ids
+        self._refused: str | None = None
 
     @property
     def failure(self) -> str | None:
         """Why the answer cannot go on."""
-        return first_line(self._matcher.get_error()) if self._matcher.is_error() else None
+        if self._refused is None and self._matcher.is_error():
+            self._refused = first_line(self._matcher.get_error())
+        return self._refused
 
     @property
     def ended(self) -> bool:
         """Whether the answer is whole."""
-        return bool(self._matcher.is_stopped()) and not self._matcher.is_error()
+        return bool(self._matcher.is_stopped()) and self.failure is None
 
-    def mask(self) -> NDArray[np.bool_]:
-        """Which tokens may come next: bool [n]; none after an error."""
-        found = np.frombuffer(self._matcher.compute_logit_bias(), np.uint8) != 0
-        return np.zeros_like(found) if self._matcher.is_error() else found
+    def allows(self, token: int) -> bool:
+        """Whether a token may come next; not after an error."""
+        return self._refused is None and bool(self._matcher.validate_tokens([token]) == 1)
+
+    def words(self) -> NDArray[np.int32]:
+        """Which tokens may come next: int32 [n], a bit for each; none after an error."""
+        found = np.frombuffer(self._matcher.compute_bitmask(), "<i4")
+        return np.zeros_like(found) if self.failure is not None else found
 
     def accept(self, token: int) -> None:
         """A token was said."""
         self._matcher.consume_token(token)
 
     def forced(self) -> list[int]:
-        """Tokens that must come next."""
-        if self._matcher.is_error() or self._matcher.is_stopped():
+        """Tokens that must come next. More than MOST_FORCED are a failure: a grammar that only repeats itself."""
+        if self.failure is not None or self._matcher.is_stopped():
             return []
-        return [token for token in self._matcher.compute_ff_tokens() if token not in self._stop_ids]
+        found = self._matcher.compute_ff_tokens()
+        if len(found) > MOST_FORCED:
+            self._refused = f"it forces {len(found)} tokens at once, at most {MOST_FORCED} are taken"
+            return []
+        return [token for token in found if token not in self._stop_ids]
 
 
 class CompiledGrammar:
@@ -113,12 +125,32 @@ class CompiledGrammar:
 
         self._first = LLMatcher(_vocabulary(tokenizer), grammar.source(), log_level=0, limits=_limits())
         self._stop_ids = tokenizer.stop_ids
-        if self._first.is_error():
-            raise RequestError(f"the grammar cannot be used: {first_line(self._first.get_error())}")
+        # The first steps here rather than in the engine's thread: they show a grammar that allows nothing or too much.
+        begun = self.matcher()
+        possible = not begun.failure and begun.words().any()
+        begun.forced()
+        if begun.failure or not possible:
+            raise RequestError(f"the grammar cannot be used: {begun.failure or 'it allows no text'}")
 
     def matcher(self) -> Matcher:
         """The beginning of an answer."""
         return Matcher(self._first.deep_copy(), self._stop_ids)
+
+
+def compiled(tokenizer: Tokenizer, grammar: Grammar) -> CompiledGrammar:
+    """A grammar compiled for a tokenizer, or the one that was compiled for it before. Raises RequestError."""
+    key = grammar.source()
+    with _lock:
+        kept = _kept.setdefault(tokenizer, OrderedDict())
+        if key in kept:
+            kept.move_to_end(key)
+            return kept[key]
+    made = CompiledGrammar(tokenizer, grammar)
+    with _lock:
+        kept[key] = made
+        while len(kept) > MOST_KEPT:
+            kept.popitem(last=False)
+    return made
 
 
 def first_line(reason: str) -> str:
@@ -179,46 +211,3 @@ def _vocabulary(tokenizer: Tokenizer) -> Any:
             words = TokenizerWrapper(_Words(tokenizer))
             _tokenizers[tokenizer] = LLTokenizer(words, eos_token=sorted(tokenizer.stop_ids))
         return _tokenizers[tokenizer]
-
-
-def _schema(given: Any) -> str:
-    """A schema as text, checked. Raises RequestError."""
-    text = given if isinstance(given, str) else None
-    try:
-        value = json.loads(text) if text is not None and len(text) <= LONGEST_GRAMMAR else given
-        text = json.dumps(value) if text is None else text
-    except (TypeError, ValueError, RecursionError) as reason:
-        raise RequestError(f"json_schema is no JSON: {str(reason)[:100]}") from None
-    _check_length("json_schema", text)
-    if not isinstance(value, dict | bool):
-        raise RequestError(f"json_schema is a {type(value).__name__}: it must be an object, or true")
-    if (depth := _depth(value)) > DEEPEST_SCHEMA:
-        raise RequestError(f"json_schema is nested more than {DEEPEST_SCHEMA} deep ({depth}): make it flatter")
-    return text
-
-
-def _depth(value: Any) -> int:
-    """How many arrays and objects are inside each other; one more than DEEPEST_SCHEMA for more."""
-    level, depth = [value], 0
-    while level and depth <= DEEPEST_SCHEMA:
-        inside: list[Any] = []
-        for each in level:
-            inside += each.values() if isinstance(each, dict) else each if isinstance(each, list) else []
-        depth += any(isinstance(each, dict | list) for each in level)
-        level = inside
-    return depth
-
-
-def _choices(given: Sequence[str]) -> list[str]:
-    """Choices as Lark's strings. Raises RequestError."""
-    if isinstance(given, str) or not given or not all(isinstance(text, str) and text for text in given):
-        raise RequestError("choice must be a list of texts, none of them empty")
-    if len(given) > MOST_CHOICES:
-        raise RequestError(f"choice has {len(given)} texts: at most {MOST_CHOICES} are taken")
-    _check_length("choice", "".join(given))
-    return [json.dumps(text) for text in given]
-
-
-def _check_length(name: str, text: str) -> None:
-    if len(text) > LONGEST_GRAMMAR:
-        raise RequestError(f"{name} has {len(text)} characters: at most {LONGEST_GRAMMAR} are taken")

@@ -115,15 +115,19 @@ class Form:
     def ended(self) -> bool:
         return not self.fails and self.said >= self.length
 
-    def mask(self) -> NDArray[np.bool_]:
-        allowed = np.arange(VOCAB) % 2 == 0
+    def words(self) -> NDArray[np.int32]:
+        allowed = np.arange(-(-VOCAB // 32) * 32) % 2 == 0
+        allowed[VOCAB:] = False
         if self.forced():
             allowed[:] = False
             allowed[self.forced()] = True
-        return allowed
+        return np.packbits(allowed, bitorder="little").view("<i4")
+
+    def allows(self, token: int) -> bool:
+        return bool(self.words()[token // 32] >> (token % 32) & 1)
 
     def accept(self, token: int) -> None:
-        assert self.mask()[token]
+        assert self.allows(token)
         self.said += 1
 
     def forced(self) -> list[int]:

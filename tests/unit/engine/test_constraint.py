@@ -25,12 +25,15 @@ class Pattern:
     def ended(self) -> bool:
         return self.at == len(self.places)
 
-    def mask(self) -> np.ndarray:
-        allowed = np.zeros(VOCAB - 5, np.bool_)
+    def allows(self, token: int) -> bool:
+        return token < VOCAB - 5 and bool(self.words()[token // 32] >> (token % 32) & 1)
+
+    def words(self) -> np.ndarray:
+        allowed = np.zeros(96, np.bool_)
         if not self.ended and self.failure is None:
             place = self.places[self.at]
-            allowed[slice(None) if place is None else list(place)] = True
-        return allowed
+            allowed[slice(None, VOCAB - 5) if place is None else list(place)] = True
+        return np.packbits(allowed, bitorder="little").view("<i4")
 
     def accept(self, token: int) -> None:
         assert self.failure or self.places[self.at] is None or token in (self.places[self.at] or ())

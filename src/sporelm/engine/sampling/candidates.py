@@ -3,37 +3,44 @@
 import numpy as np
 from numpy.typing import NDArray
 
+Row = NDArray[np.float32]
+Ids = NDArray[np.intp]
+
 DEPTH = 64  # logits whose maximum is looked at first
+GATHERED = 32  # values are picked out of columns, rather than compared all, if they are so many times fewer
 
 
-def greatest(logits: NDArray[np.float32], k: int) -> NDArray[np.intp]:
+def greatest(logits: NDArray[np.float32], k: int) -> Ids:
     """Ids of the k greatest logits of each row, in falling order, lower ids first among equals: [rows, k].
 
     logits [rows, vocab] without NaN. A row is looked at as DEPTH lines one below the other; the k-th greatest of the
-    maxima of columns bounds the k-th greatest logit from below, because k columns reach it: only the values of k
-    columns are sorted.
+    maxima of columns bounds the k-th greatest logit from below, because k columns reach it: only what reaches the bound
+    is sorted.
     """
     count, vocab = logits.shape
-    columns = -(-vocab // DEPTH)
+    columns = vocab // DEPTH
     if k * 4 >= vocab or columns <= k:
         return np.argsort(-logits, axis=1, kind="stable")[:, :k]
-    if columns * DEPTH > vocab:
-        full = np.full((count, columns * DEPTH), -np.inf, np.float32)
-        full[:, :vocab] = logits
-    else:
-        full = logits
-    lines = full.reshape(count, DEPTH, columns)
-    maxima = lines.max(axis=1)
-    chosen = np.argpartition(maxima, columns - k, axis=1)[:, columns - k :]
-    bound = np.take_along_axis(maxima, chosen, axis=1).min(axis=1, keepdims=True)
-    values = np.take_along_axis(lines, chosen[:, None, :], axis=2).reshape(count, -1)
-    ids = (np.arange(DEPTH)[:, None] * columns + chosen[:, None, :]).reshape(count, -1)
-    # A number that orders by value and then by id; adding 0 makes -0 the 0 that it equals.
-    bits = (values + np.float32(0)).view(np.int32)
-    ranks = ((bits ^ ((bits >> 31) & 0x7FFFFFFF)).astype(np.int64) << 32) | (0xFFFFFFFF - ids)
-    ranks = np.sort(np.partition(ranks, ranks.shape[1] - k, axis=1)[:, ranks.shape[1] - k :], axis=1)[:, ::-1]
-    found = 0xFFFFFFFF - (ranks & 0xFFFFFFFF)
-    # Columns as good as the worst that was chosen may hold lower ids of equal logits.
-    for row in np.flatnonzero((maxima >= bound).sum(axis=1) > k):
-        found[row] = np.argsort(-logits[row], kind="stable")[:k]
-    return found.astype(np.intp, copy=False)
+    maxima = logits[:, : columns * DEPTH].reshape(count, DEPTH, columns).max(axis=1)
+    bounds = np.partition(maxima, columns - k, axis=1)[:, columns - k].tolist()
+    found = np.empty((count, k), np.intp)
+    for row, (values, tops, bound) in enumerate(zip(logits, maxima, bounds, strict=True)):
+        near = _reaching(values, tops, bound, k)
+        near = near[np.argsort(-values[near], kind="stable")[:k]]
+        found[row, : len(near)] = near
+        if len(near) < k:  # no more are possible: the lowest ids of the rest follow
+            found[row, len(near) :] = np.flatnonzero(values[:k] == -np.inf)[: k - len(near)]
+    return found
+
+
+def _reaching(values: Row, maxima: Row, bound: float, k: int) -> Ids:
+    """The ids, rising, of the values of a row that reach the bound; all above it if that is -inf."""
+    if bound == -np.inf:
+        return np.flatnonzero(values > bound)
+    vocab, columns = len(values), len(maxima)
+    if vocab < GATHERED * k * DEPTH:
+        return np.flatnonzero(values >= bound)
+    near = np.flatnonzero(maxima >= bound)
+    line, column = np.nonzero(values[: columns * DEPTH].reshape(DEPTH, columns)[:, near] >= bound)
+    rest = np.flatnonzero(values[columns * DEPTH :] >= bound) + columns * DEPTH
+    return np.concatenate([line * columns + near[column], rest])

@@ -54,6 +54,12 @@ class Choice:
             self.edits.append(Constrained(constraint))
         self.mirostat = Mirostat(sampling) if sampling.mirostat else None
 
+    def settles(self, best: int) -> bool:
+        """Whether the argmax `best` is the choice: all that could change it is a constraint, which allows it."""
+        if self.constraint is None or self.sampling.temperature > 0 or len(self.edits) > 1:
+            return False
+        return self.constraint.allows(best)
+
     def uniform(self) -> float:
         """A number in [0, 1) of 53 random bits, from the generator's raw words, which numpy promises not to change."""
         return float(int(self.bits.random_raw()) >> 11) * 2.0**-53
@@ -82,6 +88,10 @@ class _Turn(NamedTuple):
     row: int
     guesses: Sequence[int]
     said: list[int]
+
+    def settled(self, best: int) -> bool:
+        """Whether the argmax is what it says, or no token is: NaN."""
+        return best == NOT_A_TOKEN or self.choice.settles(best)
 
     @property
     def goes_on(self) -> bool:
@@ -121,6 +131,8 @@ class Sampler:
         the tokens are those that would have been chosen one after the other. Changes the generators.
         """
         greedy: list[int] = best.tolist()
+        if not self.choices and len(greedy) == len(step.parts) == step.num_tokens:
+            return Picked([[token] for token in greedy], {}, {}, set(), {})
         tokens: list[list[int]] = []
         turns: list[_Turn] = []
         row = 0
@@ -156,13 +168,20 @@ class Sampler:
     def _say(self, turns: list[_Turn], greedy: list[int], logits: Logits, scores: dict[int, list[TokenScores]]) -> None:
         """One token more for each turn."""
         places = [turn.row + len(turn.said) for turn in turns]
-        sound = [place for place in places if greedy[place] != NOT_A_TOKEN]
-        choices = [turn.choice for turn, place in zip(turns, places, strict=True) if greedy[place] != NOT_A_TOKEN]
-        edited = any(choice.edits for choice in choices)
-        rows = logits[sound] if edited else _taken(logits, sound)
-        chosen = dict(zip(sound, pick_rows(rows, choices), strict=True)) if sound else {}
+        chosen: dict[int, int] = {}
+        unsettled: dict[int, Choice] = {}
         for turn, place in zip(turns, places, strict=True):
-            token = chosen.get(place, NOT_A_TOKEN)
+            if turn.settled(greedy[place]):
+                chosen[place] = greedy[place]
+            else:
+                unsettled[place] = turn.choice
+        if unsettled:
+            rows, choices = list(unsettled), list(unsettled.values())
+            edited = any(choice.edits for choice in choices)
+            found = pick_rows(logits[rows] if edited else _taken(logits, rows), choices)
+            chosen |= zip(rows, found, strict=True)
+        for turn, place in zip(turns, places, strict=True):
+            token = chosen[place]
             turn.said.append(token)
             if token == NOT_A_TOKEN:
                 continue
