@@ -1,0 +1,160 @@
+"""Steps with adapters: as if they were merged into the weights, and for others as if there were none."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from available import opened
+from close import assert_close
+from lora_files import merged, random_pairs, write_peft
+from sporelm.engine import LoadedModel, Worker
+from sporelm.engine.adapted import Matrices
+from sporelm.engine.step import Part, Step
+from sporelm.errors import BackendError
+from sporelm.models import build
+from sporelm.quant import F32, Q4_1, QuantFormat
+from sporelm.weights.load import load_parameters, open_model
+from sporelm.weights.lora import Base, read_adapter
+from tiny_files import write_folder, write_gguf
+from tiny_models import TINY, WIDE, Tiny
+
+IDS = [1, 80, 17, 33, 5, 99, 42]
+ALPHA = 6.0
+
+
+@pytest.fixture(scope="module")
+def cpu() -> Iterator[Any]:
+    backend = opened("cpu", threads=2)
+    yield backend
+    backend.close()
+
+
+class Steps:
+    """A worker, and adapters that are loaded by number."""
+
+    def __init__(self, path: Path, backend: Any, *, eager: bool = False) -> None:
+        source = open_model(path)
+        model = build(source.config)
+        weights = load_parameters(source, model.params(), backend)
+        source.close()
+        tables = {name: backend.tensor(table) for name, table in model.tables(256).items()}
+        self.base = Base(model.params(), {"llama"}, source.config.head_dim)
+        self.worker = Worker(LoadedModel(model, weights | tables), backend, eager=eager)
+        self.backend = backend
+
+    def use(self, adapters: dict[int, Path]) -> None:
+        made = {}
+        for number, path in adapters.items():
+            parts = read_adapter(path, self.base).parts
+            made[number] = {name: Matrices(*map(self.backend.tensor, part)) for name, part in parts.items()}
+        self.worker.use(self.worker.adapt(made) if made else None)
+
+    def logits(self, *adapters: int, ids: list[int] = IDS) -> np.ndarray:
+        """float32 [adapters, ids, vocab]: a sequence of these ids with each adapter, in one step."""
+        parts = [Part(number, ids, 0, (number,), len(ids), each) for number, each in enumerate(adapters)]
+        return self.worker.run(Step(parts, [])).logits.reshape(len(adapters), len(ids), -1).copy()
+
+    def close(self) -> None:
+        self.worker.close()
+
+
+@pytest.fixture
+def steps() -> Iterator[Callable[..., Steps]]:
+    """Makes workers, and closes them."""
+    made: list[Steps] = []
+
+    def make(path: Path, backend: Any, **options: Any) -> Steps:
+        made.append(Steps(path, backend, **options))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+@pytest.mark.parametrize(
+    "tiny", [pytest.param(tiny, id=tiny.name, marks=[] if tiny is TINY[2] else [pytest.mark.all]) for tiny in TINY]
+)
+def test_an_adapter_is_as_if_it_were_merged(
+    backend: Any, tiny: Tiny, steps: Callable[..., Steps], tmp_path: Path
+) -> None:
+    """In float32; of every architecture, with biases, windows and tied embeddings."""
+    pairs = random_pairs(tiny, 3)
+    adapter = write_peft(tmp_path / "adapter", pairs, ALPHA)
+    plain = steps(write_folder(tmp_path / "plain", tiny), backend)
+    whole = steps(write_folder(tmp_path / "merged", tiny, merged(tiny, pairs, ALPHA / 3)), backend)
+    ids = [token % tiny.config["vocab_size"] for token in IDS]
+    before = plain.logits(0, ids=ids)
+    plain.use({5: adapter})
+    found = plain.logits(5, ids=ids)
+    assert np.abs(found - before).max() > 0.5
+    np.testing.assert_allclose(found, whole.logits(0, ids=ids), atol=1e-4, rtol=0)
+
+
+def several(tmp_path: Path) -> dict[int, Path]:
+    """Three adapters: of all matrices, of queries and values, and of one layer's gate, each of another rank."""
+    sets = {
+        4: random_pairs(WIDE, 5, seed=1),
+        7: random_pairs(WIDE, 8, ("q_proj", "v_proj"), seed=2),
+        9: random_pairs(WIDE, 2, ("layers.1.mlp.gate_proj",), seed=3),
+    }
+    return {number: write_peft(tmp_path / str(number), pairs, ALPHA) for number, pairs in sets.items()}
+
+
+@pytest.mark.parametrize("number_format", [Q4_1, pytest.param(F32, marks=pytest.mark.all)], ids=lambda form: form.name)
+def test_rows_do_not_feel_their_neighbours_adapters(
+    cpu: Any, number_format: type[QuantFormat], steps: Callable[..., Steps], tmp_path: Path
+) -> None:
+    """Bit for bit: without an adapter as in the plan that knows of none, whose products are fused otherwise; with one
+    as alone."""
+    path = write_gguf(tmp_path / "model.gguf", WIDE, matrices=number_format)
+    planned, eager = steps(path, cpu), steps(path, cpu, eager=True)
+    plain = planned.logits(0)
+    for each in (planned, eager):
+        each.use(several(tmp_path))
+    alone = {number: planned.logits(number)[0] for number in (4, 7, 9)} | {0: plain[0]}
+    assert len({row.tobytes() for row in alone.values()}) == 4
+    together = (0, 7, 4, 0, 9, 4)
+    for each in (planned, eager):
+        for number, row in zip(together, each.logits(*together), strict=True):
+            assert_close(row, alone[number], "exact")
+    for ids in ([1], IDS * 8):  # one token, and many
+        assert_close(planned.logits(4, ids=ids)[0, :1], alone[4][:1], "exact")
+        assert_close(planned.logits(0, 4, ids=ids)[0, :1], alone[0][:1], "exact")
+
+
+def test_adapters_come_and_go(cpu: Any, steps: Callable[..., Steps], tmp_path: Path) -> None:
+    made = steps(write_folder(tmp_path / "model", WIDE), cpu)
+    paths, plain = several(tmp_path), made.logits(0)
+    with pytest.raises(BackendError, match="adapter 4, which is not loaded"):
+        made.logits(0, 4)
+    made.use({4: paths[4]})
+    four = made.logits(4)
+    made.use({9: paths[9], 4: paths[4]})
+    assert_close(made.logits(9, 4)[1:], four, "exact")
+    with pytest.raises(BackendError, match="adapter 7, which is not loaded"):
+        made.logits(7)
+    made.use({})
+    with pytest.raises(BackendError, match="not loaded"):
+        made.logits(4)
+    assert_close(made.logits(0), plain, "exact")
+
+
+def test_what_is_embedded_has_its_adapter_too(cpu: Any, steps: Callable[..., Steps], tmp_path: Path) -> None:
+    made = steps(write_folder(tmp_path / "model", WIDE), cpu)
+    made.use(several(tmp_path))
+    rows = [made.worker.embed(Step([Part(0, IDS, 0, (0,), 1, number)], [])).copy() for number in (0, 4, 4)]
+    assert not np.array_equal(rows[0], rows[1])
+    assert_close(rows[1], rows[2], "exact")
+
+
+def test_a_step_with_adapters_is_plain_data() -> None:
+    step = Step([Part(1, [5], 0, (0,), 1, 4), Part(2, [6], 0, (1,), 1)], [])
+    assert Step.from_json(step.to_json()) == step
+    old = step.to_json()
+    for part in old["parts"]:
+        del part["adapter"]
+    assert [part.adapter for part in Step.from_json(old).parts] == [0, 0]
