@@ -203,7 +203,7 @@ class FunctionBackend(ABC):
         return tensors[0] if len(tensors) == 1 else tensors or None
 
     def time_calls(self) -> list[CallTime]:
-        """Each call is waited for from now on: a device that works by itself is timed too, but has less to do at once."""
+        """Each call is waited for from now on, on devices that work by themselves too."""
         if self.times is None:
             self.times = []
         return self.times

@@ -14,6 +14,7 @@ A file that ends in the middle of a line is good up to there.
 """
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -50,7 +51,7 @@ class RecordingFile:
         self.nbytes = 0
         try:
             _check_place(path)
-            self._file: IO[str] = path.open("w", encoding="ascii", buffering=BUFFER, newline="\n")
+            self._file: IO[str] = open(path, "w", BUFFER, "ascii", newline="\n", opener=_for_owner)
         except OSError as reason:
             raise RequestError(f"{path} cannot be written: {reason.strerror or reason}") from None
 
@@ -171,6 +172,11 @@ def sampling_from_json(values: Mapping[str, Any]) -> Sampling:
 
 
 _USUAL = Sampling()
+
+
+def _for_owner(path: str, flags: int) -> int:
+    """A file that only its owner can read: it holds what was asked."""
+    return os.open(path, flags, 0o600)
 
 
 def _check_place(path: Path) -> None:

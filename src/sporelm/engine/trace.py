@@ -18,6 +18,7 @@ from sporelm.ops.spec import spec_of
 
 ENGINE_ROW = 1
 FIRST_THREAD_ROW = 2
+MOST_LABELS = 10_000
 MOST_NAMED = 32  # requests of a step that are listed
 DRAFT = "draft model (within schedule)"
 PARTS = ("schedule", "fill", "run", "sample", "commit")
@@ -156,6 +157,8 @@ class Trace:
             adapted = self.worker.runner.adapted
             if adapted is not None:
                 self._names |= {id(tensor): name for name, tensor in adapted.weights.items()}
+            if len(self._labels) >= MOST_LABELS:
+                self._labels.clear()  # op by op, each call is a new one
             self._labels[key] = (time.call, describe(time, self._names))
         return self._labels[key][1]
 
