@@ -100,17 +100,18 @@ class Engine:
     def _step(self) -> list[Advance]:
         began = perf_counter()
         step = self.scheduler.next_step()
+        tokens = step.num_tokens
         scheduled = perf_counter()
         scores = self.runner.run(step)
         computed = perf_counter()
         self._choosing = step
         picked = self.sampler.pick(scores.best, scores.logits, step)
         chosen = perf_counter()
-        self._learn(step, picked.tokens, computed - scheduled)
+        self._learn(step, tokens, picked.tokens, computed - scheduled)
         advances = self.scheduler.commit(step, picked)
         self._choosing = None
         moments = (began, scheduled, computed, chosen, perf_counter())
-        self.metrics.stepped(*moments)
+        self.metrics.stepped(tokens, *moments)
         if self.watch is not None:
             self.watch.stepped(step, moments, advances)
         for advance in advances:
@@ -149,11 +150,16 @@ class Engine:
                     self.watch.ended(request)
                 self._forget(request)
 
-    def _learn(self, step: Step, said: Sequence[Sequence[int]], seconds: float) -> None:
-        """What the time of a step says of the next ones."""
-        decoding = [len(part.tokens) for part in step.parts if part.rows == len(part.tokens)]
-        self.scheduler.pace.observe(len(decoding), step.num_tokens - sum(decoding), seconds)
-        if self.speculation is not None and len(decoding) == len(step.parts):
+    def _learn(self, step: Step, tokens: int, said: Sequence[Sequence[int]], seconds: float) -> None:
+        """What the time of a step of so many tokens says of the next ones."""
+        parts = len(step.parts)
+        if tokens == parts:
+            decoding, prompts = parts, 0
+        else:
+            counts = [len(part.tokens) for part in step.parts if part.rows == len(part.tokens)]
+            decoding, prompts = len(counts), tokens - sum(counts)
+        self.scheduler.pace.observe(decoding, prompts, seconds)
+        if self.speculation is not None and decoding == parts:
             self.speculation.learn(step, said, seconds)
 
     def _forget(self, request: Request) -> None:

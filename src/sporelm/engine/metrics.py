@@ -6,7 +6,7 @@ begin with `sporelm:`. `docs/observability.md` lists all of them.
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -116,18 +116,21 @@ class Metrics:
             for place in range(right):
                 self.accepted_at[place] += 1
 
-    def committed(self, tokens: int, said: int, gaps: Iterable[float]) -> None:
-        """A step of so many tokens was taken in, and so many were said; `gaps`: for each request that goes on, the
-        seconds since it last said something."""
+    def committed(self, said: int, gaps: Sequence[float]) -> None:
+        """A step was taken in, and so many tokens were said; `gaps`: for each request that goes on, the seconds since
+        it last said something."""
+        with self._lock:
+            self.generation_tokens += said
+            if len(set(gaps)) == 1:  # those that run together have the same ones
+                self.between_tokens.observe(gaps[0], len(gaps))
+            else:
+                for gap in gaps:
+                    self.between_tokens.observe(gap)
+
+    def stepped(self, tokens: int, *moments: float) -> None:
+        """A step computed so many tokens; the moments between which it did each of its parts."""
         with self._lock:
             self.step_tokens.observe(tokens)
-            self.generation_tokens += said
-            for gap, times in Counter(gaps).items():  # those that run together have the same ones
-                self.between_tokens.observe(gap, times)
-
-    def stepped(self, *moments: float) -> None:
-        """The moments between which a step did each of its parts."""
-        with self._lock:
             spent = self.spent
             for part in range(len(spent)):
                 spent[part] += moments[part + 1] - moments[part]

@@ -166,7 +166,7 @@ class Scheduler:
                 self.metrics.guessed(part.rows - 1, len(tokens) - 1)
             advances += self._say(request, part, tokens, picked)
         failed = sum(advance.token is None for advance in advances)
-        self.metrics.committed(step.num_tokens, len(advances) - failed, gaps)
+        self.metrics.committed(len(advances) - failed, gaps)
         return advances
 
     def _fail(self, request: Request, reason: str) -> Advance:
