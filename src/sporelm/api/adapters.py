@@ -97,6 +97,7 @@ class Adapters:
         """
         if not sources:
             return []
+        opened = self.holder.opened
         with self._changing:
             loaded, count = dict(self._loaded), self._count
             for source in sources:
@@ -106,7 +107,7 @@ class Adapters:
                 if len(loaded) >= MOST_ADAPTERS:
                     raise RequestError(f"{len(loaded)} adapters are loaded, which is the most: unload one first")
                 count += 1
-                loaded[name] = self._read(source, count)
+                loaded[name] = _read(source, count, opened)
             self._change(loaded, between)
             self._count = count
             return [source.title for source in sources]
@@ -118,16 +119,6 @@ class Adapters:
             if self.holder.opened.engine.uses_adapter(number):
                 raise RequestError(f"requests still use the adapter {name!r}: wait for them, or cancel them first")
             self._change({other: each for other, each in self._loaded.items() if other != name}, between)
-
-    def _read(self, source: LoraAdapter, number: int) -> _Loaded:
-        """An adapter on the device."""
-        config, backend = self.holder.opened.config, self.holder.opened.backend
-        model = build(config)
-        names = {name for name, kind in known_architectures().items() if kind is type(model)}
-        base = Base(model.params(), names, config.head_dim)
-        adapter = read_adapter(Path(source.path).expanduser(), base, float(source.scale))
-        matrices = {name: Matrices(*map(backend.tensor, part)) for name, part in adapter.parts.items()}
-        return _Loaded(number, adapter.identity, matrices)
 
     def _change(self, loaded: dict[str, _Loaded], between: Between) -> None:
         """Make these the adapters, or, if that fails, change nothing."""
@@ -142,3 +133,13 @@ class Adapters:
                 adapted.close()
             raise
         self._loaded = loaded
+
+
+def _read(source: LoraAdapter, number: int, opened: Opened) -> _Loaded:
+    """An adapter on the device."""
+    model = build(opened.config)
+    names = {name for name, kind in known_architectures().items() if kind is type(model)}
+    base = Base(model.params(), names, opened.config.head_dim)
+    adapter = read_adapter(Path(source.path).expanduser(), base, float(source.scale))
+    matrices = {name: Matrices(*map(opened.backend.tensor, part)) for name, part in adapter.parts.items()}
+    return _Loaded(number, adapter.identity, matrices)

@@ -272,7 +272,7 @@ class LLM:
         if self._opened is not None:
             self.watching.close()
             self._opened.close()
-            self._opened = None
+            self._opened, self.adapters = None, Adapters(self)
 
     def __enter__(self) -> "LLM":
         return self
