@@ -136,7 +136,8 @@ def test_a_guess_from_the_text_is_what_followed_the_longest_match():
     assert guess([1, 2, 3, 4, 9, 1, 2]) == [3, 4, 9]
     assert guess([8, 1, 2, 3, 4, 50, 60, 7, 3, 4, 70, 1, 2, 3, 4]) == [50, 60, 7]  # four that agree before two
     assert guess([1, 2, 3, 1, 2, 4, 1, 2]) == [4, 1, 2]  # the latest of them
-    assert guess([5, 5, 5, 5]) == [5]
+    assert guess([5, 5, 5, 5]) == [5, 5, 5]
+    assert guess([7, 1, 2, 3, 1, 2], 8) == [3, 1, 2, 3, 1, 2, 3, 1]  # what repeats goes on repeating
 
 
 def test_a_guess_grows_with_the_text():
@@ -144,9 +145,17 @@ def test_a_guess_grows_with_the_text():
     request = Request([1, 2, 3])
     assert drafter.propose(request, 4) == []
     request.known += [1, 2]
-    assert drafter.propose(request, 4) == [3, 1, 2]
+    assert drafter.propose(request, 4) == [3, 1, 2, 3]
     request.known += [9, 1, 2]
-    assert drafter.propose(request, 4) == [9, 1, 2]
+    assert drafter.propose(request, 4) == [9, 1, 2, 9]
+
+
+def test_a_text_that_was_cut_is_read_again():
+    drafter = NgramDrafter()
+    request = Request([1, 2, 3, 4, 5, 6, 1, 2])
+    assert drafter.propose(request, 2) == [3, 4]
+    request.known = [4, 5, 9, 4, 5]
+    assert drafter.propose(request, 2) == [9, 4]
 
 
 @given(st.lists(st.integers(0, 2), min_size=1, max_size=8), st.lists(st.integers(0, 2), max_size=7))

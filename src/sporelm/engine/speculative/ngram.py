@@ -1,6 +1,7 @@
 """Guesses out of the text itself: what followed the last tokens when they stood there before.
 
-Prompt lookup decoding (Saxena 2023): summaries, edits and quotations repeat what was said.
+Prompt lookup decoding (Saxena 2023): summaries, edits and quotations repeat what was said. Where the guess reaches the
+end of the text it goes on from its own beginning: a loop, a table or a list repeats itself.
 """
 
 from collections.abc import Sequence
@@ -51,8 +52,10 @@ class _Places:
 
     def read(self, known: list[int]) -> None:
         """Take in what is new. The end of the text itself is left out: it must be found where it stood before."""
-        if len(known) < self.length:
-            self.__init__()  # type: ignore[misc]  # the text was cut
+        if len(known) < self.length:  # tokens were left out of it
+            self.length = 0
+            for places in self.maps:
+                places.clear()
         for size, places in zip(SIZES, self.maps, strict=True):
             for end in range(max(size, self.length), len(known)):
                 places[tuple(known[end - size : end])] = end
@@ -63,5 +66,8 @@ class _Places:
         for size, places in zip(SIZES, self.maps, strict=True):
             start = places.get(tuple(known[-size:]))
             if start is not None and len(known) >= size:
-                return known[start : start + most]
+                found = known[start : start + most]
+                while len(found) < most:
+                    found += found[: most - len(found)]
+                return found
         return []
