@@ -33,7 +33,7 @@ class Watching:
         if self.recording is not None:
             self.recording.follow(opened.engine, opened.worker, about(opened))
         if self.file is not None:
-            self.trace = opened.engine.watch = Trace(self.file, opened.worker)
+            self.trace = opened.engine.watch = Trace(self.file, opened.worker, opened.draft)
 
     @property
     def summary(self) -> Summary | None:

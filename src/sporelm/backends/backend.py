@@ -84,9 +84,9 @@ class CallTime(NamedTuple):
 class Timed(Protocol):
     """What a back-end may offer beside the verbs: to say where a step's time goes."""
 
-    def time_calls(self) -> list[CallTime]:
-        """From now on, whatever runs on this device adds its calls to this list, which its reader empties. Steps may
-        take a little longer."""
+    def time_calls(self) -> Callable[[], list[CallTime]]:
+        """From now on, note how long calls on this device take; a step may take a little longer. What is returned gives
+        the times since it was asked last, and forgets them."""
 
 
 class Backend(Protocol):

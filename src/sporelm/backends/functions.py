@@ -202,11 +202,14 @@ class FunctionBackend(ABC):
         )
         return tensors[0] if len(tensors) == 1 else tensors or None
 
-    def time_calls(self) -> list[CallTime]:
+    def time_calls(self) -> Callable[[], list[CallTime]]:
         """Each call is waited for from now on, on devices that work by themselves too."""
-        if self.times is None:
-            self.times = []
-        return self.times
+        self.times = []
+        return self._take_times
+
+    def _take_times(self) -> list[CallTime]:
+        taken, self.times = self.times or [], []
+        return taken
 
     def timed(self, call: Call, work: Callable[[], tuple[Any, ...]]) -> tuple[Any, ...]:
         """The results of a call, which is timed if somebody reads it."""

@@ -100,7 +100,7 @@ class Replay:
         for number, line in self.recording.lines():
             try:
                 self._take(line)
-            except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as reason:
+            except (LookupError, TypeError, ValueError, OverflowError, AttributeError) as reason:
                 said = f"{type(reason).__name__}: {reason}"
                 raise RequestError(f"{self.recording.path}: line {number} is damaged ({said:.80})") from None
             except SporeError as reason:
@@ -131,8 +131,8 @@ class Replay:
             raise KeyError("nothing that is known")
 
     def _add(self, line: Mapping[str, Any]) -> None:
-        number, prompt = whole(line["add"], "request"), [whole(token, "token") for token in line["prompt"]]
-        ends = [whole(token, "token") for token in line["ends"]]
+        number, last = whole(line["add"], "request"), self.limits.vocab - 1
+        prompt, ends = ([whole(token, "token", last) for token in line[name]] for name in ("prompt", "ends"))
         if line["constrained"]:
             self.unknown.add(number)
             return

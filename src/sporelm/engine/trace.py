@@ -1,7 +1,7 @@
 """Where the time of steps goes: what the engine did, and what each call of an op took, as a trace and as a table."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -51,15 +51,18 @@ class Summary:
 class Trace:
     """Watches an engine and writes what it sees to a file."""
 
-    def __init__(self, file: TraceFile, worker: Worker) -> None:
+    def __init__(self, file: TraceFile, worker: Worker, draft: Worker | None = None) -> None:
+        """Watch the engine of this worker, whose guesses may come from the `draft` model's."""
         self.file, self.worker = file, worker
         self.summary = Summary()
         self._zero = perf_counter()
         self._open: dict[int, Request] = {}
         self._labels: dict[tuple[int, str], tuple[Call, _Label]] = {}  # the call is kept, so that its id is its own
         self._names = {id(tensor): name for name, tensor in worker.runner.weights.items()}
+        if draft is not None:
+            self._names |= {id(tensor): f"draft {name}" for name, tensor in draft.runner.weights.items()}
         device = worker.device
-        self._times: list[CallTime] = device.time_calls() if isinstance(device, Timed) else []
+        self._times: Callable[[], list[CallTime]] = device.time_calls() if isinstance(device, Timed) else list
         self._threads: set[int] = set()
         self._name("process_name", 0, "spore")
         self._name("thread_name", ENGINE_ROW, "engine")
@@ -80,8 +83,7 @@ class Trace:
 
     def stepped(self, step: Step, moments: Sequence[float], advances: Sequence[Advance]) -> None:
         """A step was taken: scheduled, run, sampled and committed between these moments."""
-        times = [time for time in self._times if time.began >= moments[0]]
-        self._times.clear()
+        times = [time for time in self._times() if time.began >= moments[0]]
         began, scheduled, computed, chosen, ended = moments
         filled = min(max(scheduled, self.worker.runner.filled_at), computed)
         self._count(times, (began, scheduled, filled, computed, chosen, ended))

@@ -121,7 +121,13 @@ def watched(tmp_path: Path, most: int = 1000) -> tuple[Trace, list[CallTime]]:
     """A trace of a worker of two threads that computes nothing."""
     times: list[CallTime] = []
     runner = SimpleNamespace(weights={}, adapted=None, filled_at=0.0, plan=object())
-    device = SimpleNamespace(regimes={"one": 1, "few": 16}, time_calls=lambda: times)
+
+    def take() -> list[CallTime]:
+        taken = list(times)
+        times.clear()
+        return taken
+
+    device = SimpleNamespace(regimes={"one": 1, "few": 16}, time_calls=lambda: take)
     return Trace(TraceFile(tmp_path / "t.json", {}, most), SimpleNamespace(runner=runner, device=device)), times  # type: ignore[arg-type]
 
 

@@ -1,7 +1,7 @@
 """The CPU as a back-end: kernels traced from Python, compiled for this very CPU, run by a team of threads."""
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -221,9 +221,9 @@ class CpuBackend:
     def limits(self) -> Mapping[str, float]:
         return measure(self.compiler, self.team)
 
-    def time_calls(self) -> list[CallTime]:
+    def time_calls(self) -> Callable[[], list[CallTime]]:
         self.team.time_steps()
-        return self.team.times
+        return self.team.take_times
 
     def synchronize(self) -> None:
         return None

@@ -31,7 +31,7 @@ from sporelm.backends.cpu.kernels.steps import (
 )
 from sporelm.backends.cpu.kernels.timed_steps import HEAD, RECORD, TimedLoops
 from sporelm.backends.cpu.memory import Region
-from sporelm.backends.cpu.times import call_times
+from sporelm.backends.cpu.times import Ticks, call_times
 from sporelm.errors import ContextError
 from sporelm.ops import Call
 
@@ -86,15 +86,12 @@ class Table:
         self.times.array[:] = 0
         return self.times.address
 
-    def call_times(self, began: float, ended: float) -> list[CallTime]:
-        """How long each thread was at each entry in a step that was called and returned at these moments."""
+    def ticks(self, began: float, ended: float) -> Ticks:
+        """A copy of what the last timed step wrote, which was called and returned at these moments."""
         assert self.times is not None
-        if not self.names:
-            return []
-        words = self.times.array.view(np.int64)
+        words = self.times.array.view(np.int64).copy()
         records = words[HEAD // 8 :].reshape(self.threads, -1, RECORD // 8)
-        chains = self.entries[:, CHAIN // 8].tolist()
-        return call_times(words[: HEAD // 8], records, chains, self.names, began, ended)
+        return Ticks(words[: HEAD // 8], records, self.entries[:, CHAIN // 8].tolist(), self.names, began, ended)
 
 
 class Crew:
@@ -150,7 +147,7 @@ class Team:
         self._compiler = compiler  # owns the code of the loops and of every kernel in a table
         self._loops: StepLoops = StepLoops(SPINS, PATIENCE)
         compiler.address(self._loops)
-        self.times: list[CallTime] = []
+        self._ticks: list[Ticks] = []  # of timed steps
         self._crew: Crew | None = None
         self._refusal: str | None = None
         self._lock = threading.Lock()
@@ -166,12 +163,14 @@ class Team:
                 crew.words[JOB_TIMES // 8] = table.clear_times()
                 began = perf_counter()
                 crew.launch(crew.shared.address, crew.scratch[0].address, *table.job)
-                self.times += table.call_times(began, perf_counter())
+                ended = perf_counter()
+                if table.names:
+                    self._ticks.append(table.ticks(began, ended))
                 return
             crew.launch(crew.shared.address, crew.scratch[0].address, *table.job)
 
     def time_steps(self) -> None:
-        """From now on, `times` grows by those of each step. Starts the workers anew, with other loops."""
+        """From now on, note the times of steps. Starts the workers anew, with other loops."""
         with self._lock:
             if self._loops.is_timed or self._refusal:
                 return
@@ -182,6 +181,11 @@ class Team:
                 for worker in self._crew.workers:
                     worker.join()
                 self._crew = None
+
+    def take_times(self) -> list[CallTime]:
+        """The times of the steps since they were asked for last."""
+        taken, self._ticks = self._ticks, []
+        return [time for ticks in taken for time in call_times(*ticks)]
 
     def _start(self) -> Crew:
         crew = Crew(self._compiler, self._loops, self.threads)

@@ -1,6 +1,7 @@
 """What `TimedLoops` wrote, as times of calls."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,6 +9,17 @@ from numpy.typing import NDArray
 from sporelm.backends.backend import CallTime
 from sporelm.backends.cpu.kernels.timed_steps import ENTERED, LEFT, SPENT, STEP_BEGAN, STEP_ENDED
 from sporelm.ops import Call
+
+
+class Ticks(NamedTuple):
+    """What a step wrote, and of what; see `call_times`."""
+
+    head: NDArray[np.int64]
+    records: NDArray[np.int64]
+    chains: Sequence[int]
+    names: Sequence[tuple[Call, str]]
+    began: float
+    ended: float
 
 
 def call_times(
