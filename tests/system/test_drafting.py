@@ -1,5 +1,6 @@
 """A draft model beside a model: the answers are the same, and its files are checked."""
 
+import asyncio
 import json
 import shutil
 from collections.abc import Iterator
@@ -10,7 +11,8 @@ import numpy as np
 import pytest
 
 from hf_folders import stored, write_safetensors
-from sporelm import LLM, Completion, SamplingParams
+from sporelm import LLM, AsyncLLM, Completion, SamplingParams
+from sporelm.cli.main import main
 from sporelm.errors import RequestError
 from sporelm.quant import F32
 from tiny_models import LLAMA, Tiny
@@ -105,3 +107,39 @@ def test_memory_counts_the_draft_too(story: Path) -> None:
         assert np.isclose(both.engine.limits.num_pages, alone.engine.limits.num_pages / 2, atol=1)
         assert both.opened.draft is not None
         assert both.opened.draft.limits.num_pages == both.engine.limits.num_pages
+
+
+def test_an_event_loop_gets_the_same_answers(plain: LLM, story: Path) -> None:
+    async def together() -> list[Completion]:
+        async with AsyncLLM(story, threads=1, max_batch=3, draft_model=story) as llm:
+            found = await asyncio.gather(*(llm.generate(text, WILD) for text in TEXTS))
+            await llm.between_steps(llm.llm.engine.check_integrity)
+            return found
+
+    assert same(asyncio.run(asyncio.wait_for(together(), 120)), plain.generate(TEXTS, WILD))
+
+
+def test_the_command_shows_how_many_guesses_were_right(story: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [
+        "run",
+        str(story),
+        "-p",
+        TEXTS[0],
+        "-n",
+        "30",
+        "--temp",
+        "0",
+        "--threads",
+        "1",
+        "--draft-model",
+        str(story),
+    ]
+    assert main([*words, "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert 0 < printed["accepted"] <= printed["drafted"]
+    assert main(words) == 0
+    assert f"{printed['accepted']} of {printed['drafted']} guesses right" in capsys.readouterr().err
+    assert main([*words, "--speculate", "ngram"]) == 2
+    assert "takes no --draft-model" in capsys.readouterr().err
+    assert main(["run", str(story), "-p", "x", "--speculate", "draft"]) == 2
+    assert "name one with --draft-model" in capsys.readouterr().err
