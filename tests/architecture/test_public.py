@@ -30,16 +30,20 @@ ENGINE = {
 }
 SAMPLING = {
     *{"-n", "--max-tokens", "--temp", "--top-k", "--top-p", "--min-p", "--repetition-penalty"},
-    *{"--seed", "--stop", "--ignore-eos", "--roll"},
+    *{"--seed", "--stop", "--ignore-eos", "--roll", "--typical-p", "--xtc-probability", "--xtc-threshold"},
+    *{"--presence-penalty", "--frequency-penalty", "--dry-multiplier", "--dry-base", "--dry-allowed-length"},
+    *{"--dry-range", "--dry-breaker", "--mirostat", "--mirostat-tau", "--mirostat-eta", "--min-tokens"},
+    *{"--logit-bias", "--stop-token-id", "--json-schema", "--regex", "--lark", "--choice"},
 }
+ANSWERS = {"--num-answers", "--best-of", "--logprobs"}
 EVERY = {"--debug", "-h", "--help"}
 WATCHING = {"--trace", "--record"}
 WRITING = {"-o", "--output", "--force", "--dry-run", "--json"}
 
 # A new option must edit this list, which a reviewer sees.
 OPTIONS = {
-    "run": {"-p", "--prompt", "-f", "--file", "--json"} | SAMPLING | ENGINE | WATCHING | EVERY,
-    "chat": {"--system", "--session-dir"} | SAMPLING | ENGINE | WATCHING | EVERY,
+    "run": {"--lora", "-p", "--prompt", "-f", "--file", "--json"} | SAMPLING | ANSWERS | ENGINE | WATCHING | EVERY,
+    "chat": {"--lora", "--system", "--session-dir"} | SAMPLING | ENGINE | WATCHING | EVERY,
     "replay": {"--backend", "--device", "--threads", "--eager", "--json"} | EVERY,
     "bench": {"-p", "-n", "-b", "-d", "--whole", "--repeat", "--peer", "--save", "--plot", "--json", "--md", "--csv"}
     | ENGINE

@@ -7,6 +7,7 @@ from sporelm.api.completion import Completion, Piece, Timings
 from sporelm.api.params import SamplingParams
 from sporelm.engine import FinishReason, KvSequence, Request
 from sporelm.engine.sampling.params import MOST_SEED
+from sporelm.errors import RequestError
 from sporelm.text import Detokenizer, StopMatcher, Tokenizer
 from sporelm.text.grammar import CompiledGrammar, compiled
 
@@ -39,6 +40,7 @@ class Answer:
                     their seeds count up, and they have its adapter
         adapter     the engine's number of an adapter, 0 for none
         """
+        check_known(params, tokenizer.vocab_size)
         self.seed: int = (first.seed + number) % (MOST_SEED + 1) if first else params.chosen_seed()
         self.grammar: CompiledGrammar | None = first.grammar if first else None
         ends = frozenset() if params.ignore_eos else tokenizer.stop_ids
@@ -137,6 +139,14 @@ class Answer:
             drafted=request.drafted,
             accepted=request.accepted,
         )
+
+
+def check_known(params: SamplingParams, vocab: int) -> None:
+    """Raise RequestError if parameters name a token that the model does not have."""
+    for name, tokens in (("logit_bias", params.logit_bias), ("stop_token_ids", params.stop_token_ids)):
+        unknown = next((token for token in tokens if not 0 <= token < vocab), None)
+        if unknown is not None:
+            raise RequestError(f"{name} has token {unknown}: the model's tokens are 0 to {vocab - 1}")
 
 
 def breakers(params: SamplingParams, tokenizer: Tokenizer) -> frozenset[int]:

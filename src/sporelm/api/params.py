@@ -78,6 +78,8 @@ class SamplingParams:
     def __post_init__(self) -> None:
         if whole_number("max_tokens", self.max_tokens) < 1:
             raise RequestError(f"max_tokens is {self.max_tokens}: it must be at least 1")
+        if whole_number("min_tokens", self.min_tokens) > self.max_tokens:
+            raise RequestError(f"min_tokens is {self.min_tokens}: it must be at most max_tokens, {self.max_tokens}")
         object.__setattr__(self, "stop", texts("stop", self.stop, MOST_STOPS))
         object.__setattr__(self, "dry_breakers", texts("dry_breakers", self.dry_breakers, MOST_STOPS))
         object.__setattr__(self, "stop_token_ids", tuple(token_ids("stop_token_ids", self.stop_token_ids)))

@@ -5,7 +5,7 @@ import contextlib
 import sys
 from typing import TYPE_CHECKING
 
-from sporelm.cli import options, watching
+from sporelm.cli import lora, options, sampling, watching
 from sporelm.cli.parser import Parser
 from sporelm.errors import SporeError
 
@@ -30,8 +30,9 @@ def parser() -> Parser:
         metavar="DIR",
         help="where conversations sleep whose pages others need, instead of being computed anew",
     )
-    options.add_sampling(made)
+    sampling.add_sampling(made)
     options.add_engine(made)
+    lora.add_lora(made)
     watching.add_watching(made)
     options.add_help(made)
     return made
@@ -41,8 +42,9 @@ def run(args: argparse.Namespace) -> int:
     from sporelm.cli.chat_input import messages
     from sporelm.cli.sessions import Leave, Sessions
 
-    params = options.sampling_params(args)
-    llm = watching.open_model(args, session_dir=args.session_dir)
+    adapters = lora.adapters(args)
+    params = lora.chosen(sampling.sampling_params(args), adapters)
+    llm = watching.open_model(args, session_dir=args.session_dir, adapters=adapters)
     try:
         sessions = Sessions(llm, params, args.system)
         failures = 0

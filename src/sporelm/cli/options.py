@@ -1,14 +1,14 @@
-"""The options that several commands share, and what they become: a model that is open, and sampling parameters."""
+"""The options that several commands share, and what they become: a model that is open."""
 
 import argparse
 import sys
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from sporelm.errors import RequestError, UsageError
+from sporelm.errors import UsageError
 
 if TYPE_CHECKING:
-    from sporelm.api import LLM, SamplingParams
+    from sporelm.api import LLM
 
 MODEL_HELP = "a .gguf file, a Hugging Face folder, hf:owner/name[:file] or a stored name; default: smollm2"
 
@@ -59,61 +59,6 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--draft-model", metavar="MODEL", help="a smaller model with the same tokens; means --speculate draft"
     )
-
-
-def add_sampling(parser: argparse.ArgumentParser) -> None:
-    """How the next token is chosen, and when to stop."""
-    parser.add_argument("-n", "--max-tokens", type=int, default=256, metavar="N", help="tokens at most; default: 256")
-    parser.add_argument(
-        "--temp", type=float, default=0.8, metavar="T", help="temperature, applied last; 0 is greedy; default: 0.8"
-    )
-    parser.add_argument(
-        "--top-k", type=int, default=40, metavar="K", help="keep the K likeliest, 0 keeps all; default: 40"
-    )
-    parser.add_argument(
-        "--top-p", type=float, default=0.95, metavar="P", help="keep this share of probability; default: 0.95"
-    )
-    parser.add_argument(
-        "--min-p", type=float, default=0.0, metavar="P", help="keep what has P times the best's probability; default: 0"
-    )
-    parser.add_argument(
-        "--repetition-penalty",
-        type=float,
-        default=1.0,
-        metavar="R",
-        help="divides the score of tokens seen; default: 1",
-    )
-    parser.add_argument("--seed", type=int, metavar="S", help="same seed, same text; default: random, and printed")
-    parser.add_argument(
-        "--stop", action="append", default=[], metavar="S", help="end before this text; may be repeated"
-    )
-    parser.add_argument("--ignore-eos", action="store_true", help="go on after the model's end-of-text token")
-    parser.add_argument(
-        "--roll",
-        action="store_true",
-        help="when the context is full, leave out what stands after its first quarter and go on, instead of ending",
-    )
-
-
-def sampling_params(args: argparse.Namespace) -> "SamplingParams":
-    """The sampling options as parameters. Raises UsageError for a value out of range."""
-    from sporelm.api import SamplingParams
-
-    try:
-        return SamplingParams(
-            max_tokens=args.max_tokens,
-            temperature=args.temp,
-            top_k=args.top_k,
-            top_p=args.top_p,
-            min_p=args.min_p,
-            repetition_penalty=args.repetition_penalty,
-            seed=args.seed,
-            stop=tuple(args.stop),
-            ignore_eos=args.ignore_eos,
-            roll=args.roll,
-        )
-    except RequestError as reason:
-        raise UsageError(str(reason)) from None
 
 
 def open_model(args: argparse.Namespace, *, max_batch: int = 1, **options: Any) -> "LLM":

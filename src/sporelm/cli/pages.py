@@ -14,9 +14,8 @@ This page is written by `./run docs` from the commands' own help; a test compare
 Exit codes: 0 done, 1 failed with a one-line reason on stderr (`--debug` adds the traceback), 2 wrong usage,
 130 stopped by Ctrl-C. Results go to stdout; progress, figures and reasons to stderr.
 
-A token is chosen in this order: repetition penalty, top-k, top-p, min-p, temperature, draw. llama.cpp has the same
-order; transformers applies the temperature first, so that the same `--top-p` keeps other tokens there than here. A seed
-repeats a text of this program, not that of another one.
+[Sampling](sampling.md) says how a token is chosen, and in which order; [structured output](structured-output.md) what
+form an answer can have.
 """
 
 SETTINGS_HEAD = """\

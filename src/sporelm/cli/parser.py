@@ -25,15 +25,26 @@ class Parser(argparse.ArgumentParser):
         self.words: list[str] = []
 
     def format_help(self) -> str:
-        """Usage, summary, arguments, options and examples, at a fixed width."""
+        """Usage, summary, arguments, options, then those of groups with titles, and examples, at a fixed width."""
         actions = [action for action in self._actions if action.help is not argparse.SUPPRESS]
         lines = [f"usage: {self.usage_line}", "", *textwrap.wrap(self.description or "", WIDTH)]
-        for title, wanted in (("arguments", False), ("options", True)):
-            rows = [row(action) for action in actions if bool(action.option_strings) == wanted]
-            if rows:
-                lines += ["", f"{title}:", *(line for part in rows for line in part)]
+        grouped = {id(action) for group in self.titled for action in group._group_actions}
+        plain = [action for action in actions if id(action) not in grouped]
+        parts = [
+            ("arguments", [action for action in plain if not action.option_strings]),
+            ("options", [action for action in plain if action.option_strings]),
+            *((str(group.title), group._group_actions) for group in self.titled),
+        ]
+        for title, members in parts:
+            if members:
+                lines += ["", f"{title}:", *(line for action in members for line in row(action))]
         lines += ["", "example:" if len(self.examples) == 1 else "examples:", *(f"  {line}" for line in self.examples)]
         return "\n".join(lines) + "\n"
+
+    @property
+    def titled(self) -> list[Any]:
+        """The groups that commands made, beside argparse's own two."""
+        return self._action_groups[2:]
 
     def format_usage(self) -> str:
         return f"usage: {self.usage_line}\n"

@@ -6,7 +6,7 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
-from sporelm.cli import options, watching
+from sporelm.cli import lora, options, sampling, watching
 from sporelm.cli.parser import Parser
 from sporelm.errors import SporeError
 
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from sporelm.api import LLM, Completion, SamplingParams
 
 INTERRUPTED = 130  # exit code of a program that SIGINT ended: 128 + 2
+MOST_TOGETHER = 16  # answers to a prompt that are computed together; more of them wait
+SEPARATOR = "---"  # a line between answers
 LONGEST_PROMPT = 64 << 20  # bytes: far beyond what a context holds
 LONGEST_TEXT = 1 << 30  # bytes of what is measured on; the tokens of all of it are in memory
 
@@ -23,26 +25,36 @@ def parser() -> Parser:
         "run",
         "Complete a prompt. The prompt is raw text: no chat template is applied, BOS is added as the model says.",
         "[MODEL] (-p TEXT | -f FILE) [options]",
-        ['spore run -p "Once upon a time" -n 60 --temp 0', "spore run model.gguf -f - --json < prompt.txt"],
+        [
+            'spore run -p "Once upon a time" -n 60 --temp 0',
+            "spore run model.gguf -f - --json < prompt.txt",
+            'spore run -p "Is water wet? Answer: " --choice yes --choice no',
+        ],
     )
     options.add_model(made)
     prompt = made.add_mutually_exclusive_group(required=True)
     prompt.add_argument("-p", "--prompt", metavar="TEXT", help="the prompt")
     prompt.add_argument("-f", "--file", metavar="FILE", help="read the prompt from a UTF-8 file; - is stdin")
-    options.add_sampling(made)
     made.add_argument("--json", action="store_true", help="print one JSON object instead of the text")
     options.add_engine(made)
+    lora.add_lora(made)
     watching.add_watching(made)
     options.add_help(made)
+    sampling.add_sampling(made)
+    sampling.add_answers(made)
     return made
 
 
 def run(args: argparse.Namespace) -> int:
-    params = options.sampling_params(args)
+    adapters = lora.adapters(args)
+    params = lora.chosen(sampling.sampling_params(args), adapters)
     prompt = args.prompt if args.prompt is not None else read_text(args.file, "the prompt", LONGEST_PROMPT)
-    llm = watching.open_model(args)
+    llm = watching.open_model(args, max_batch=min(params.made, MOST_TOGETHER), adapters=adapters)
     try:
-        completion = complete(llm, prompt, params, show=not args.json)
+        if params.made > 1:
+            completion = several(llm, prompt, params, show=not args.json)
+        else:
+            completion = complete(llm, prompt, params, show=not args.json)
     finally:
         llm.close()
     if completion is None:
@@ -76,6 +88,19 @@ def complete(llm: "LLM", prompt: str, params: "SamplingParams", *, show: bool) -
     return None
 
 
+def several(llm: "LLM", prompt: str, params: "SamplingParams", *, show: bool) -> "Completion | None":
+    """The answers to a prompt, their texts on stdout when all are there if `show`; None if Ctrl-C stopped them."""
+    try:
+        (completion,) = llm.generate(prompt, params)
+    except KeyboardInterrupt:
+        return None
+    if show:
+        texts = [answer.text for answer in (completion, *completion.alternatives)]
+        sys.stdout.write(f"\n{SEPARATOR}\n".join(texts))
+        sys.stdout.flush()
+    return completion
+
+
 def read_text(name: str, what: str = "the text", longest: int = LONGEST_TEXT) -> str:
     """The text of a file, or of stdin for '-', which errors call `what`. Raises RequestError, for more than `longest`
     bytes too."""
@@ -87,17 +112,45 @@ def read_text(name: str, what: str = "the text", longest: int = LONGEST_TEXT) ->
 def as_json(completion: "Completion") -> dict[str, object]:
     """The object of the contract: text, ids, why it ended, and timings in seconds and tokens per second."""
     timings = completion.timings
-    return {
+    found: dict[str, object] = {
         "text": completion.text,
         "token_ids": list(completion.token_ids),
         "prompt_token_ids": list(completion.prompt_token_ids),
         "finish_reason": completion.finish_reason,
+        "cached_tokens": completion.cached_tokens,
+        "cache_miss": completion.cache_miss,
         "dropped_tokens": completion.dropped_tokens,
         "seed": completion.seed,
         "drafted": completion.drafted,
         "accepted": completion.accepted,
         "timings": {name: getattr(timings, name) for name in TIMINGS},
     }
+    if completion.logprobs is not None:
+        found["logprobs"] = logprobs_of(completion)
+    if completion.alternatives:
+        found["alternatives"] = [alternative(each) for each in completion.alternatives]
+    return found
+
+
+def alternative(completion: "Completion") -> dict[str, object]:
+    """Another answer to the same prompt."""
+    found: dict[str, object] = {
+        "text": completion.text,
+        "token_ids": list(completion.token_ids),
+        "finish_reason": completion.finish_reason,
+        "seed": completion.seed,
+    }
+    if completion.logprobs is not None:
+        found["logprobs"] = logprobs_of(completion)
+    return found | ({"error": completion.error} if completion.error else {})
+
+
+def logprobs_of(completion: "Completion") -> list[dict[str, object]]:
+    """For each token its id and log probability, and those of the likeliest, in falling order."""
+    return [
+        {"id": token, "logprob": score.logprob, "top": [{"id": i, "logprob": p} for i, p in score.top.items()]}
+        for token, score in zip(completion.token_ids, completion.logprobs or (), strict=False)
+    ]
 
 
 TIMINGS = ("load_s", "compile_s", "ttft_s", "prefill_tok_s", "decode_tok_s")

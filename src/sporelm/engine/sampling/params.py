@@ -79,8 +79,20 @@ class Sampling:
         for token, bias in self.logit_bias.items():
             whole("a token of logit_bias", token, 0, MOST_WHOLE)
             within(f"logit_bias of token {token}", bias, -100.0, 100.0)
-        if self.mirostat and self.temperature == 0:
+        if self.mirostat:
+            self._check_mirostat()
+        if self.xtc_probability and self.xtc_threshold > 0.5:
+            raise RequestError(
+                f"xtc_threshold is {self.xtc_threshold}: above 0.5 no two tokens reach it, so XTC does nothing"
+            )
+
+    def _check_mirostat(self) -> None:
+        """Raise RequestError for what cannot be had together with mirostat."""
+        if self.temperature == 0:
             raise RequestError("mirostat needs a temperature above 0: at 0 the greatest logit is taken")
+        cuts = {"min_p": self.min_p, "typical_p": 1 - self.typical_p, "xtc_probability": self.xtc_probability}
+        if given := [name for name, value in cuts.items() if value]:
+            raise RequestError(f"mirostat keeps tokens in its own way: leave out {' and '.join(given)}, or mirostat")
 
     @property
     def plain(self) -> bool:
