@@ -151,9 +151,9 @@ class Engine:
                 self._forget(request)
 
     def _learn(self, step: Step, tokens: int, said: Sequence[Sequence[int]], seconds: float) -> None:
-        """What the time of a step of so many tokens says of the next ones."""
+        """What the time of a step of so many tokens says of the next ones. Those of a prompt may say nothing."""
         parts = len(step.parts)
-        if tokens == parts:
+        if tokens == parts == len(said):
             decoding, prompts = parts, 0
         else:
             counts = [len(part.tokens) for part in step.parts if part.rows == len(part.tokens)]
