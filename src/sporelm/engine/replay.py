@@ -15,6 +15,7 @@ import numpy as np
 from sporelm.engine.kv.pages import pages_for
 from sporelm.engine.limits import Limits
 from sporelm.engine.recording import MARK, VERSION, checksums, sampling_from_json
+from sporelm.engine.runner import Scores
 from sporelm.engine.sampling import Sampler
 from sporelm.engine.step import Part, Step
 from sporelm.engine.worker import Worker
@@ -93,7 +94,7 @@ class Replay:
         self.result = Replayed(compared_logits=compare_logits)
         self.sampler = Sampler()
         self.unknown: set[int] = set()  # requests whose choices cannot be repeated: their grammar is not in the file
-        self.picked: list[tuple[int, list[int]]] = []  # of the last step: what each request said
+        self.last: tuple[Step, Scores] | None = None  # from which no token was chosen yet
 
     def run(self) -> Replayed:
         """Repeat all of it, up to the first difference. Raises RequestError for a damaged recording."""
@@ -151,10 +152,7 @@ class Replay:
         self._compare("the greatest logit", line["best"], scores.best.tolist(), owners)
         if result.compared_logits:
             self._compare("the logits' checksum", line["logits"], checksums(scores.logits), owners)
-        if result.difference is None:
-            picked = self.sampler.pick(scores.best, scores.logits, step)
-            speaking = [part.request for part in step.parts if part.rows]
-            self.picked = list(zip(speaking, picked.tokens, strict=True))
+        self.last = (step, scores)
 
     def _embed(self, step: Step, line: Mapping[str, Any]) -> None:
         check_step(step, self.limits)
@@ -183,10 +181,15 @@ class Replay:
                 return
 
     def _compare_said(self, said: Sequence[Sequence[int]]) -> None:
-        if len(said) != len(self.picked):
-            self.result.difference = f"step {self.result.steps}: {len(self.picked)} answers, recorded are {len(said)}"
+        if self.last is None:
+            raise ValueError("tokens without a step")
+        (step, scores), self.last = self.last, None
+        speaking = [part.request for part in step.parts if part.rows]
+        picked = self.sampler.pick(scores.best, scores.logits, step).tokens
+        if len(said) != len(picked):
+            self.result.difference = f"step {self.result.steps}: {len(picked)} answers, recorded are {len(said)}"
             return
-        for (request, now), then in zip(self.picked, said, strict=True):
+        for request, now, then in zip(speaking, picked, said, strict=True):
             if request in self.unknown:
                 continue
             if list(then) != now:
