@@ -194,6 +194,43 @@ def edited(path: Path, change: Callable[[dict[str, Any]], object]) -> Path:
     return path
 
 
+def test_a_step_that_fails_is_repeated_and_so_is_its_recording(
+    story: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One failure after a step was computed, another while tokens were chosen."""
+    with LLM(story, threads=1, record=tmp_path / "r.jsonl", trace=tmp_path / "t.json") as llm:
+        sampling = SamplingParams(max_tokens=30, temperature=1.0, seed=4, ignore_eos=True)
+        answers = [llm.answer(llm.prompt_ids(text), each) for text, each in (("Lily", sampling), ("Tom", GREEDY))]
+        for answer in answers:
+            llm.engine.add(answer.request)
+        for _ in range(3):
+            llm.engine.step()
+        with monkeypatch.context() as patch:
+            patch.setattr(llm.engine.scheduler, "next_step", failing(llm.engine.scheduler.next_step))
+            with pytest.raises(OSError, match="made up"):
+                llm.engine.step()
+        with monkeypatch.context() as patch:
+            patch.setattr(llm.engine.sampler, "pick", failing(llm.engine.sampler.pick))
+            with pytest.raises(OSError, match="made up"):
+                llm.engine.step()
+        llm.engine.run([answer.request for answer in answers])
+        assert [answer.request.finish_reason for answer in answers] == ["error", "length"]
+    result = replayed(tmp_path / "r.jsonl", story)
+    assert (result.difference, result.stopped) == (None, None)
+    found = [event for event in events(tmp_path / "t.json") if event["name"] == "request 1" and event["ph"] == "b"]
+    assert [event["args"]["finish reason"] for event in found] == ["error"]
+
+
+def failing(work: Callable[..., object]) -> Callable[..., object]:
+    """Does the work, then fails."""
+
+    def fail(*args: Any) -> None:
+        work(*args)
+        raise OSError("made up")
+
+    return fail
+
+
 @pytest.fixture
 def recorded(story: Path, tmp_path: Path) -> Path:
     with LLM(story, threads=1, record=tmp_path / "r.jsonl") as llm:

@@ -39,11 +39,9 @@ class Watch(Protocol):
     """Who is told what the engine does, in the thread that does it."""
 
     def added(self, request: Request) -> None: ...
-    def stepped(self, step: Step, moments: Sequence[float], advances: Sequence[Advance]) -> None:
+    def ended(self, request: Request) -> None: ...
+    def stepped(self, step: Step, moments: Sequence[float]) -> None:
         """`moments`, of perf_counter: it began, and was scheduled, computed, sampled and committed."""
-
-    def ended(self, request: Request) -> None:
-        """A request was cancelled; others end in a step."""
 
 
 class Engine:
@@ -113,7 +111,7 @@ class Engine:
         moments = (began, scheduled, computed, chosen, perf_counter())
         self.metrics.stepped(tokens, *moments)
         if self.watch is not None:
-            self.watch.stepped(step, moments, advances)
+            self.watch.stepped(step, moments)
         for advance in advances:
             if advance.finish_reason:
                 self._forget(advance.request)
@@ -146,8 +144,6 @@ class Engine:
         with self._turn:
             if request.finish_reason is None:
                 self.scheduler.end(request, "cancelled")
-                if self.watch is not None:
-                    self.watch.ended(request)
                 self._forget(request)
 
     def _learn(self, step: Step, tokens: int, said: Sequence[Sequence[int]], seconds: float) -> None:
@@ -164,6 +160,8 @@ class Engine:
 
     def _forget(self, request: Request) -> None:
         """A request has ended."""
+        if self.watch is not None:
+            self.watch.ended(request)
         self.sampler.drop(request.id)
         if self.speculation is not None:
             self.speculation.end(request)
@@ -287,7 +285,7 @@ class Engine:
                     began, step = perf_counter(), Step([Part(0, ids, begin, sequence.table, len(ids), adapter)], copies)
                     found = run(step)
                     if self.watch is not None:
-                        self.watch.stepped(step, (began, began, *[perf_counter()] * 3), [])
+                        self.watch.stepped(step, (began, began, *[perf_counter()] * 3))
                     yield found
                     self.store.extend(sequence, ids)
             finally:

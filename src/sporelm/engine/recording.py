@@ -51,7 +51,7 @@ class RecordingFile:
         self.nbytes = 0
         try:
             _check_place(path)
-            self._file: IO[str] = open(path, "w", BUFFER, "ascii", newline="\n", opener=_for_owner)
+            self._file: IO[str] = os.fdopen(_for_owner(path), "w", BUFFER, "ascii", newline="\n")
         except OSError as reason:
             raise RequestError(f"{path} cannot be written: {reason.strerror or reason}") from None
 
@@ -174,9 +174,9 @@ def sampling_from_json(values: Mapping[str, Any]) -> Sampling:
 _USUAL = Sampling()
 
 
-def _for_owner(path: str, flags: int) -> int:
-    """A file that only its owner can read: it holds what was asked."""
-    return os.open(path, flags, 0o600)
+def _for_owner(path: Path) -> int:
+    """An empty file that only its owner can read: it will hold what was asked."""
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
 
 
 def _check_place(path: Path) -> None:

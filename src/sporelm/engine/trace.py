@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 from sporelm.backends.backend import CallTime, Timed
 from sporelm.engine.request import Request
-from sporelm.engine.scheduler import Advance
 from sporelm.engine.step import Step
 from sporelm.engine.trace_file import PROCESS, TraceFile
 from sporelm.engine.worker import Worker
@@ -81,7 +80,7 @@ class Trace:
         """A request waits."""
         self._open[request.id] = request
 
-    def stepped(self, step: Step, moments: Sequence[float], advances: Sequence[Advance]) -> None:
+    def stepped(self, step: Step, moments: Sequence[float]) -> None:
         """A step was taken: scheduled, run, sampled and committed between these moments."""
         times = [time for time in self._times() if time.began >= moments[0]]
         began, scheduled, computed, chosen, ended = moments
@@ -91,9 +90,6 @@ class Trace:
             self._write_step(step, times, (began, scheduled, filled, computed, chosen, ended))
             if self.file.is_full():
                 self._tell_full()
-        for advance in advances:
-            if advance.finish_reason:
-                self.ended(advance.request)
 
     def ended(self, request: Request) -> None:
         """A request has ended."""

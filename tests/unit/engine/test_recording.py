@@ -1,6 +1,7 @@
 """What a recording holds, and what a replay refuses; `tests/system/test_watching.py` replays runs of a model."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,12 @@ def test_a_full_recording_says_so(tmp_path):
     *_, (_, last) = Recording(path).lines()
     assert list(last) == ["full"]
     assert path.stat().st_size < 150
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has other permissions")
+def test_a_recording_is_for_its_owner(tmp_path):
+    begun(tmp_path / "r.jsonl").close()
+    assert (tmp_path / "r.jsonl").stat().st_mode & 0o077 == 0
 
 
 def test_a_recording_takes_the_place_of_an_earlier_one_only(tmp_path):

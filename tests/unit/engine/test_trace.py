@@ -143,7 +143,7 @@ def test_a_step_is_its_parts_and_its_calls(tmp_path):
         CallTime(chosen, "a", 1, zero + 0.004, 0.004),
     ]
     moments = [zero + second for second in (0.001, 0.002, 0.009, 0.010, 0.011)]
-    trace.stepped(Step([Part(7, [1, 2, 3], 0, (0,), 1)], [(1, 2)]), moments, [])
+    trace.stepped(Step([Part(7, [1, 2, 3], 0, (0,), 1)], [(1, 2)]), moments)
     assert times == []
     trace.close()
     spans = [event for event in events(tmp_path / "t.json") if event["ph"] == "X"]
@@ -191,7 +191,7 @@ def test_steps_beyond_the_limit_are_counted_all_the_same(tmp_path):
     trace, _ = watched(tmp_path, most=20)
     for number in range(10):
         moments = [trace._zero + number + part / 10 for part in range(5)]
-        trace.stepped(Step([Part(1, [1], number, (0,), 1)], []), moments, [])
+        trace.stepped(Step([Part(1, [1], number, (0,), 1)], []), moments)
     trace.close()
     assert trace.summary.steps == 10
     found = events(tmp_path / "t.json")
