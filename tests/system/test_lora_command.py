@@ -1,0 +1,60 @@
+"""--lora of `spore run` and `spore chat`."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hf_folders import write_model
+from lora_files import random_pairs, write_gguf_adapter, write_peft
+from sporelm.cli.lora import parsed
+from sporelm.errors import UsageError
+from system.processes import Spore
+from tiny_models import WIDE
+
+
+def test_a_run_uses_the_first_adapter(spore: Spore, tmp_path: Path) -> None:
+    model = write_model(tmp_path / "model", WIDE)
+    pairs = random_pairs(WIDE, 2)
+    write_peft(tmp_path / "strong", pairs, 4.0)
+    write_gguf_adapter(tmp_path / "strong.gguf", WIDE, pairs, 4.0)
+
+    def ids(*options: object) -> Any:
+        done = spore("run", model, "-p", "abcabc", "-n", 6, "--temp", 0, "--ignore-eos", "--json", *options)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)["token_ids"]
+
+    strong = ids("--lora", "strong", "--lora", "other=strong@0.1")
+    assert strong == ids("--lora", "mine=strong.gguf") != ids()
+
+
+def test_what_cannot_be_loaded_is_one_line(spore: Spore, tmp_path: Path) -> None:
+    model = write_model(tmp_path / "model", WIDE)
+    for option, code, message in (
+        ("nowhere", 1, "nowhere does not exist"),
+        ("a=b@much", 2, "--lora: 'much' after the @"),
+        ("=b", 2, "--lora: name is ''"),
+    ):
+        done = spore("run", model, "-p", "x", "--lora", option)
+        assert done.returncode == code
+        assert message in done.stderr
+        assert len(done.stderr.splitlines()) == 1, done.stderr
+
+
+def test_names_paths_and_scales_are_told_apart(tmp_path: Path) -> None:
+    odd = tmp_path / "a=b@2"
+    odd.mkdir()
+    for text, expected in (
+        ("adapter", ("adapter", None, 1.0)),
+        ("poet=adapter", ("adapter", "poet", 1.0)),
+        ("adapter@0.5", ("adapter", None, 0.5)),
+        ("poet=dir/adapter@-2", ("dir/adapter", "poet", -2.0)),
+        (str(odd), (str(odd), None, 1.0)),
+        (f"odd={odd}", (str(odd), "odd", 1.0)),
+        (f"odd={odd}@3", (str(odd), "odd", 3.0)),
+    ):
+        found = parsed(text)
+        assert (found.path, found.name, found.scale) == expected, text
+    with pytest.raises(UsageError, match="is no number"):
+        parsed("adapter@half")
