@@ -9,12 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from sporelm import LLM, AsyncLLM, Grammar, SamplingParams
 from sporelm.errors import RequestError
 from sporelm.text import load_tokenizer
-from sporelm.text.grammar import CompiledGrammar
+from sporelm.text.grammar import MOST_KEPT, CompiledGrammar, _kept, compiled
 from sporelm.text.grammar_text import DEEPEST_SCHEMA, LONGEST_GRAMMAR
 from sporelm.text.tokenizer import MOST_FOUND
 from system.test_generation_chat import folder
@@ -107,6 +108,104 @@ def test_what_cannot_be_used_is_refused_before_anything_runs(llm: LLM, grammar: 
     with pytest.raises(RequestError, match=message):
         llm.generate("A", params(Grammar(**grammar)))
     assert llm.engine.scheduler.idle
+
+
+def chain(count: int) -> dict[str, Any]:
+    """A schema whose definitions refer to one after the other."""
+    parts: dict[str, Any] = {
+        f"d{number}": {"type": "object", "properties": {"next": {"$ref": f"#/$defs/d{number + 1}"}}}
+        for number in range(count)
+    }
+    return {"$defs": parts | {f"d{count}": {"type": "string"}}, "$ref": "#/$defs/d0"}
+
+
+BOMBS = {
+    "a chain of definitions": ({"json_schema": chain(2000)}, "more than 512 levels"),
+    "the same in Lark": ({"lark": f"start: %json {json.dumps(chain(2000))}"}, "more than 512 levels"),
+    "a definition of itself": ({"json_schema": {"$ref": "#"}}, "cannot be used"),
+    "a definition of nothing": ({"json_schema": {"$ref": "#/$defs/a~1b"}}, "points to nothing"),
+    "a chain of rules": (
+        {"lark": "start: r0\n" + "\n".join(f'r{n}: r{n + 1} "x"' for n in range(8000)) + '\nr8000: "a"'},
+        "8002 lines with rules",
+    ),
+    "deep parentheses": ({"lark": "start: " + "(" * 20000 + '"a"' + ")" * 20000}, "too deeply nested"),
+    "many grammars inside": ({"lark": "start: " + "%lark {\nstart: " * 30 + '"a"' + "\n}" * 30}, "grammars inside"),
+    "JSON that is none": ({"lark": "start: %json {"}, "is no JSON"),
+    "JSON without end": ({"lark": "start: %json " + '{"a":' * 5000}, "is no JSON"),
+    "a great count": ({"regex": "(a{1000}){1000}"}, "it forces .* tokens at once"),
+    "a long text": ({"json_schema": {"const": "x" * 20000}}, "a text of 20000 characters"),
+    "a great number": ({"json_schema": {"type": "integer", "minimum": -(10**4000)}}, "cannot be used: number out of"),
+    "a large schema": ({"json_schema": json.dumps({"enum": ["x" * 100] * 100000})}, "at most 262144 are taken"),
+    "deep regular expression": ({"regex": "(" * 50000 + "a" + ")" * 50000}, "cannot be used"),
+    "alternatives of all": (
+        {"json_schema": {"allOf": [{"anyOf": [{"properties": {f"{i}{j}": {}}} for j in range(8)]} for i in range(12)]}},
+        "cannot be used",
+    ),
+}
+
+
+@pytest.mark.parametrize("bomb", BOMBS)
+def test_a_grammar_that_would_cost_too_much_is_refused(llm: LLM, bomb: str) -> None:
+    grammar, message = BOMBS[bomb]
+    with pytest.raises(RequestError, match=message):
+        llm.generate("A", params(Grammar(**grammar)))
+    assert llm.engine.scheduler.idle
+
+
+@pytest.mark.parametrize(
+    "grammar",
+    [
+        Grammar(regex="(((a{1,100}){1,100}){1,100}){1,100}"),
+        Grammar(lark='start: /[xy]/ BIG\nBIG: "a"{100000}'),
+    ],
+    ids=["nested counts", "forced later"],
+)
+def test_a_limit_met_in_the_middle_ends_that_answer_alone(llm: LLM, grammar: Grammar) -> None:
+    free = SamplingParams(max_tokens=20, temperature=0.0)
+    bad, good = llm.generate(["A pet: "] * 2, [params(grammar), free])
+    assert bad.finish_reason == "error"
+    assert (bad.error or "").startswith("the grammar: ")
+    assert good.text == llm.generate("A pet: ", free)[0].text
+
+
+def test_what_a_lark_grammar_holds_of_json_holds(llm: LLM) -> None:
+    schema = {"type": "object", "properties": {"a": {"enum": [1, 2]}}, "required": ["a"]}
+    schema |= {"additionalProperties": False, "x-guidance": {"whitespace_flexible": False}}
+    (answer,) = llm.generate("A pet: ", params(Grammar(lark=f'start: "pet " %json {json.dumps(schema)}')))
+    assert json.loads(answer.text.removeprefix("pet "))["a"] in (1, 2)
+
+
+def test_many_choices_and_those_that_begin_alike(llm: LLM) -> None:
+    many = [f"answer number {number}" for number in range(4096)]
+    for texts in (many, ["a" * count for count in range(1, 30)]):
+        (answer,) = llm.generate("A", params(Grammar(choice=texts), max_tokens=60))
+        assert answer.text in texts
+        assert answer.finish_reason == "stop"
+
+
+def test_a_grammar_is_compiled_once_and_few_are_kept(letters: Path) -> None:
+    tokenizer = load_tokenizer(letters)
+    first = compiled(tokenizer, Grammar(choice=["yes", "no"]))
+    assert compiled(tokenizer, Grammar(choice=["yes", "no"])) is first
+    assert compiled(tokenizer, Grammar(choice=["yes", "nay"])) is not first
+    for number in range(MOST_KEPT):
+        compiled(tokenizer, Grammar(choice=[f"{number}"]))
+    assert len(_kept[tokenizer]) == MOST_KEPT
+    assert compiled(tokenizer, Grammar(choice=["yes", "no"])) is not first
+
+
+def test_what_is_allowed_is_what_the_mask_says(letters: Path) -> None:
+    tokenizer = load_tokenizer(letters)
+    bytes_of = [tokenizer.token_bytes(token) for token in range(tokenizer.vocab_size)]
+    words = {token for token in range(tokenizer.vocab_size) if token not in tokenizer.stop_ids}
+    matcher = CompiledGrammar(tokenizer, Grammar(regex="[a-c]{1,3}x?")).matcher()
+    for letter in (b"a", b"c", b"b"):
+        bits = np.unpackbits(matcher.words().view(np.uint8), bitorder="little")
+        masked = set(np.flatnonzero(bits).tolist())
+        allowed = {token for token in range(tokenizer.vocab_size) if matcher.allows(token)}
+        assert allowed <= masked
+        assert allowed & words == masked & words != set()
+        matcher.accept(next(token for token in sorted(allowed) if bytes_of[token] == letter))
 
 
 def test_a_schema_that_is_too_deep_is_refused(llm: LLM) -> None:

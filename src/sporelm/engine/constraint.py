@@ -61,10 +61,3 @@ def mask_row(logits: NDArray[np.float32], words: Words) -> None:
     within = logits[: len(bounds)]
     np.minimum(within, bounds, out=within)
     logits[len(bounds) :] = -np.inf
-
-
-def allowed(words: Words, tokens: NDArray[np.intp]) -> NDArray[np.bool_]:
-    """Which of some tokens have their bit set."""
-    word, bit = np.divmod(tokens, 32)
-    found = words[np.minimum(word, len(words) - 1)] >> bit.astype(np.int32) & 1
-    return (found != 0) & (word < len(words))

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from sporelm.engine import Request, Sampling
+from sporelm.engine.constraint import mask_row
 from sporelm.engine.speculative import Speculation
-from unit.engine.fake import VOCAB, Oracle, engine, next_token
+from unit.engine.fake import VOCAB, Oracle, engine, expected, next_token
 from unit.engine.test_engine import prompt
 
 
@@ -120,3 +121,40 @@ def test_tokens_that_the_grammar_does_not_know_are_impossible():
     made.run([request])
     assert len(request.generated) == 60
     assert max(request.generated) < VOCAB - 5
+
+
+@pytest.mark.parametrize("vocab", [1, 31, 32, 33, 97, 200])
+@pytest.mark.parametrize("bits", [32, 96, 192])
+def test_a_mask_of_bits_leaves_what_is_set_and_nothing_past_its_end(vocab, bits):
+    random = np.random.default_rng(vocab + bits)
+    possible = random.random(bits) < 0.5
+    logits = random.standard_normal(vocab).astype(np.float32)
+    wanted = [score if token < bits and possible[token] else -np.inf for token, score in enumerate(logits)]
+    mask_row(logits, np.packbits(possible, bitorder="little").view("<i4"))
+    assert logits.tolist() == wanted
+
+
+def test_a_mask_of_infinite_scores_makes_no_nan():
+    logits = np.array([np.inf, -np.inf, np.inf], np.float32)
+    mask_row(logits, np.array([1], np.int32))
+    assert logits.tolist() == [np.inf, -np.inf, -np.inf]
+
+
+def test_a_greedy_answer_asks_for_masks_only_where_the_argmax_is_not_allowed():
+    class Counting(Pattern):
+        masks = 0
+
+        def allows(self, token: int) -> bool:
+            return bool(Pattern.words(self)[token // 32] >> (token % 32) & 1)
+
+        def words(self) -> np.ndarray:
+            self.masks += 1
+            return Pattern.words(self)
+
+    made = engine()
+    free = Counting([None] * 12)
+    request = made.add(Request(prompt(10), max_tokens=100, constraint=free))
+    made.run([request])
+    first = expected(prompt(10), 1)
+    assert request.generated[:1] == first if first[0] < VOCAB - 5 else True
+    assert free.masks <= sum(token >= VOCAB - 5 for token in expected(prompt(10), 12)) + 1

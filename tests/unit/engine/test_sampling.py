@@ -91,6 +91,17 @@ def test_greatest_orders_zeros_and_infinities_as_numbers():
     assert greatest(logits[None], 5)[0].tolist() == [3000, 70, 4000, 0, 1]
 
 
+@pytest.mark.parametrize("size", [64 * 40, 64 * 40 + 17, 70_003])
+@pytest.mark.parametrize("possible", [0, 1, 7, 30, 60, 2000])
+def test_greatest_of_masked_rows(size, possible):
+    """Of so large a row values are picked out of columns."""
+    logits = np.full((2, size), -np.inf, np.float32)
+    random = np.random.default_rng(possible)
+    for row in logits:
+        row[random.permutation(size)[:possible]] = np.round(random.standard_normal(possible) * 3)
+    assert greatest(logits, 20).tolist() == np.argsort(-logits, axis=1, kind="stable")[:, :20].tolist()
+
+
 @pytest.mark.parametrize("top_k", [0, 1, 5, 40, 700])
 @pytest.mark.parametrize("top_p", [0.01, 0.5, 0.95, 1.0])
 @pytest.mark.parametrize("min_p", [0.0, 0.05, 0.7, 1.0])
@@ -257,6 +268,23 @@ def test_mirostat_draws_among_what_surprises_little_enough():
         mu -= 0.1 * (-np.log2(kept[place]) - 2.0)
 
 
+def test_the_first_mirostat_keeps_as_many_as_its_paper_says():
+    """Equations 6 and 7 of Basu et al., 2021, over the hundred likeliest, as its authors' program has them."""
+    logits = np.log(1 / np.arange(1, 2001) ** 1.3).astype(np.float32)
+    shares = np.exp(logits.astype(np.float64)) / np.exp(logits.astype(np.float64)).sum()
+    chooser, uniforms = (choice(temperature=1.0, mirostat=1, mirostat_tau=3.0, seed=2) for _ in range(2))
+    mu = 6.0
+    for _ in range(50):
+        above = sum(log((i + 2) / (i + 1)) * log(shares[i] / shares[i + 1]) for i in range(99))
+        exponent = above / sum(log((i + 2) / (i + 1)) ** 2 for i in range(99))
+        excess = exponent - 1
+        k = max(1, int((excess * 2**mu / (1 - 2000**-excess)) ** (1 / exponent)))
+        kept = shares[:k] / shares[:k].sum()
+        token = min(int(np.searchsorted(np.cumsum(kept), uniforms.uniform(), side="right")), len(kept) - 1)
+        assert pick(logits, chooser) == token
+        mu -= 0.1 * (-np.log2(kept[token]) - 3.0)
+
+
 def test_greedy_takes_the_lowest_id_among_equals():
     assert pick(np.array([1, 5, 5, 5], np.float32), choice(repetition_penalty=1.1)) == 1
     assert pick(np.array([1, 5, 5, 5], np.float32), choice(temperature=1.0, top_k=1)) == 1
@@ -347,6 +375,10 @@ def test_values_out_of_range_are_refused_by_name(name, value, limit):
 def test_what_cannot_be_combined_or_is_too_much_is_refused():
     with pytest.raises(RequestError, match="mirostat needs a temperature above 0"):
         Sampling(mirostat=2)
+    with pytest.raises(RequestError, match="leave out min_p and xtc_probability, or mirostat"):
+        Sampling(mirostat=2, temperature=1.0, min_p=0.1, xtc_probability=0.5)
+    with pytest.raises(RequestError, match="no two tokens reach it"):
+        Sampling(xtc_probability=0.5, xtc_threshold=0.6)
     with pytest.raises(RequestError, match="logit_bias of token 3 is 200"):
         Sampling(logit_bias={3: 200})
     with pytest.raises(RequestError, match="a token of logit_bias is -1"):
