@@ -5,11 +5,14 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from hf_folders import write_model
+from lora_files import random_pairs, write_peft
 from sporelm import LLM, SamplingParams
 from sporelm.api.watching import about
 from sporelm.engine import Request
@@ -17,6 +20,7 @@ from sporelm.engine.replay import Recording, Replay, Replayed
 from sporelm.engine.trace import ENGINE_ROW, FIRST_THREAD_ROW
 from sporelm.errors import RequestError
 from system.processes import Spore, command, environment, one_line
+from tiny_models import WIDE
 
 GREEDY = SamplingParams(max_tokens=12, temperature=0.0)
 WILD = SamplingParams(max_tokens=20, temperature=1.0, top_p=0.9, repetition_penalty=1.1, seed=7)
@@ -92,6 +96,18 @@ def test_a_model_that_cannot_be_opened_leaves_no_files(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="is no trace"):
         LLM(tmp_path / "none.gguf", trace=tmp_path / "notes", record=tmp_path / "r.jsonl")
     assert [path.name for path in tmp_path.iterdir()] == ["notes"]
+
+
+def test_ops_of_adapters_are_named(tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "tiny", WIDE)
+    adapter = write_peft(tmp_path / "red", random_pairs(WIDE, 2, seed=1), 4.0)
+    with LLM(folder, threads=1, adapters=[adapter], trace=tmp_path / "t.json", record=tmp_path / "r.jsonl") as llm:
+        params = SamplingParams(max_tokens=4, temperature=0.0, ignore_eos=True)
+        llm.generate([[1, 9, 17], [1, 9, 18]], [params, replace(params, adapter="red")])
+    found = {event["name"].split()[0] for event in events(tmp_path / "t.json") if event["ph"] == "X"}
+    assert "add_lora" in found
+    result = replayed(tmp_path / "r.jsonl", folder)
+    assert result.stopped == "step 1 uses adapter 1, which a recording does not hold"
 
 
 # ---- recordings

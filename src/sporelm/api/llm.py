@@ -96,7 +96,6 @@ class LLM:
         except BaseException:
             self.watching.close()
             raise
-        self.watching.start(self._opened)
         self.config: ModelConfig = self._opened.config
         self.tokenizer: Tokenizer = self._opened.tokenizer
         self.max_context = self._opened.engine.limits.max_context
@@ -108,6 +107,7 @@ class LLM:
         self._template: ChatTemplate | None = None  # read when first needed: not every use is a chat
         self._chat: KvSequence | None = None  # what `chat` keeps from one call to the next
         try:
+            self.watching.start(self._opened)
             self.adapters.load([as_adapter(each) for each in adapters])
         except BaseException:
             self.close()

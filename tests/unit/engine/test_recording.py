@@ -3,6 +3,7 @@
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 
 from sporelm.engine import Sampling
 from sporelm.engine.recording import MARK, RecordingFile, checksums, sampling_from_json, sampling_to_json
-from sporelm.engine.replay import Recording, check_step
+from sporelm.engine.replay import Recording, Replay, check_step
 from sporelm.engine.step import Part, Step
 from sporelm.errors import RequestError
 from unit.engine.fake import limits
@@ -119,6 +120,17 @@ def test_what_is_no_recording(tmp_path, text, message):
     path.write_text(text, encoding="utf-8")
     with pytest.raises(RequestError, match=message):
         _ = Recording(path).limits
+
+
+def test_a_step_with_an_adapter_ends_the_replay(tmp_path):
+    path = tmp_path / "r.jsonl"
+    file = begun(path)
+    step = Step([GOOD._replace(adapter=2)], [])
+    file.line({"step": step.to_json(), "best": [1], "logits": [1], "s": 0.1})
+    file.close()
+    result = Replay(Recording(path), SimpleNamespace(limits=limits())).run()  # type: ignore[arg-type]
+    assert result.stopped == "step 1 uses adapter 2, which a recording does not hold"
+    assert result.steps == 0
 
 
 GOOD = Part(1, [5, 6], 63, (3, 4), 1)
