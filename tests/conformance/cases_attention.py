@@ -75,13 +75,24 @@ def filled(on: On, heads: Heads) -> Any:
     return cache
 
 
-def attend(on: On, heads: Heads, step: tuple[int, ...], window: int | None, gain: float) -> Any:
+def attend(
+    on: On,
+    heads: Heads,
+    step: tuple[int, ...],
+    window: int | None,
+    gain: float,
+    sinks: float | None = None,
+    softcap: float | None = None,
+) -> Any:
+    """`sinks` is about how high the scores of these are."""
     tables = page_tables(on, LENGTHS)
     cache = filled(on, heads)
     starts = np.concatenate([[0], np.cumsum(step)])
     q = on.rows(int(starts[-1]), heads.width, scale=gain)
-    shared = (on.ints(starts), on.ints(LENGTHS), on.ints(tables))
-    return ops.attention(q, cache, *shared, scale=heads.head_dim**-0.5, window=window)
+    given = [on.ints(starts), on.ints(LENGTHS), on.ints(tables)]
+    if sinks is not None:
+        given.append(on.tensor(on.values(heads.group * heads.kv_heads) + np.float32(sinks)))
+    return ops.attention(q, cache, *given, scale=heads.head_dim**-0.5, window=window, softcap=softcap)
 
 
 def attend_beside_nan(on: On, heads: Heads, step: tuple[int, ...]) -> Any:
@@ -139,6 +150,13 @@ def cases() -> Iterator[Case]:
                 for rotary in sorted({heads.head_dim, heads.head_dim // 4 * 2 or 2}):
                     name = f"{heads} {style} {rotary} x{tokens}"
                     yield case("rope_store", name, rotated_and_stored, heads, tokens, rotary, style, common=mark)
+    for heads in (*COMMON, CHOSEN[6]):
+        for step in (STEPS[0], STEPS[1], STEPS[3]):
+            for window in (None, 100):
+                for sinks, softcap in ((0.0, None), (9.0, None), (-60.0, None), (None, 2.0), (2.0, 0.5)):
+                    name = f"{heads} {step} window {window} sinks of {sinks} softcap {softcap}"
+                    marks = {"common": sinks == 2.0 or (sinks == 9.0 and window is None)}
+                    yield case("attention", name, attend, heads, step, window, 3.0, sinks, softcap, **marks)
     for heads in EVERY:
         for step in STEPS[:3]:
             for window in (None, 100):

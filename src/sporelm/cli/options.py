@@ -53,8 +53,8 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
         "--speculate",
         choices=("ngram", "draft"),
         metavar="HOW",
-        help="guess tokens and check several at once, where that pays; same answers. ngram: those that repeat the text; "
-        "draft: those of --draft-model",
+        help="guess tokens and check several at once, where that pays; same answers. ngram: those that repeat the "
+        "text; draft: those of --draft-model",
     )
     parser.add_argument(
         "--draft-model", metavar="MODEL", help="a smaller model with the same tokens; means --speculate draft"

@@ -15,10 +15,11 @@ from sporelm import ops
 from sporelm.backends.backend import Backend, Missing
 from sporelm.backends.registry import all_backends, open_backend
 from sporelm.ops.attention import PAGE
+from sporelm.ops.cache import KV_TYPES, canonical_of, values_of
 from sporelm.ops.linear import INT8_32, ROW_FORMATS
 from sporelm.quant import FORMATS, Q6_K, Q8_0, QuantFormat, quantize_tensor
 from sporelm.quant.made_up import made_up_blocks
-from sporelm.tensor.dtype import F16, F32, DType
+from sporelm.tensor.dtype import F32, ElementType
 from sporelm.tensor.tensor import Tensor
 from sporelm.weights.stored import StoredTensor
 
@@ -156,12 +157,14 @@ def cases() -> Iterator[Case]:
         yield Case("embedding", form.name, partial(embedding, form=form))
     for style in ("half", "adjacent"):
         yield Case("rope", style, partial(rope, style=style))
-    for dtype in (F32, F16):
+    for dtype in KV_TYPES.values():
         yield Case("store_kv", dtype.name, partial(store_kv, dtype=dtype))
         for style in ("half", "adjacent"):
             yield Case("rope_store", f"{dtype.name} {style}", partial(rope_store, dtype=dtype, style=style))
         for window in (None, 9):
             yield Case("attention", f"{dtype.name} window {window}", partial(attention, dtype=dtype, window=window))
+    yield Case("attention", "sinks", partial(attention, dtype=F32, window=9, sinks=True))
+    yield Case("attention", "softcap", partial(attention, dtype=F32, window=None, softcap=2.0))
     yield Case("argmax", "", lambda backend: ops.argmax(backend.tensor(values(5, 1001))))
     yield Case("top_k", "", lambda backend: ops.top_k(backend.tensor(values(5, 1001)), k=40))
 
@@ -256,39 +259,46 @@ def rope(backend: Backend, *, style: str) -> Any:
     return ops.rope(x, backend.tensor(positions), backend.tensor(rope_table()), head_dim=HEAD_DIM, style=style)
 
 
-def filled(backend: Backend, dtype: DType) -> Tensor:
+def filled(backend: Backend, dtype: ElementType) -> Tensor:
     """A cache of three pages full of random values."""
     (cache,) = backend.page_pool(3, [(KV_HEADS, HEAD_DIM)], dtype)
-    canonical = values(3, 2, KV_HEADS, PAGE, HEAD_DIM).astype(dtype.numpy)
-    backend.import_pages(cache, [0, 1, 2], canonical)
+    backend.import_pages(cache, [0, 1, 2], canonical_of(values(3, 2, KV_HEADS, PAGE, HEAD_DIM), dtype))
     return cache
+
+
+def held(backend: Backend, cache: Tensor) -> np.ndarray:
+    """The numbers in a cache."""
+    return values_of(backend.export_pages(cache, [0, 1, 2]), cache.dtype, HEAD_DIM)
 
 
 SLOTS = np.array([130, 0, 63], np.int32)  # scattered, both ends of a page among them
 
 
-def store_kv(backend: Backend, *, dtype: DType) -> Any:
+def store_kv(backend: Backend, *, dtype: ElementType) -> Any:
     """Three rows written; the whole cache is the result."""
     cache = filled(backend, dtype)
     keys, given = (backend.tensor(values(3, KV_HEADS * HEAD_DIM, seed=seed)) for seed in (2, 3))
     ops.store_kv(keys, given, cache, backend.tensor(SLOTS))
-    return backend.export_pages(cache, [0, 1, 2]).astype(np.float32)
+    return held(backend, cache)
 
 
-def rope_store(backend: Backend, *, dtype: DType, style: str) -> Any:
-    """The rotated queries, and the cache. Halves only hold keys at position 0, which no rounding can part."""
+def rope_store(backend: Backend, *, dtype: ElementType, style: str) -> Any:
+    """The rotated queries, and the cache. What is rounded are keys at position 0 only, which no rounding can part."""
     cache = filled(backend, dtype)
     q = backend.tensor(values(3, HEADS * HEAD_DIM))
     keys, given = (backend.tensor(values(3, KV_HEADS * HEAD_DIM, seed=seed)) for seed in (2, 3))
     where = backend.tensor(np.array([0, 1, 63] if dtype is F32 else [0, 0, 0], np.int32))
     table, slots = backend.tensor(rope_table()), backend.tensor(SLOTS)
     turned = ops.rope_store(q, keys, given, where, table, cache, slots, head_dim=HEAD_DIM, style=style)
-    return turned, backend.export_pages(cache, [0, 1, 2]).astype(np.float32)
+    return turned, held(backend, cache)
 
 
-def attention(backend: Backend, *, dtype: DType, window: int | None) -> Any:
+def attention(
+    backend: Backend, *, dtype: ElementType, window: int | None, sinks: bool = False, softcap: float | None = None
+) -> Any:
     """Two sequences over three pages: four rows at the end of 70 positions, one row at the end of 5."""
     cache = filled(backend, dtype)
     tables = [np.array([0, 4, 5], np.int32), np.array([70, 5], np.int32), np.array([[2, 0], [1, 1]], np.int32)]
     q = backend.tensor(values(5, HEADS * HEAD_DIM))
-    return ops.attention(q, cache, *map(backend.tensor, tables), scale=HEAD_DIM**-0.5, window=window)
+    given = [backend.tensor(array) for array in (*tables, *([values(HEADS)] if sinks else []))]
+    return ops.attention(q, cache, *given, scale=HEAD_DIM**-0.5, window=window, softcap=softcap)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from sporelm.errors import OpError
-from sporelm.ops.arguments import ints, rows, within
+from sporelm.ops.arguments import ints, rows, vector, within
 from sporelm.ops.cache import KV_TYPES, held_in, put
 from sporelm.ops.op import op, require
 from sporelm.ops.spec import Spec, fixed, spec_of
@@ -42,7 +42,16 @@ def slots_inside(k: Any, v: Any, cache: Any, slots: Any) -> None:
 
 
 def attended(
-    q: Any, cache: Any, starts: Any, lengths: Any, pages: Any, *, scale: float, window: int | None = None
+    q: Any,
+    cache: Any,
+    starts: Any,
+    lengths: Any,
+    pages: Any,
+    sinks: Any = None,
+    *,
+    scale: float,
+    window: int | None = None,
+    softcap: float | None = None,
 ) -> Spec:
     """Rule of `attention`."""
     queries, store = rows("q", q), cache_spec(cache)
@@ -53,11 +62,18 @@ def attended(
     require(head_dim % 2 == 0, f"head_dim {head_dim} must be even")
     whole = fixed(queries.shape[1]) % (head_dim * kv_heads) == 0
     require(whole, f"q {queries} must be whole groups of {kv_heads} x {head_dim}")
+    if sinks is not None:
+        heads = fixed(queries.shape[1]) // head_dim
+        given = vector("sinks", sinks)
+        require(given.shape == (heads,), f"sinks {given} must have one element a head: {heads}")
     require(window is None or window > 0, f"window {window} must be positive")
+    require(softcap is None or 0 < softcap < np.inf, f"softcap {softcap} must be positive")
     return queries
 
 
-def sequences_inside(q: Any, cache: Any, starts: Any, lengths: Any, pages: Any, **options: Any) -> None:
+def sequences_inside(
+    q: Any, cache: Any, starts: Any, lengths: Any, pages: Any, sinks: Any = None, **options: Any
+) -> None:
     """Raise OpError for rows outside q, lengths past the page table, or pages outside the cache."""
     first, held, table = starts.numpy(), lengths.numpy(), pages.numpy()
     counts = np.diff(first.astype(np.int64))
@@ -82,12 +98,15 @@ def store_kv(k, v, cache, slots):  # k, v [tokens, kv_heads * head_dim], slots i
 
 
 @op(attended, indices=sequences_inside, host=("starts", "lengths"))
-def attention(q, cache, starts, lengths, pages, *, scale, window=None):
+def attention(q, cache, starts, lengths, pages, sinks=None, *, scale, window=None, softcap=None):
     """Causal softmax(q k / sqrt) v of each sequence's rows over its own pages, grouped queries (Ainslie et al. 2023).
 
     q [tokens, heads * head_dim]; starts int32 [sequences + 1], rows starts[s]:starts[s+1] are the last ones of
     sequence s; lengths int32 [sequences], positions held in the cache, those rows included; pages int32 [sequences,
     max_pages], its page table. A row at position p sees positions p - window < i <= p (all i <= p without a window).
+
+    sinks float32 [heads], if given, are one score more for each row of a head, of a key whose value is zero (gpt-oss,
+    after Xiao et al. 2024). softcap, if given, bounds scores: softcap * tanh(score / softcap) (Gemma 2).
     """
     kv_heads, head_dim = cache.shape[2], cache.shape[4]
     out = np.zeros(q.shape, np.float32)
@@ -100,11 +119,18 @@ def attention(q, cache, starts, lengths, pages, *, scale, window=None):
         keys, values = held.transpose(1, 2, 0, 3, 4).reshape(2, kv_heads, -1, head_dim)[:, :, :length]
         heads = q[new].reshape(count, kv_heads, -1, head_dim)
         scores = np.einsum("tkgd,kpd->tkgp", heads * np.float32(scale), keys)
+        if softcap is not None:
+            scores = np.float32(softcap) * np.tanh(scores / np.float32(softcap))
         place, row = np.arange(length), np.arange(length - count, length)[:, None]
         seen = place <= row if window is None else (place <= row) & (place > row - window)
         scores = np.where(seen[:, None, None], scores, -np.inf)
-        weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
-        weights /= weights.sum(axis=-1, keepdims=True)
+        peak, total = scores.max(axis=-1, keepdims=True), np.float32(0)
+        if sinks is not None:
+            sink = sinks.reshape(kv_heads, -1, 1)
+            peak = np.maximum(peak, sink)
+            total = np.exp(sink - peak)
+        weights = np.exp(scores - peak)
+        weights /= weights.sum(axis=-1, keepdims=True) + total
         used = np.where(np.expand_dims(seen.any(axis=0), -1), values, 0)
         out[new] = np.einsum("tkgp,kpd->tkgd", weights, used).reshape(count, -1)
     return out

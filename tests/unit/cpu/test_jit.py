@@ -121,6 +121,14 @@ def test_exp_is_as_exact_as_it_says(compiler: Compiler) -> None:
     assert (found[x == 0] == 1).all(), "a running softmax relies on it"
 
 
+def test_tanh_is_as_exact_as_it_says(compiler: Compiler) -> None:
+    x = np.concatenate([np.linspace(-12, 12, 40_001), [0, 1e-30, -1e-7, 0.625, 1e4, np.inf, -np.inf]], dtype=np.float32)
+    found = apply(compiler, lambda k, a: k.tanh(a), x, out="float32").astype(np.float64)
+    exact = np.tanh(x.astype(np.float64))
+    assert (np.abs(found - exact) <= 3e-7 * np.abs(exact)).all()
+    assert np.isnan(apply(compiler, lambda k, a: k.tanh(a), np.full(16, np.nan, np.float32), out="float32")).all()
+
+
 def test_exp_of_what_lies_outside(compiler: Compiler) -> None:
     x = np.array([-np.inf, -1e30, -88, 89, 1e30, np.inf, np.nan], np.float32)
     found = apply(compiler, lambda k, a: k.exp(a), x, out="float32")

@@ -244,6 +244,31 @@ def test_attention_over_pages(window: int | None) -> None:
         assert_close(result[rows], attention_by_hand(q[rows], keys, values, heads, window), "f32")
 
 
+def test_a_sink_is_a_key_of_value_zero() -> None:
+    """A score beside the others, which takes its share of the weights and gives nothing."""
+    length, heads, dim = 90, 3, 4
+    cache = BACKEND.page_pool(2, [(1, dim)], dtype.F32)[0]
+    keys, values, q = random(length, dim), random(length, dim, seed=2), random(1, heads * dim, seed=3)
+    ops.store_kv(tensor(keys), tensor(values), cache, ints(*range(length)))
+    where = (ints(0, 1), ints(length), ints([0, 1]))
+    sinks = np.array([-3.0, 2.0, 60.0], np.float32)
+    found = ops.attention(tensor(q), cache, *where, tensor(sinks), scale=0.5).numpy()
+    scores = 0.5 * q.reshape(heads, dim).astype(np.float64) @ keys.T.astype(np.float64)
+    every = np.exp(np.concatenate([scores, sinks[:, None]], axis=1))
+    weights = every / every.sum(axis=1, keepdims=True)
+    assert_close(found, (weights[:, :-1] @ values).reshape(1, -1), "f32")
+
+
+def test_a_softcap_bounds_scores() -> None:
+    length, dim = 70, 4
+    cache = BACKEND.page_pool(2, [(1, dim)], dtype.F32)[0]
+    keys, values, q = 9 * random(length, dim), random(length, dim, seed=2), random(1, dim, seed=3)
+    ops.store_kv(tensor(keys), tensor(values), cache, ints(*range(length)))
+    found = ops.attention(tensor(q), cache, ints(0, 1), ints(length), ints([0, 1]), scale=1.0, softcap=3.0).numpy()
+    every = np.exp(3 * np.tanh(q.astype(np.float64) @ keys.T / 3))
+    assert_close(found, every / every.sum() @ values, "f32")
+
+
 def test_rope_store_is_its_parts() -> None:
     q, k, v, table = (
         tensor(random(3, 16)),

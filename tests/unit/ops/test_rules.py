@@ -57,6 +57,14 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: ops.attention(f32(2, 8), CACHE, i32(2), i32(1), i32(1, 1), scale=1.0, window=0),
         "window 0 must be positive",
     ),
+    "sinks": (
+        lambda: ops.attention(f32(2, 8), CACHE, i32(2), i32(1), i32(1, 1), f32(3), scale=1.0),
+        r"sinks f32\[3\] must have one element a head: 2",
+    ),
+    "softcap": (
+        lambda: ops.attention(f32(2, 8), CACHE, i32(2), i32(1), i32(1, 1), scale=1.0, softcap=0.0),
+        "softcap 0.0 must be positive",
+    ),
     "query heads": (lambda: ops.attention(f32(2, 12), CACHE, i32(2), i32(1), i32(1, 1), scale=1.0), "whole groups"),
     "k": (lambda: ops.top_k(f32(2, 5), k=6), "k 6 must lie between 1 and the 5"),
     "two devices": (

@@ -185,14 +185,18 @@ def _rope_store(low: Lowering, call: Call) -> None:
 
 
 def _attention(low: Lowering, call: Call) -> None:
-    """Splits of the positions when every sequence has one row, tiles of rows otherwise; decided at each step."""
-    q, cache, starts, lengths, table = call.args
+    """Splits of the positions for the first sequences, as long as each has one row, tiles of rows for the others."""
+    q, cache, starts, lengths, table = call.args[:5]
+    sinks, softcap = call.args[5] if len(call.args) > 5 else None, call.options.get("softcap")
     pages, kv_heads = _pages(cache)
     sequences, max_pages = spec_of(table).shape
     target, window = low.places.target, call.options.get("window")
     number = low.places.attended(starts, lengths)
-    splitting, tiled, how = (Cell(f"{name} {number}") for name in ("splits", "tiles", "decoding"))
-    heads = Heads(pages, fixed(spec_of(q).shape[1]) // (pages.head_dim * kv_heads))
+    splitting, tiled, decoding, merged_rows = (
+        Cell(f"{name} {number}") for name in ("splits", "tiles", "decoding", "merging")
+    )
+    group = fixed(spec_of(q).shape[1]) // (pages.head_dim * kv_heads)
+    heads = Heads(pages, group, sinks is not None, softcap is not None)
     shared: dict[str, Any] = {"q": low.at(q), "q_stride": stride_of(q)}
     shared |= {"cache": low.at(cache), "page_bytes": cache.storage.stride}
     shared |= {
@@ -202,26 +206,30 @@ def _attention(low: Lowering, call: Call) -> None:
         "table_stride": stride_of(table),
     }
     shared |= {"scale": float(call.options["scale"]), "window": window or NO_WINDOW, "kv_heads": kv_heads}
+    if softcap is not None:
+        shared["softcap"] = float(softcap)
     out = {"out": low.at(call.results[0]), "out_stride": stride_of(q)}
+    if sinks is not None:
+        out["sinks"] = low.at(sinks)
     splits = -(-fixed(max_pages) * 64 // att.SPLIT)
     record = 4 * (pages.padded + 16)
     parts = low.places.reserve(most(sequences) * kv_heads * splits * heads.group * record)
     merged = {name: shared[name] for name in ("lengths", "starts", "kv_heads")}
     merged |= {"parts": parts, "splits": splitting}
-    decoding, merging, tiling = ((how, *bounds) for bounds in ((1, 2), (2, 2), (0, 0)))
+    splits_guard, merging, tiling = ((cell, 1, 1 << 40) for cell in (decoding, merged_rows, tiled))
     low.emit(
         att.attention_split(target, heads),
         shared | {"splits": splitting, "parts": parts} | out,
-        Cell(f"sequences splits {number}"), factor=kv_heads, guard=decoding,
+        Cell(f"sequences splits {number}"), factor=kv_heads, guard=splits_guard,
     )  # fmt: skip
     low.emit(
         att.attention_merge(target, heads),
         merged | out,
-        cell_of(sequences), factor=kv_heads * heads.group, grain=heads.group, guard=merging,
+        merged_rows, factor=kv_heads * heads.group, grain=heads.group, guard=merging,
     )  # fmt: skip
     low.emit(
         attention_tile(target, heads),
-        shared | {"sequences": cell_of(sequences), "tiles": tiled} | out,
+        shared | {"decoding": decoding, "tiles": tiled} | out,
         tiled, factor=kv_heads, guard=tiling,
     )  # fmt: skip
 

@@ -195,9 +195,11 @@ def attention(
     starts: Any,
     lengths: Any,
     pages: Tensor,
+    sinks: Tensor | None = None,
     *,
     scale: float,
     window: int | None = None,
+    softcap: float | None = None,
 ) -> Tensor:
     """One sequence after the other, over the pages that its rows see; `starts` and `lengths` are numpy arrays."""
     out = torch.zeros_like(q)
@@ -216,11 +218,32 @@ def attention(
             rows = torch.arange(row, length, device=q.device).unsqueeze(1)
             seen = place <= rows if window is None else (place <= rows) & (place > rows - window)
         queries = q[start:stop].unflatten(1, (-1, cache.shape[4])).transpose(0, 1)  # [heads, rows, head_dim]
-        mixed = scaled_dot_product_attention(
-            queries.unsqueeze(0), *held.unsqueeze(1), attn_mask=seen, scale=scale, enable_gqa=True
-        )
-        out[start:stop] = mixed[0].transpose(0, 1).flatten(1)
+        if sinks is None and softcap is None:
+            mixed = scaled_dot_product_attention(
+                queries.unsqueeze(0), *held.unsqueeze(1), attn_mask=seen, scale=scale, enable_gqa=True
+            )[0]
+        else:
+            mixed = _mixed(queries, held, seen, sinks, scale, softcap)
+        out[start:stop] = mixed.transpose(0, 1).flatten(1)
     return out
+
+
+def _mixed(
+    queries: Tensor, held: Tensor, seen: Tensor | None, sinks: Tensor | None, scale: float, softcap: float | None
+) -> Tensor:
+    """Attention with sinks or bounded scores: queries [heads, rows, head_dim], held [2, kv_heads, positions, ...]."""
+    keys, values = held.unsqueeze(2)  # a place for the group
+    grouped = queries.unflatten(0, (keys.shape[0], -1))
+    scores = grouped @ keys.transpose(-1, -2) * scale
+    if softcap is not None:
+        scores = softcap * (scores / softcap).tanh()
+    if seen is not None:
+        scores = scores.masked_fill(~seen, -torch.inf)
+    if sinks is not None:
+        column = sinks.view(*grouped.shape[:2], 1, 1).expand(-1, -1, scores.shape[2], 1)
+        scores = torch.cat((scores, column), dim=-1)
+    weights = scores.softmax(dim=-1)[..., : keys.shape[2]]
+    return (weights @ values).flatten(0, 1)
 
 
 FUNCTIONS = {

@@ -66,7 +66,14 @@ def attention_split(target: Any, heads: Heads) -> Kernel:
                 keys = keys_at(k, f, pages, sequence, head, base)
                 next_page = keys_at(k, f, pages, sequence, head, k.min(base + PAGE, stop - 1))
                 following = k.select(base + PAGE < stop, next_page, next_item)
-                span = Span(base, k.min(stop - base, PAGE), f.scale, f.window, lambda row: length - 1)
+                span = Span(
+                    base,
+                    k.min(stop - base, PAGE),
+                    f.scale,
+                    f.window,
+                    lambda row: length - 1,
+                    f.softcap if heads.softcap else None,
+                )
                 for chunk, count in chunks_of(group, target.tiles.attention_rows):
                     here = k.at(q, chunk * 4 * pages.head_dim)
                     values = k.at(keys, pages.half_bytes)
@@ -75,10 +82,9 @@ def attention_split(target: Any, heads: Heads) -> Kernel:
             with k.ir.if_else(f.splits.equals(1).raw) as (alone, several):
                 with alone:  # nothing to merge
                     for row in range(group):
-                        total = k.sum(k.load(k.vf, rows.totals, row * 64))
-                        write_out(
-                            k, pages, total, k.at(rows.sums, row * rows.wide), k.at(direct, row * 4 * pages.head_dim)
-                        )
+                        peak, total = k.load(f32, rows.number(row, 0)), k.sum(k.load(k.vf, rows.totals, row * 64))
+                        sums, place = k.at(rows.sums, row * rows.wide), k.at(direct, row * 4 * pages.head_dim)
+                        write_out(k, pages, peak, total, sums, place, heads.sink(k, f, head * group + row))
                 with several:
                     for row in range(group):
                         _keep(k, rows, row, k.at(out, row * record))
@@ -121,7 +127,8 @@ def attention_merge(target: Any, heads: Heads) -> Kernel:
                 merge(k, pages, scratch, sums, peak, total, place)
             token = k.load(i32, f.starts, sequence * 4).sext(i64)
             out = k.at(f.out, token * f.out_stride + head * (4 * pages.head_dim))
-            write_out(k, pages, k.load(f32, scratch, 4), sums, out)
+            peak, total = k.load(f32, scratch), k.load(f32, scratch, 4)
+            write_out(k, pages, peak, total, sums, out, heads.sink(k, f, head))
 
-    text = "parts:p lengths:p starts:p splits:c kv_heads:i out:p out_stride:i"
+    text = "parts:p lengths:p starts:p splits:c kv_heads:i out:p out_stride:i" + heads.sink_field
     return Kernel(f"attention_merge_{heads.name}", fields(text), body, scratch=64 + 4 * pages.padded)

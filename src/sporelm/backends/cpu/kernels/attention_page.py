@@ -17,16 +17,26 @@ class Heads:
 
     pages: Pages
     group: int  # query heads that share a kv head
+    sinks: bool = False  # one more score for each head
+    softcap: bool = False  # scores are bounded
 
     @property
     def name(self) -> str:
-        return f"{self.pages.name}_{self.group}"
+        return f"{self.pages.name}_{self.group}{'_sinks' * self.sinks}{'_softcap' * self.softcap}"
 
     def fields(self, more: str) -> tuple[Field, ...]:
         text = (
             "q:p q_stride:i cache:p page_bytes:i starts:p lengths:p table:p table_stride:i scale:f window:i kv_heads:i "
         )
-        return fields(text + more)
+        return fields(text + "softcap:f " * self.softcap + more + self.sink_field)
+
+    @property
+    def sink_field(self) -> str:
+        return " sinks:p" * self.sinks
+
+    def sink(self, k: Builder, f: Any, head: Val) -> Val | None:
+        """The score that query head `head` has beside those of positions."""
+        return k.load(f32, f.sinks, head * 4) if self.sinks else None
 
 
 class Rows:
@@ -92,9 +102,13 @@ def merge(k: Builder, pages: Pages, numbers: Val, out: Val, peak: Val, total: Va
         k.store(k.fma(k.load(k.vf, sums, at), wide, k.load(k.vf, out, at) * old_wide), out, at)
 
 
-def write_out(k: Builder, pages: Pages, total: Val, sums: Val, out: Val) -> None:
-    """Divide by the sum of weights and write head_dim columns."""
+def write_out(k: Builder, pages: Pages, peak: Val, total: Val, sums: Val, out: Val, sink: Val | None) -> None:
+    """Divide by the sum of weights (which are relative to the maximum `peak`), and write head_dim columns."""
     inverse = k.const(f32, 1.0) / total
+    if sink is not None:
+        top = k.fmax(peak, sink)
+        factor = k.exp(peak - top)
+        inverse = factor / (total * factor + k.exp(sink - top))
     whole = pages.head_dim // k.lanes * k.lanes
     for at in range(0, whole, k.lanes):
         k.store(k.load(k.vf, sums, 4 * at) * k.splat(inverse), out, 4 * at)
@@ -259,6 +273,7 @@ class Span:
     scale: Val  # f32
     window: Val  # i64
     place: Any  # row -> its position, i64
+    softcap: Val | None = None  # f32
 
 
 def _softmax(k: Builder, rows: Rows, row: int | Val, span: Span) -> None:
@@ -274,6 +289,9 @@ def _softmax(k: Builder, rows: Rows, row: int | Val, span: Span) -> None:
         visible = Val(k, k.ir.and_((index <= high).raw, (index > low).raw))
         seen.append(visible)
         scaled = k.load(k.vf, scores, 4 * at) * k.splat(span.scale)
+        if span.softcap is not None:
+            bound = k.splat(span.softcap)
+            scaled = bound * k.tanh(scaled / bound)
         values.append(k.select(visible, scaled, k.const(k.vf, LOWEST)))
     top = values[0]
     for value in values[1:]:

@@ -14,7 +14,8 @@ from sporelm.ops.attention import PAGE
 
 
 def attention_tile(target: Any, heads: Heads) -> Kernel:
-    """Fields beyond the shared ones: sequences, tiles (their number over all sequences), out and its row stride."""
+    """Fields beyond the shared ones: decoding (sequences at the beginning that are not its own), tiles (their number
+    over all others), out and its row stride."""
     pages, group, largest = heads.pages, heads.group, target.tiles.attention_rows
     count = -(-TILE_TOKENS * group // largest) * largest  # rows of a full tile, in whole register tiles
     wide = pages.widened
@@ -48,6 +49,7 @@ def attention_tile(target: Any, heads: Heads) -> Kernel:
                         f.scale,
                         f.window,
                         lambda row: token + row // group + shift,
+                        f.softcap if heads.softcap else None,
                     )
                     with k.range(0, used, largest) as row:
                         q = k.at(queries, row * (4 * pages.padded))
@@ -56,16 +58,18 @@ def attention_tile(target: Any, heads: Heads) -> Kernel:
             out_at = k.at(f.out, head * (4 * pages.head_dim * group))
             with k.range((stop - token) * group) as row:
                 out = k.at(out_at, (token + row // group) * f.out_stride + row % group * (4 * pages.head_dim))
-                write_out(k, pages, k.load(f32, rows.number(row, 3)), k.at(rows.outs, row * rows.wide), out)
+                peak, total = k.load(f32, rows.number(row, 2)), k.load(f32, rows.number(row, 3))
+                sink = heads.sink(k, f, head * group + row % group)
+                write_out(k, pages, peak, total, k.at(rows.outs, row * rows.wide), out, sink)
 
     nbytes = q_bytes + page_bytes + Rows.nbytes(heads, count, largest)
-    more = "sequences:c tiles:c out:p out_stride:i"
+    more = "decoding:c tiles:c out:p out_stride:i"
     return Kernel(f"attention_tile_{heads.name}", heads.fields(more), body, scratch=nbytes)
 
 
 def _locate(k: Builder, f: Any, tile: Val) -> tuple[Val, Val, Val]:
     """The sequence of a tile, its first token, and the token past its last."""
-    sequence, left = k.var(k.index(0)), k.var(tile)
+    sequence, left = k.var(f.decoding), k.var(tile)
 
     def tiles() -> Val:
         start = k.load(i32, f.starts, sequence.value * 4).sext(i64)
