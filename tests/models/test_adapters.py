@@ -16,6 +16,7 @@ from sporelm.engine.step import Part, Step
 from sporelm.errors import BackendError
 from sporelm.models import build
 from sporelm.quant import F32, Q4_1, QuantFormat
+from sporelm.tensor.dtype import F32 as KV
 from sporelm.weights.load import load_parameters, open_model
 from sporelm.weights.lora import Base, read_adapter
 from tiny_files import write_folder, write_gguf
@@ -42,7 +43,7 @@ class Steps:
         source.close()
         tables = {name: backend.tensor(table) for name, table in model.tables(256).items()}
         self.base = Base(model.params(), {"llama"}, source.config.head_dim)
-        self.worker = Worker(LoadedModel(model, weights | tables), backend, eager=eager)
+        self.worker = Worker(LoadedModel(model, weights | tables), backend, kv=KV, eager=eager)
         self.backend = backend
 
     def use(self, adapters: dict[int, Path]) -> None:
