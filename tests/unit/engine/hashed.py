@@ -16,6 +16,7 @@ from sporelm.engine import Limits, Request, Sampler, Sampling, Scores, Step, Tok
 from sporelm.engine.constraint import Constraint
 from sporelm.engine.pace import Pace
 from sporelm.engine.runner import Inputs
+from sporelm.engine.speculative import Guess
 from sporelm.engine.speculative import Speculation
 from sporelm.engine.step import Part
 from sporelm.ops.attention import PAGE
@@ -145,6 +146,7 @@ class Wish:
     max_tokens: int
     stop_ids: tuple[int, ...] = ()
     form: tuple[int, bool] | None = None  # of the constraint: its length, and whether it fails
+    roll: bool = False
 
     def constraint(self) -> Constraint | None:
         return Form(self.form[0], fails=self.form[1]) if self.form else None
@@ -185,13 +187,21 @@ def alone(prompt: tuple[int, ...]) -> tuple[int, NDArray[np.float32]]:
     return int(logits.argmax()), logits
 
 
+def left_of(text: Sequence[int], room: int) -> list[int]:
+    """What a context that rolls shows of a text: as long as it is too long, a half goes after the first quarter."""
+    left = list(text)
+    while len(left) > room:
+        del left[room // 4 : room // 4 + max(1, room // 2)]
+    return left
+
+
 def said_alone(wish: Wish, max_context: int) -> Said:
     """What the model says to one wish by itself: no pages, no chunks, no batch, no guesses."""
     sampler, constraint = Sampler(), wish.constraint()
     sampler.add(1, wish.sampling, wish.prompt, sorted(wish.stop_ids), VOCAB, constraint)
     known, scores = list(wish.prompt), list[TokenScores]()
     while True:
-        best, logits = alone(tuple(known))
+        best, logits = alone(tuple(left_of(known, max_context) if wish.roll else known))
         step = Step([Part(1, known[-1:], len(known) - 1, (), 1)], [])
         picked = sampler.pick(np.array([best], np.int32), logits[None].copy(), step)
         if 1 in picked.failures:
@@ -202,7 +212,7 @@ def said_alone(wish: Wish, max_context: int) -> Said:
             said = known[len(wish.prompt) :]
             if token in wish.stop_ids:
                 return Said(said, scores, "stop")
-            if len(said) == wish.max_tokens or len(known) > max_context:
+            if len(said) == wish.max_tokens or (len(known) > max_context and not wish.roll):
                 return Said(said, scores, "length")
         if 1 in picked.ended:
             return Said(said, scores, "stop")

@@ -3,6 +3,7 @@ would say alone, and every page is accounted for."""
 
 import tempfile
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from hypothesis.stateful import (
 from numpy.typing import NDArray
 
 from sporelm.engine import Engine, KvSequence, Limits, Request, Sampler, Sampling, Step
+from sporelm.engine.kv.session_folder import SessionFolder
 from sporelm.engine.sampling import Picked
 from sporelm.engine.speculative import Drafter, ModelDrafter
 from sporelm.errors import ContextOverflow, MemoryShortage, QueueFull, RequestError
@@ -58,7 +60,7 @@ SAMPLINGS = (
 STEMS = [np.random.default_rng(seed).integers(0, VOCAB, CONTEXT + 10).tolist() for seed in range(3)]
 
 wholes = st.integers(0, 999)  # which one of those there are
-lengths = st.one_of(st.integers(1, 20), st.integers(1, CONTEXT - 1), st.sampled_from([63, 64, 65, 128, 129, 192]))
+lengths = st.one_of(st.integers(1, 20), st.integers(1, CONTEXT - 1), st.sampled_from([63, 64, 65, 128, 129, 192, 240]))
 tails = st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=3)
 manners = st.fixed_dictionaries(
     {
@@ -66,6 +68,7 @@ manners = st.fixed_dictionaries(
         "max_tokens": st.one_of(st.integers(1, 12), st.integers(1, 90)),
         "stop_ids": st.sampled_from([(), (), (5, 17, 33)]),
         "form": st.sampled_from([None, None, None, (3, False), (9, False), (6, True)]),
+        "roll": st.sampled_from([False, False, True]),
     }
 )
 services = st.fixed_dictionaries({"priority": st.integers(-1, 1), "owner": st.sampled_from([None, "a", "b"])})
@@ -83,6 +86,18 @@ class InterruptedSampler(Sampler):
         picked = super().pick(best, logits, step)
         self.runner.interrupt("chosen")
         return picked
+
+
+class AtOnce:
+    """Does at once what the threads of a session folder do sometime."""
+
+    def submit(self, job: Callable[..., Any], *given: Any) -> "Future[Any]":
+        done: Future[Any] = Future()
+        done.set_result(job(*given))
+        return done
+
+    def shutdown(self) -> None:
+        """There is nothing to wait for."""
 
 
 class EngineMachine(RuleBasedStateMachine):
@@ -103,15 +118,22 @@ class EngineMachine(RuleBasedStateMachine):
         waiting=st.integers(2, 12),
         prefill=st.sampled_from([None, 1, 20]),
         guesses=st.sampled_from([None, 2, 5, 1000, "model", "strange model"]),
+        asleep=st.sampled_from([None, 10_000, 1 << 20]),
     )
-    def begin(self, pages: int, budget: int, batch: int, waiting: int, prefill: int | None, guesses: Any) -> None:
+    def begin(
+        self, pages: int, budget: int, batch: int, waiting: int, prefill: int | None, guesses: Any, asleep: int | None
+    ) -> None:
         limits = Limits(CONTEXT, CONTEXT, VOCAB, budget, min(batch, budget), pages, waiting, prefill)
         self.runner = HashedRunner(limits)
         drafter: Drafter | None = Guesses(guesses) if isinstance(guesses, int) else None
         if isinstance(guesses, str):
             small = replace(limits, max_context=3 * PAGE, num_pages=5, token_budget=20)
             drafter = ModelDrafter(HashedRunner(small, strange=guesses != "model"), small, VOCAB)
-        self.engine = Engine(self.runner, limits, SteadySpeculation(drafter) if drafter else None)
+        self.asleep: SessionFolder | None = None
+        if asleep is not None:
+            self.asleep = SessionFolder(Path(self.folder.name) / "asleep", self.runner, lambda: "model", asleep)
+            self.asleep._writer = self.asleep._reader = AtOnce()
+        self.engine = Engine(self.runner, limits, SteadySpeculation(drafter) if drafter else None, self.asleep)
         self.engine.scheduler.pace = SteadyPace(prefill)
         self.engine.sampler = InterruptedSampler(self.runner)
 
@@ -131,11 +153,16 @@ class EngineMachine(RuleBasedStateMachine):
             self.sequences.append(self.engine.sequence(salt))
 
     @precondition(lambda self: self.sequences)
-    @rule(which=wholes, kept=st.one_of(st.just(CONTEXT), lengths), tail=tails, manner=manners, service=services)
-    def go_on(self, which: int, kept: int, tail: list[int], manner: Any, service: Any) -> None:
-        """Continue a sequence after all that it holds, or go back to an earlier place."""
+    @rule(
+        which=wholes, kept=st.one_of(st.just(CONTEXT), lengths), tail=tails, manner=manners, service=services,
+        stem=wholes,
+    )  # fmt: skip
+    def go_on(self, which: int, kept: int, tail: list[int], manner: Any, service: Any, stem: int) -> None:
+        """Continue a sequence after all that it holds or held before it gave way, or go back to an earlier place."""
         sequence = self.sequences[which % len(self.sequences)]
-        prompt = (*sequence.tokens[: min(kept, CONTEXT - len(tail))], *tail)
+        slept = self.asleep.sleeping(sequence) if self.asleep is not None else []
+        held = max(sequence.tokens, slept, key=len) or STEMS[stem % len(STEMS)]
+        prompt = (*held[: min(kept, CONTEXT - len(tail))], *tail)
         if self.engine.scheduler.uses(sequence):
             with pytest.raises(RequestError, match="still answering"):
                 self.engine.add(Request(prompt, sequence=sequence))
@@ -179,6 +206,8 @@ class EngineMachine(RuleBasedStateMachine):
                 self.engine.sleep(sequence, path, "model", {})
             return
         held = list(sequence.tokens)
+        if self.asleep is not None and len(slept := self.asleep.sleeping(sequence)) > len(held):
+            held = list(slept)
         self.engine.sleep(sequence, path, "model", {"count": self.count})
         self.files.append((path, held))
         if closes and not self.engine.scheduler.uses(sequence):
@@ -265,10 +294,10 @@ class EngineMachine(RuleBasedStateMachine):
         constraint = wish.constraint()
         request = Request(
             wish.prompt, sampling=wish.sampling, max_tokens=wish.max_tokens, stop_ids=wish.stop_ids,
-            constraint=constraint, **service,
+            constraint=constraint, roll=wish.roll, **service,
         )  # fmt: skip
         waiting = self.engine.scheduler.waiting
-        if len(waiting) == waiting.limit:
+        if len(waiting) >= waiting.limit:  # those that gave way wait too
             with pytest.raises(QueueFull):
                 self.engine.add(request)
             return None
@@ -277,12 +306,12 @@ class EngineMachine(RuleBasedStateMachine):
         return request
 
     def _step(self) -> None:
-        known = {number: list(request.known) for number, (request, _) in self.wishes.items()}
+        known = {number: list(request.text) for number, (request, _) in self.wishes.items()}
         for advance in self.engine.step():
             if advance.token is not None:
                 known[advance.request.id].append(advance.token)
         for number, (request, _) in self.wishes.items():
-            assert request.known == known[number], "what a step told is what it did"
+            assert request.text == known[number], "what a step told is what it did"
 
     @invariant()
     def all_is_well(self) -> None:
@@ -358,6 +387,10 @@ class EngineMachine(RuleBasedStateMachine):
         assert self.engine.store.pool.num_free == self.engine.limits.num_pages
         assert not self.engine.scheduler.owners
         assert not self.engine.sampler.choices
+        if self.asleep is not None:
+            assert not list(self.asleep.folder.iterdir())
+            assert self.asleep.trouble is None or "more than session_bytes" in self.asleep.trouble
+            self.engine.close()
 
 
 def machine_run(examples: int, steps: int) -> Callable[[], None]:
