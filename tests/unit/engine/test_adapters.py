@@ -1,0 +1,136 @@
+"""Adapters in the engine: whatever is shared, forked, evicted or woken, nobody reads what another adapter computed."""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sporelm.engine import Engine, Limits, Request, Sampling, Scores, Step
+from sporelm.engine.kv.prefix import root
+from sporelm.engine.kv.session_folder import SessionFolder
+from sporelm.errors import RequestError
+from sporelm.ops.attention import PAGE
+from unit.engine.hashed import VOCAB, HashedRunner, cells_of, scores_after
+
+ADAPTERS = {1: "red", 2: "green"}
+SHIFT = 64  # more than there are tokens: a cell tells the adapter that computed it
+STEM = np.random.default_rng(1).integers(0, VOCAB, 4 * PAGE).tolist()
+
+
+class AdaptedRunner(HashedRunner):
+    """A model that says other things with each adapter."""
+
+    used: Any = None
+
+    def run(self, step: Step) -> Scores:
+        parts = [part._replace(tokens=[token + SHIFT * part.adapter for token in part.tokens]) for part in step.parts]
+        return super().run(step._replace(parts=parts))
+
+    def use(self, adapted: Any) -> None:
+        self.used = adapted
+
+
+@lru_cache
+def said_alone(prompt: tuple[int, ...], adapter: int, count: int) -> list[int]:
+    tokens = list(prompt)
+    while len(tokens) < len(prompt) + count:
+        cells = cells_of([token + SHIFT * adapter for token in tokens])
+        tokens.append(int(scores_after(cells).argmax()))
+    return tokens[len(prompt) :]
+
+
+def engine_of(asleep: Path | None = None) -> Engine:
+    limits = Limits(5 * PAGE, 5 * PAGE, VOCAB, 96, 4, 12)
+    runner = AdaptedRunner(limits)
+    dormitory = SessionFolder(asleep, runner, lambda: "model") if asleep else None
+    engine = Engine(runner, limits, dormitory=dormitory)
+    engine.use_adapters(ADAPTERS, None)
+    return engine
+
+
+def ask(engine: Engine, prompt: Sequence[int], adapter: int, count: int = 4, **options: Any) -> Request:
+    return engine.add(Request(prompt, max_tokens=count, sampling=Sampling(), adapter=adapter, **options))
+
+
+def assert_alone(request: Request) -> None:
+    expected = said_alone(tuple(request.prompt), request.adapter, request.max_tokens)
+    assert request.generated == expected, f"adapter {request.adapter}, prompt of {request.num_prompt}"
+
+
+@pytest.mark.parametrize("sleeping", [False, True])
+def test_everybody_hears_what_they_would_alone(tmp_path: Path, sleeping: bool) -> None:
+    """Shared beginnings, twins, sequences that change their adapter, forks; over a pool that is too small for them."""
+    random, engine = np.random.default_rng(3), engine_of(tmp_path / "asleep" if sleeping else None)
+    sequences = [engine.sequence() for _ in range(3)]
+    waiting: list[Request] = []
+    for turn in range(150):
+        cut, adapter = int(random.integers(1, len(STEM))), int(random.integers(0, 3))
+        prompt = [*STEM[:cut], int(random.integers(0, VOCAB))]
+        sequence = sequences[turn % 3] if random.random() < 0.5 else None
+        if sequence is not None and engine.scheduler.uses(sequence):
+            engine.run(waiting)
+        request = ask(engine, prompt, adapter, int(random.integers(1, 9)), sequence=sequence)
+        waiting.append(request)
+        if random.random() < 0.3:
+            waiting.append(ask(engine, prompt, int(random.integers(0, 3)), twin=request))
+        if random.random() < 0.3:
+            engine.run(waiting)
+            for each in waiting:
+                assert_alone(each)
+            waiting.clear()
+            engine.drop(sequences[2])
+            sequences[2] = engine.fork(sequences[0])
+        engine.check_integrity()
+    engine.run(waiting)
+    for each in waiting:
+        assert_alone(each)
+    if engine.store.dormitory is not None:
+        engine.store.dormitory.close()
+
+
+def test_a_sequence_is_computed_anew_for_another_adapter(tmp_path: Path) -> None:
+    engine = engine_of()
+    sequence = engine.sequence()
+    held = []
+    for adapter in (1, 1, 2, 0, 1):
+        request = ask(engine, STEM[:100], adapter, sequence=sequence)
+        engine.run([request])
+        assert_alone(request)
+        held.append(request.cached_tokens)
+    assert held == [0, 99, 0, 0, PAGE], "at last a page that the first ones left"
+    engine.sleep(sequence, tmp_path / "asleep", "model", {})
+    for known, woken in (({1: "red"}, True), ({7: "red"}, True), ({1: "blue"}, False), ({}, False)):
+        engine.use_adapters(known, None)
+        if not woken:
+            with pytest.raises(RequestError, match="was made with an adapter that is not loaded, known by red"):
+                engine.wake(tmp_path / "asleep", "model")
+            continue
+        twin, _ = engine.wake(tmp_path / "asleep", "model")
+        assert twin.chain.root == root("", "red") != root("")
+        assert twin.tokens == sequence.tokens
+        engine.drop(twin)
+
+
+def test_an_adapter_does_not_go_while_it_is_used() -> None:
+    engine = engine_of()
+    request = ask(engine, STEM[:30], 2)
+    with pytest.raises(RequestError, match="still use this adapter"):
+        engine.use_adapters({1: "red"}, object())  # type: ignore[arg-type]
+    assert engine.runner.used is None  # type: ignore[attr-defined]
+    engine.run([request])
+    assert_alone(request)
+    engine.use_adapters({1: "red"}, None)
+    with pytest.raises(RequestError, match="adapter 2 is not loaded"):
+        ask(engine, STEM[:30], 2)
+    with pytest.raises(RequestError, match="adapter 2 is not loaded"):
+        next(engine.logits(STEM[:30], 2))
+
+
+def test_scores_of_a_text_have_their_adapter() -> None:
+    engine = engine_of()
+    for adapter in (0, 1, 2, 1):
+        (rows,) = engine.logits(STEM[:20], adapter)
+        assert np.array_equal(rows[-1], scores_after(cells_of([token + SHIFT * adapter for token in STEM[:20]])))
