@@ -1,5 +1,6 @@
 """What is written down of a run: a trace that shows its steps and ops, a recording that comes out the same again."""
 
+import asyncio
 import json
 import signal
 import subprocess
@@ -13,7 +14,7 @@ import pytest
 
 from hf_folders import write_model
 from lora_files import random_pairs, write_peft
-from sporelm import LLM, SamplingParams
+from sporelm import LLM, AsyncLLM, SamplingParams
 from sporelm.api.watching import about
 from sporelm.engine import Request
 from sporelm.engine.replay import Recording, Replay, Replayed
@@ -347,3 +348,23 @@ def test_ctrl_c_leaves_a_whole_trace(story: Path, tmp_path: Path) -> None:
     assert process.returncode in (0, 130)
     assert any(event["name"] == "step 1" for event in events(tmp_path / "t.json"))
     assert replayed(tmp_path / "r.jsonl", story).difference is None
+
+
+# ---- figures
+
+
+def test_figures_of_models_and_event_loops(story: Path, tmp_path: Path) -> None:
+    async def answers() -> dict[str, Any]:
+        async with AsyncLLM(story, threads=1, trace=tmp_path / "t.json") as llm:
+            await asyncio.gather(*(llm.generate(text, GREEDY) for text in ("Lily", "Tom")))
+            return llm.metrics.snapshot()
+
+    with LLM(story, threads=1) as llm:
+        llm.generate(["Lily", "Tom"], GREEDY)
+        plain = llm.metrics.snapshot()
+    found = asyncio.run(answers())
+    assert found.keys() == plain.keys()
+    for name in ("vllm:generation_tokens_total", "vllm:prompt_tokens_total", "vllm:request_success_total"):
+        assert found[name] == plain[name]
+    assert found["vllm:generation_tokens_total"]["samples"] == [{"labels": {}, "value": 24}]
+    assert any(event["name"] == "step 1" for event in events(tmp_path / "t.json"))
