@@ -59,6 +59,16 @@ def test_logits_are_those_of_merged_weights(llm: LLM, tmp_path: Path) -> None:
     assert np.abs(llm.logits(PROMPT) - llm.logits(PROMPT, "leaf")).max() > 0.5
 
 
+def test_embeddings_are_those_of_merged_weights(llm: LLM, tmp_path: Path) -> None:
+    whole = write_model(tmp_path / "merged", WIDE, change=merged(WIDE, PAIRS["red"], 4 / 2))
+    with LLM(whole, threads=1) as other:
+        found = llm.embed([PROMPT, PROMPT[:9]], adapter="red")
+        np.testing.assert_allclose(found, other.embed([PROMPT, PROMPT[:9]]), atol=1e-5, rtol=0)
+    assert np.abs(llm.embed(PROMPT) - found[0]).max() > 0.01
+    with pytest.raises(RequestError, match="no adapter is called"):
+        llm.embed(PROMPT, adapter="sepia")
+
+
 def test_a_gguf_adapter_answers_as_the_folder(llm: LLM, tmp_path: Path) -> None:
     llm.load_adapter(write_gguf_adapter(tmp_path / "red2.gguf", WIDE, PAIRS["red"], 4.0))
     assert np.array_equal(llm.logits(PROMPT, "red"), llm.logits(PROMPT, "red2"))

@@ -244,16 +244,23 @@ class LLM:
         return scores
 
     def embed(
-        self, texts: Prompt | Sequence[Prompt], *, pooling: str = "mean", normalize: bool = True
+        self,
+        texts: Prompt | Sequence[Prompt],
+        *,
+        pooling: str = "mean",
+        normalize: bool = True,
+        adapter: str | None = None,
     ) -> NDArray[np.float32]:
         """A vector for each text, or list of token ids: float32 [texts, width].
 
         pooling    of what the model makes of each position: "mean", "last", or "cls", the first
         normalize  to length 1, so that the product of two is the cosine between them
+        adapter    the name of one that is loaded
 
         Raises RequestError, ContextOverflow.
         """
-        return embed(self.engine, [self.prompt_ids(text) for text in several(texts)], pooling, normalize=normalize)
+        ids, number = [self.prompt_ids(text) for text in several(texts)], self.adapters.number(adapter)
+        return embed(self.engine, ids, pooling, normalize=normalize, adapter=number)
 
     def bench_prefill(self, n: int) -> float:
         """Seconds from submitting a random prompt of n tokens to its first token."""

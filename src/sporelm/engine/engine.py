@@ -258,10 +258,10 @@ class Engine:
         """
         return self._rows(tokens, lambda step: self.runner.run(step).logits, adapter)
 
-    def hidden(self, tokens: Sequence[int]) -> Iterator[NDArray[np.float32]]:
+    def hidden(self, tokens: Sequence[int], adapter: int = 0) -> Iterator[NDArray[np.float32]]:
         """What each position is before tokens are scored, chunk by chunk: float32 [chunk, width] views, valid until
         the next one. Raises as `logits`."""
-        return self._rows(tokens, self.runner.embed)
+        return self._rows(tokens, self.runner.embed, adapter)
 
     def _rows(
         self, tokens: Sequence[int], run: Callable[[Step], NDArray[np.float32]], adapter: int = 0
