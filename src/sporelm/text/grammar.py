@@ -78,42 +78,48 @@ class Matcher:
     def __init__(self, matcher: Any, stop_ids: frozenset[int]) -> None:
         self._matcher = matcher
         self._stop_ids = stop_ids
-        self._refused: str | None = None
-
-    @property
-    def failure(self) -> str | None:
-        """Why the answer cannot go on."""
-        if self._refused is None and self._matcher.is_error():
-            self._refused = first_line(self._matcher.get_error())
-        return self._refused
+        self._stopped = False  # noted when it changes: to ask llguidance each time costs more than the answer
+        self.failure: str | None = None  # why the answer cannot go on
+        self._check()
 
     @property
     def ended(self) -> bool:
         """Whether the answer is whole."""
-        return bool(self._matcher.is_stopped()) and self.failure is None
+        return self._stopped and self.failure is None
 
     def allows(self, token: int) -> bool:
         """Whether a token may come next; not after an error."""
-        return self._refused is None and bool(self._matcher.validate_tokens([token]) == 1)
+        return self.failure is None and bool(self._matcher.validate_tokens([token]) == 1)
 
     def words(self) -> NDArray[np.int32]:
         """Which tokens may come next: int32 [n], a bit for each; none after an error."""
         found = np.frombuffer(self._matcher.compute_bitmask(), "<i4")
+        self._check()
         return np.zeros_like(found) if self.failure is not None else found
 
     def accept(self, token: int) -> None:
         """A token was said."""
         self._matcher.consume_token(token)
+        self._stopped = self._matcher.is_stopped()
+        if self._stopped:
+            self._check()
 
     def forced(self) -> list[int]:
         """Tokens that must come next. More than MOST_FORCED are a failure: a grammar that only repeats itself."""
-        if self.failure is not None or self._matcher.is_stopped():
+        if self.failure is not None or self._stopped:
             return []
         found = self._matcher.compute_ff_tokens()
         if len(found) > MOST_FORCED:
-            self._refused = f"it forces {len(found)} tokens at once, at most {MOST_FORCED} are taken"
+            self.failure = f"it forces {len(found)} tokens at once, at most {MOST_FORCED} are taken"
+        if not found:
+            self._check()
             return []
-        return [token for token in found if token not in self._stop_ids]
+        return [token for token in found if token not in self._stop_ids] if self.failure is None else []
+
+    def _check(self) -> None:
+        """Note an error of llguidance, which also stops it. Changes the state."""
+        if self.failure is None and self._matcher.is_error():
+            self.failure, self._stopped = first_line(self._matcher.get_error()), True
 
 
 class CompiledGrammar:

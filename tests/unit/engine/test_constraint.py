@@ -158,3 +158,23 @@ def test_a_greedy_answer_asks_for_masks_only_where_the_argmax_is_not_allowed():
     first = expected(prompt(10), 1)
     assert request.generated[:1] == first if first[0] < VOCAB - 5 else True
     assert free.masks <= sum(token >= VOCAB - 5 for token in expected(prompt(10), 12)) + 1
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=1.0), Sampling(temperature=1.0, mirostat=2)])
+def test_where_no_token_may_follow_the_grammar_is_named(sampling):
+    made = engine()
+    other = made.add(Request(prompt(20, 3), max_tokens=30))
+    bad = made.add(Request(prompt(10), max_tokens=100, constraint=Pattern([None, None, []]), sampling=sampling))
+    made.run([bad, other])
+    assert (bad.finish_reason, bad.error) == ("error", "the grammar: no token of the model may follow")
+    assert len(bad.generated) == 2
+    assert other.finish_reason == "length"
+
+
+def test_ends_that_must_wait_leave_a_grammar_nothing():
+    made = engine()
+    sampling = Sampling(min_tokens=5)
+    bad = made.add(Request(prompt(10), max_tokens=9, constraint=Pattern([None, [7, 8], None]), sampling=sampling,
+                           stop_ids=[7, 8]))  # fmt: skip
+    made.run([bad])
+    assert bad.error == "the grammar: no token of the model may follow"

@@ -25,6 +25,7 @@ Logits = NDArray[np.float32]
 
 FIRST_CANDIDATES = 256  # looked at for top-p without top-k; four times as many until their probability suffices
 BLOCK = 64  # neighbours whose weights are added up first where all tokens are kept
+NOTHING_LEFT = "no token of the model may follow"  # of its vocabulary, or with min_tokens
 NOT_A_TOKEN = -1  # what argmax gives for a row with NaN
 
 
@@ -150,7 +151,7 @@ class Sampler:
             row += rows
         picked = Picked(tokens, {}, {}, set(), {})
         while turns:
-            self._say(turns, greedy, logits, picked.scores)
+            self._say(turns, greedy, logits, picked)
             turns = [turn for turn in turns if self._goes_on(turn, picked)]
         return picked
 
@@ -165,7 +166,7 @@ class Sampler:
         _constrain(turn, constraint, picked)
         return False
 
-    def _say(self, turns: list[_Turn], greedy: list[int], logits: Logits, scores: dict[int, list[TokenScores]]) -> None:
+    def _say(self, turns: list[_Turn], greedy: list[int], logits: Logits, picked: Picked) -> None:
         """One token more for each turn."""
         places = [turn.row + len(turn.said) for turn in turns]
         chosen: dict[int, int] = {}
@@ -184,11 +185,13 @@ class Sampler:
             token = chosen[place]
             turn.said.append(token)
             if token == NOT_A_TOKEN:
+                if turn.choice.constraint is not None and np.isfinite(logits[place, greedy[place]]):
+                    picked.failures[turn.request] = NOTHING_LEFT
                 continue
             turn.choice.accept(token)
             count = turn.choice.sampling.logprobs
             if count is not None:
-                scores.setdefault(turn.request, []).append(scores_of(logits[place], token, count))
+                picked.scores.setdefault(turn.request, []).append(scores_of(logits[place], token, count))
 
 
 def _must(turn: _Turn, constraint: Constraint) -> list[int]:
