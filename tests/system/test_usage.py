@@ -95,6 +95,7 @@ def test_failure_is_one_line_and_1(spore: Spore, tmp_path: Path, words: list[str
         (["run", "-p", "a", "-n", "0"], "max_tokens"),
         (["run", "-p", "a", "--temp", "-1"], "temperature"),
         (["run", "-p", "a", "--threads", "0"], "--threads is 0"),
+        (["run", "-p", "a", "--kv-memory", "lots"], "--kv-memory is 'lots': give bytes, or a size such as 512M"),
         (["bench", "-p", "0", "-n", "0"], "nothing to measure"),
         (["gguf", "quantize", "f"], "--type is missing"),
         (["gguf", "quantize", "f", "--type", "bogus"], "there is no 'bogus'"),

@@ -79,7 +79,7 @@ class Options:
     @property
     def kv_bytes(self) -> int | None:
         """Bytes for keys and values; None: as measured. Raises RequestError for what is no size."""
-        return None if self.kv_memory is None else size_in_bytes("kv_memory", self.kv_memory)
+        return None if self.kv_memory is None else size_in_bytes("--kv-memory", self.kv_memory)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ import sys
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from sporelm.errors import UsageError
+from sporelm.errors import RequestError, UsageError
 
 if TYPE_CHECKING:
     from sporelm.api import LLM
@@ -67,6 +67,13 @@ def open_model(args: argparse.Namespace, *, max_batch: int = 1, **options: Any) 
         value = getattr(args, name)
         if value is not None and value < 1:
             raise UsageError(f"--{name.replace('_', '-')} is {value}: it must be at least 1")
+    if args.kv_memory is not None:
+        from sporelm.engine.sizes import size_in_bytes
+
+        try:
+            size_in_bytes("--kv-memory", args.kv_memory)
+        except RequestError as reason:
+            raise UsageError(str(reason)) from None
     if (args.speculate == "draft") > (args.draft_model is not None):
         raise UsageError("--speculate draft needs a draft model: name one with --draft-model")
     if args.speculate == "ngram" and args.draft_model is not None:

@@ -16,6 +16,7 @@ from sporelm.backends.cpu.targets.arm import Neon, NeonDotprod, NeonI8mm
 from sporelm.backends.cpu.targets.x86 import Avx2, Avx512Vnni, AvxVnni, GenericX86
 from sporelm.engine import LoadedModel, Worker
 from sporelm.models import build
+from sporelm.ops.cache import KV_TYPES
 from sporelm.quant import FORMATS
 from sporelm.weights.load import load_parameters, open_model
 from tiny_files import write_gguf
@@ -81,7 +82,7 @@ def recording(target: Any) -> Iterator[tuple[CpuBackend, dict[str, Traceable]]]:
 SIZES = {"hidden_size": 256, "intermediate_size": 256, "num_attention_heads": 4, "num_key_value_heads": 2}
 
 
-def kernels_of_llama(folder: Path, target: Any, form: str) -> dict[str, Traceable]:
+def kernels_of_llama(folder: Path, target: Any, form: str, kv: str = "f16") -> dict[str, Traceable]:
     """Every kernel that loading a Llama with matrices of a format, and each of its programs, asks for."""
     tiny = Tiny("llama", LLAMA | SIZES | {"num_hidden_layers": 1}, 5)
     path = folder / f"{form}.gguf"
@@ -93,7 +94,7 @@ def kernels_of_llama(folder: Path, target: Any, form: str) -> dict[str, Traceabl
         weights = load_parameters(source, model.params(), backend)
         source.close()
         tables = {name: backend.tensor(table) for name, table in model.tables(128).items()}
-        worker = Worker(LoadedModel(model, weights | tables), backend)
+        worker = Worker(LoadedModel(model, weights | tables), backend, kv=KV_TYPES[kv])
         worker.prepare()
         worker.close()
         return dict(kernels)

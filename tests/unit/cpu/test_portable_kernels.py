@@ -67,6 +67,16 @@ def test_every_kernel_of_a_llama_is_emitted(triple: str, target: Any, form: str,
         assert found.undefined <= expected(triple), f"{name} asks for {found.undefined}"
 
 
+@pytest.mark.parametrize(("triple", "target"), [machine[:2] for machine in MACHINES[:6]])
+def test_kernels_of_a_rounded_cache_are_emitted(triple: str, target: Any, tmp_path: Path) -> None:
+    kernels = kernels_of_llama(tmp_path, target, "Q4_0", kv="q8_0")
+    chosen = {name: kernel for name, kernel in kernels.items() if "Q8_0" in name}
+    assert {name.split("_")[0] for name in chosen} == {"attention", "rope"}
+    for name, kernel in chosen.items():
+        found = symbols(object_for(kernel, target, triple))
+        assert found.undefined <= expected(triple), f"{name} asks for {found.undefined}"
+
+
 @pytest.mark.parametrize(
     ("triple", "target", "magic"),
     [

@@ -65,5 +65,5 @@ def test_a_model_is_opened_with_a_cache_of_that_size(story: Path) -> None:
         page = sum(worker.device.page_bytes(*cache.shape[2:5:2], cache.dtype) for cache in worker.runner.caches)
         assert limits.num_pages == 300_000 // page
         assert llm.max_context == min(llm.config.context_length, limits.num_pages * 64)
-    with pytest.raises(RequestError, match="kv_memory is 'much'"):
+    with pytest.raises(RequestError, match="--kv-memory is 'much'"):
         LLM(story, kv_memory="much")
