@@ -1,7 +1,8 @@
 """A model without weights that can be sampled from, and what it says alone: a loop without an engine.
 
-The cache holds (position, id) where each was written; the scores of the next token are a hash of all that a row finds
-through its page table. So a wrong table, slot or position, a missed copy or a stale page changes what is said.
+The cache holds for each position a hash of its id and of what the position before holds; the scores of the next token
+are a hash of all that a row finds through its page table. So a wrong table, slot or position, a missed copy, a stale
+page, or one that was computed after another text changes what is said.
 """
 
 from collections.abc import Sequence
@@ -22,13 +23,22 @@ from sporelm.engine.step import Part
 from sporelm.ops.attention import PAGE
 
 VOCAB = 61
-FAR = 1 << 10  # positions are below it
+MODULUS = (1 << 24) - 3  # a prime; what is below it a float32 holds exactly
 _tables = np.random.default_rng(0).normal(scale=2, size=(2, 256, VOCAB)).astype(np.float32)
 
 
-def cells_of(tokens: Sequence[int], position: int = 0) -> NDArray[np.int64]:
-    """What the cache holds of tokens from a position on."""
-    return np.asarray(tokens, np.int64) * FAR + np.arange(position, position + len(tokens))
+def following(cell: int, token: int, position: int) -> int:
+    """What the cache holds of a token after a cell."""
+    return (cell * 31_337 + 1021 * position + token + 1) % MODULUS
+
+
+def cells_of(tokens: Sequence[int], cell: int = 0, position: int = 0) -> NDArray[np.int64]:
+    """What the cache holds of tokens from a position on, after a cell."""
+    found = []
+    for place, token in enumerate(tokens, position):
+        cell = following(cell, token, place)
+        found.append(cell)
+    return np.array(found, np.int64)
 
 
 def scores_after(cells: NDArray[np.int64]) -> NDArray[np.float32]:
@@ -38,8 +48,8 @@ def scores_after(cells: NDArray[np.int64]) -> NDArray[np.float32]:
 
 
 class HashedRunner:
-    """Runs steps of this model. `fail` makes the next step raise, before or after it has written; where `strange`,
-    some texts go on otherwise than the model says."""
+    """Runs steps of this model. `fail` makes the next step, or the next one that copies pages, raise before or after it
+    has written; where `strange`, some texts go on otherwise than the model says."""
 
     def __init__(self, limits: Limits, *, strange: bool = False) -> None:
         self.limits = limits
@@ -52,6 +62,8 @@ class HashedRunner:
 
     def run(self, step: Step) -> Scores:
         self.interrupt("before")
+        if step.copies:
+            self.interrupt("copying")
         assert 0 < step.num_tokens <= self.limits.token_budget
         assert len(step.parts) <= self.limits.max_batch
         for source, target in step.copies:
@@ -59,7 +71,7 @@ class HashedRunner:
         arrays, extents = self.inputs.fill(step)
         slots = arrays["slots"]
         assert len(set(slots.tolist())) == len(slots), "two rows write to one slot"
-        self.cells[slots] = arrays["tokens"].astype(np.int64) * FAR + arrays["positions"]
+        self._write(step)
         self.interrupt("after")
         logits = np.zeros((extents["rows"], VOCAB), np.float32)
         for output, row in enumerate(arrays["rows"]):
@@ -77,16 +89,24 @@ class HashedRunner:
         return self.run(step).logits
 
     def export_pages(self, pages: Sequence[int]) -> list[np.ndarray]:
-        """The cells of pages as one layer of one head of two numbers: position and id."""
-        cells = self.cells.reshape(-1, PAGE)[list(pages)]
-        layer = np.stack([cells % FAR, cells // FAR], axis=-1).astype(np.float32)
-        return [np.stack([layer, -layer], axis=1)[:, :, None]]
+        """The cells of pages as one layer of one head of one number, and values that are their negatives."""
+        cells = self.cells.reshape(-1, PAGE)[list(pages)].astype(np.float32)
+        return [np.stack([cells, -cells], axis=1)[:, :, None, :, None]]
 
     def import_pages(self, pages: Sequence[int], layers: Sequence[np.ndarray]) -> None:
         (layer,) = layers
         assert (layer[:, 0] == -layer[:, 1]).all()
-        cells = layer[:, 0, 0].astype(np.int64)
-        self.cells.reshape(-1, PAGE)[list(pages)] = cells[..., 1] * FAR + cells[..., 0]
+        self.cells.reshape(-1, PAGE)[list(pages)] = layer[:, 0, 0, :, 0].astype(np.int64)
+
+    def _write(self, step: Step) -> None:
+        arrays, row = self.inputs.arrays, 0
+        for index, part in enumerate(step.parts):
+            for _ in part.tokens:
+                place = int(arrays["positions"][row])
+                before = arrays["pages"][index, (place - 1) // PAGE] * PAGE + (place - 1) % PAGE
+                cell = int(self.cells[before]) if place else 0
+                self.cells[arrays["slots"][row]] = following(cell, int(arrays["tokens"][row]), place)
+                row += 1
 
     def interrupt(self, when: str) -> None:
         """Raise KeyboardInterrupt if that is wanted at this place."""
