@@ -252,3 +252,15 @@ def test_sets_of_ids_are_kept_within_limits(letters: Path) -> None:
     assert tokenizer.ids_with(("a", "\ud800")) == wanted
     assert all(b"a" in tokenizer.token_bytes(token) for token in wanted)
     assert wanted
+
+
+@pytest.mark.parametrize("page", ["structured-output", "sampling"])
+def test_the_examples_of_the_pages_run(letters: Path, page: str, capsys: pytest.CaptureFixture[str]) -> None:
+    text = (Path(__file__).parents[2] / "docs" / f"{page}.md").read_text(encoding="utf-8")
+    examples = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert examples
+    for example in examples:
+        names: dict[str, Any] = {}
+        exec(example.replace('"model.gguf"', repr(str(letters))), names)
+        names["llm"].close()
+        assert names["answer"].finish_reason in ("stop", "length")
