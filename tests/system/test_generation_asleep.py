@@ -1,13 +1,16 @@
 """Conversations that others push out sleep in a folder; what woke says what it would have said."""
 
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from available import BACKENDS, opened
 from sporelm import LLM, Conversation, SamplingParams
+from sporelm.engine.kv.asleep import write_asleep
 from sporelm.errors import ModelFileError, RequestError
 from system.processes import Spore
 from system.test_generation_chat import GREEDY, say
@@ -22,6 +25,12 @@ def llm(request: pytest.FixtureRequest, talker: Path, tmp_path: Path) -> Iterato
         yield made
         made.engine.check_integrity()
     assert not list((tmp_path / "asleep").iterdir())
+
+
+@pytest.fixture(scope="module")
+def quiet(story: Path) -> Iterator[LLM]:
+    with LLM(story, backend="reference") as made:
+        yield made
 
 
 def others(llm: LLM) -> None:
@@ -67,6 +76,52 @@ def test_another_type_of_keys_and_values_is_told(talker: Path, tmp_path: Path) -
             llm.wake(path)
         with pytest.raises(ModelFileError, match="is a folder"):
             llm.wake(tmp_path)
+
+
+SAID = {"role": "user", "content": "Hi"}
+
+
+@pytest.mark.parametrize(
+    "notes",
+    [
+        {"messages": [SAID]},
+        {"messages": {"role": "user"}, "told": []},
+        {"messages": ["Hi"], "told": []},
+        {"messages": [{"role": "user"}], "told": []},
+        {"messages": [{"role": "user", "content": ["Hi"]}], "told": []},
+        {"messages": [{"role": "user", "content": "\ud800"}], "told": []},
+        {"messages": [SAID], "told": "abc"},
+        {"messages": [SAID], "told": [[1, "Hi"]]},
+        {"messages": [SAID], "told": [[2, "Hi", [1]]]},
+        {"messages": [SAID], "told": [[-1, "Hi", [1]]]},
+        {"messages": [SAID], "told": [[1, "Hi", [1]], [0, "", []]]},
+        {"messages": [SAID], "told": [[True, "Hi", [1]]]},
+        {"messages": [SAID], "told": [[1, "\udfff", [1]]]},
+        {"messages": [SAID], "told": [[1, "Hi", [1 << 40]]]},
+        {"messages": [SAID], "told": [[1, "Hi", [-1]]]},
+        {"messages": [SAID], "told": [[1, "Hi", "12"]]},
+        {"messages": [SAID], "told": [[1, "Hi", [1.0]]]},
+        {"messages": None, "told": None},
+    ],
+    ids=str,
+)
+def test_notes_that_are_no_conversation_are_refused(quiet: LLM, tmp_path: Path, notes: dict[str, Any]) -> None:
+    def write(engine: Any, sequence: Any) -> None:
+        held = engine._held(sequence)
+        text = json.dumps(notes)  # as a forger would: no half of a character can be written as it is
+        write_asleep(tmp_path / "forged", held._replace(notes=json.loads(text)), quiet.opened.identity)
+
+    conversation = quiet.conversation()
+    try:
+        write(quiet.engine, conversation.sequence)
+    except UnicodeEncodeError:
+        return  # nobody can write it
+    finally:
+        conversation.close()
+    before = len(quiet.engine.store.sequences)
+    with pytest.raises(ModelFileError, match="holds no conversation"):
+        quiet.wake(tmp_path / "forged")
+    assert len(quiet.engine.store.sequences) == before
 
 
 def test_chat_saves_loads_and_refuses(spore: Spore, talker: Path, tmp_path: Path) -> None:

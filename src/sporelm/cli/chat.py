@@ -98,7 +98,7 @@ def figures(completion: "Completion | None") -> str:
         return "stopped"
     parts = [
         f"{len(completion.token_ids)} tokens, {completion.timings.decode_tok_s:.1f} tok/s",
-        f"{completion.computed_tokens} new in the prompt",
+        f"{completion.computed_tokens} new in the prompt{' (evicted)' if completion.cache_miss == 'evicted' else ''}",
     ]
     if completion.dropped_tokens:
         parts.append(f"{completion.dropped_tokens} tokens left out")
