@@ -1,7 +1,11 @@
 """Memory: aligned, zeroed, and never handed out twice."""
 
+import gc
+import mmap
 import threading
+import weakref
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -36,6 +40,29 @@ def test_pieces_of_a_heap_are_aligned_zeroed_and_apart() -> None:
         piece[:] = value + 1
     assert [piece.size for piece in pieces] == [1, 64, 65, 1000, 3000, 0, 10_000, 5]
     assert all((piece == value + 1).all() for value, piece in enumerate(pieces))
+
+
+def test_a_full_region_goes_with_the_last_of_its_pieces() -> None:
+    heap = Heap(region_bytes=4096, huge=False)
+    first, second = heap.take(2000), heap.take(2000)
+    memory = weakref.ref(memory_of(first))
+    assert memory() is memory_of(second)
+    kept = heap.take(2000)  # of the next region
+    del first
+    gc.collect()
+    assert memory() is not None
+    del second
+    gc.collect()
+    assert memory() is None
+    assert not kept.any()
+
+
+def memory_of(array: np.ndarray) -> mmap.mmap:
+    """What an array lies in."""
+    owner: Any = array
+    while not isinstance(owner, mmap.mmap):
+        owner = owner.base if isinstance(owner, np.ndarray) else owner.obj
+    return owner
 
 
 def test_threads_may_take_at_once() -> None:
