@@ -10,10 +10,10 @@ import pytest
 
 from available import BACKENDS, opened
 from sporelm import LLM, Conversation, SamplingParams
-from sporelm.engine.kv.asleep import write_asleep
 from sporelm.errors import ModelFileError, RequestError
 from system.processes import Spore
 from system.test_generation_chat import GREEDY, say
+from unit.engine.test_sleep import rewrite
 
 LONG = "Once upon a time there was a little girl named Lily. " * 22  # some 170 tokens
 
@@ -106,18 +106,9 @@ SAID = {"role": "user", "content": "Hi"}
     ids=str,
 )
 def test_notes_that_are_no_conversation_are_refused(quiet: LLM, tmp_path: Path, notes: dict[str, Any]) -> None:
-    def write(engine: Any, sequence: Any) -> None:
-        held = engine._held(sequence)
-        text = json.dumps(notes)  # as a forger would: no half of a character can be written as it is
-        write_asleep(tmp_path / "forged", held._replace(notes=json.loads(text)), quiet.opened.identity)
-
     conversation = quiet.conversation()
-    try:
-        write(quiet.engine, conversation.sequence)
-    except UnicodeEncodeError:
-        return  # nobody can write it
-    finally:
-        conversation.close()
+    conversation.sleep(tmp_path / "forged")
+    rewrite(tmp_path / "forged", honest=False, notes=json.dumps(notes))
     before = len(quiet.engine.store.sequences)
     with pytest.raises(ModelFileError, match="holds no conversation"):
         quiet.wake(tmp_path / "forged")
@@ -136,3 +127,11 @@ def test_chat_saves_loads_and_refuses(spore: Spore, talker: Path, tmp_path: Path
     assert "nothing does not exist" in done.stderr
     assert (tmp_path / "README").read_text() == "mine"
     assert not list((tmp_path / "asleep").iterdir())
+
+
+def test_half_a_character_is_refused_when_it_is_to_be_written(quiet: LLM, tmp_path: Path) -> None:
+    conversation = quiet.conversation("\ud800")
+    with pytest.raises(RequestError, match="half of a surrogate pair"):
+        conversation.save(tmp_path / "talk")
+    assert not list(tmp_path.iterdir())
+    conversation.close()

@@ -54,8 +54,12 @@ def write_asleep(path: Path, asleep: Asleep, model: str) -> Written:
         arrays[f"layers.{number}"] = _blanked(layer, len(asleep.tokens))
     names = {dtype: name for name, dtype in TYPES.items()} | {np.dtype("<i8"): "I64"}
     notes = json.dumps(asleep.notes, ensure_ascii=False)
-    if len(notes.encode()) > MOST_NOTES:
-        raise RequestError(f"the notes of a session have {len(notes.encode())} bytes: at most {MOST_NOTES} are kept")
+    try:
+        size = len(notes.encode())
+    except UnicodeEncodeError:
+        raise RequestError("the notes of a session hold half of a surrogate pair: it is not valid Unicode") from None
+    if size > MOST_NOTES:
+        raise RequestError(f"the notes of a session have {size} bytes: at most {MOST_NOTES} are kept")
     digest, offset, entries = _digest(model, notes, asleep.adapter), 0, dict[str, Any]()
     for name, array in arrays.items():
         digest.update(_bytes(array))
