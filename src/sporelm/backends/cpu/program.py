@@ -60,21 +60,22 @@ class Cells:
 
 
 def attention_cells(starts: np.ndarray, lengths: np.ndarray) -> dict[str, int]:
-    """What attention needs of a step's lengths: how many splits, how many tiles, and how it goes.
-
-    decoding: 0 tiles of rows; 1 one row a sequence, one split; 2 one row a sequence, several splits to merge.
-    """
-    sequences = len(lengths)
-    splits = -(-max(lengths.tolist(), default=0) // SPLIT)
-    if starts.tolist() == list(range(sequences + 1)):
-        return {
-            "splits": splits,
-            "sequences splits": sequences * splits,
-            "tiles": sequences,
-            "decoding": 1 + (splits > 1),
-        }
-    tiles = int((-(-np.diff(starts) // TILE_TOKENS)).sum())
-    return {"splits": splits, "sequences splits": sequences * splits, "tiles": tiles, "decoding": 0}
+    """What attention needs of a step's lengths: how many sequences at its beginning have one row each (decoding), over
+    how many splits of positions, how many of them are to be merged, and how many tiles the others have."""
+    rows, sequences = starts.tolist(), len(lengths)
+    if rows == list(range(sequences + 1)):
+        decoding, tiles = sequences, 0
+    else:
+        decoding = next(number for number in range(sequences) if rows[number + 1] != number + 1)
+        tiles = int((-(-np.diff(starts[decoding:]) // TILE_TOKENS)).sum())
+    splits = -(-max(lengths[:decoding].tolist(), default=1) // SPLIT)
+    return {
+        "splits": splits,
+        "sequences splits": decoding * splits,
+        "tiles": tiles,
+        "decoding": decoding,
+        "merging": decoding if splits > 1 else 0,
+    }
 
 
 class CpuProgram(Resource):
