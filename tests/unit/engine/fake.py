@@ -9,7 +9,7 @@ import numpy as np
 
 from sporelm.engine import Engine, Limits, Request, Scores, Step
 from sporelm.engine.runner import Inputs
-from sporelm.engine.speculative import Speculation
+from sporelm.engine.speculative import Guess, Speculation
 from sporelm.ops.attention import PAGE
 
 VOCAB = 97
@@ -107,12 +107,9 @@ class Oracle:
     def read(self, requests: Sequence[Request], alone: bool) -> None:
         """Nothing has to be read."""
 
-    def propose_all(self, wanted: Sequence[tuple[Request, int]], rows: int) -> dict[int, list[int]]:
-        found: dict[int, list[int]] = {}
-        for request, most in wanted:
-            found[request.id] = self.propose(request, min(most, rows))
-            rows -= len(found[request.id])
-        return found
+    def propose_all(self, wanted: Sequence[tuple[Request, int]], rows: int) -> dict[int, Guess]:
+        found = {request.id: self.propose(request, most) for request, most in wanted}
+        return {request: Guess(guess, [0.95] * len(guess)) for request, guess in found.items() if guess}
 
     def propose(self, request: Request, most: int) -> list[int]:
         guesses = expected(request.known, most)

@@ -17,8 +17,7 @@ from sporelm.engine import Limits, Request, Sampler, Sampling, Scores, Step, Tok
 from sporelm.engine.constraint import Constraint
 from sporelm.engine.pace import Pace
 from sporelm.engine.runner import Inputs
-from sporelm.engine.speculative import Guess
-from sporelm.engine.speculative import Speculation
+from sporelm.engine.speculative import Guess, Speculation
 from sporelm.engine.step import Part
 from sporelm.ops.attention import PAGE
 
@@ -247,8 +246,8 @@ class Guesses:
     def read(self, requests: Sequence[Request], alone: bool) -> None:
         """Nothing has to be read."""
 
-    def propose_all(self, wanted: Sequence[tuple[Request, int]], rows: int) -> dict[int, list[int]]:
-        found: dict[int, list[int]] = {}
+    def propose_all(self, wanted: Sequence[tuple[Request, int]], rows: int) -> dict[int, Guess]:
+        found: dict[int, Guess] = {}
         for request, most in wanted:
             known = list(request.known)
             for _ in range(min(most, rows)):
@@ -256,7 +255,8 @@ class Guesses:
                 known.append((token + (len(known) % self.wrong == 0)) % VOCAB)
                 rows -= 1
             if len(known) > len(request.known):
-                found[request.id] = known[len(request.known) :]
+                guess = known[len(request.known) :]
+                found[request.id] = Guess(guess, [0.95] * len(guess))
         return found
 
     def end(self, request: Request) -> None:

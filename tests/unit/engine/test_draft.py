@@ -228,7 +228,7 @@ def test_the_time_of_guessing_decides_whether_it_pays(monkeypatch: pytest.Monkey
         return request.drafted
 
     assert drafted(0.5) > 150
-    assert drafted(30.0) < 60
+    assert drafted(30.0) < 100
 
 
 # What is said is distributed as the model says, with right and with wrong guesses.

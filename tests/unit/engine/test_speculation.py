@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from sporelm.engine import Request, Sampling
 from sporelm.engine.sampling.sampler import agreed
-from sporelm.engine.speculative import NgramDrafter, Speculation
-from sporelm.engine.speculative.speculation import FIRST_PAUSE, MOST_LENGTH
+from sporelm.engine.speculative import Guess, NgramDrafter, Speculation
+from sporelm.engine.speculative.speculation import FIRST_PAUSE, MOST_LENGTH, likeliest
 from sporelm.engine.step import Part, Step
 from unit.engine.fake import Oracle, engine, expected
 from unit.engine.test_engine import prompt
@@ -93,33 +93,42 @@ def test_requests_whose_guesses_do_not_pay_are_left_alone():
     assert tried < 30
 
 
-def test_lengths_and_pauses_follow_what_was_right():
+def test_pauses_follow_what_was_right():
     speculation = Speculation(Oracle(), 16)
     request = Request([1, 2, 3], max_tokens=100)
     request.id = 1
     assert not speculation.propose([request], 1000)  # before it is known what a step takes
     speculation.learn(Step([Part(1, [0], 5, (0,), 1)], []), [[0]], 1.0)
-    assert len(speculation.propose([request], 1000)[1]) == 4
+    assert len(speculation.propose([request], 1000)[1]) > 4
     habit = speculation.habits[1]
 
     def happened(drafted: int, right: int, seconds: float = 1.0) -> None:
         speculation.asked, speculation.seconds = [1], 0.0
         speculation.learn(Step([Part(1, [0] * (drafted + 1), 5, (0,), drafted + 1)], []), [[0] * (right + 1)], seconds)
 
-    happened(4, 4)
-    assert habit.length == 8
-    happened(8, 8)
-    happened(15, 15)
-    assert habit.length == MOST_LENGTH
-    happened(8, 3)
-    assert (habit.length, habit.pause) == (4, 0)
+    for _ in range(40):
+        happened(15, 15)
+    assert len(speculation.propose([request], 1000)[1]) == MOST_LENGTH  # rows cost nothing
     for _ in range(40):
         if not habit.pause:
             happened(4, 0, 3.0)
     assert habit.pause == FIRST_PAUSE
     assert [len(speculation.propose([request], 1000)) for _ in range(FIRST_PAUSE)] == [0] * FIRST_PAUSE
-    happened(4, 0, 3.0)
+    for _ in range(40):
+        if not habit.pause:
+            happened(4, 0, 3.0)
     assert habit.pause == 2 * FIRST_PAUSE
+    habit.pause = 0
+    assert len(speculation.propose([request], 1000)[1]) < 8  # rows cost much
+
+
+def test_the_likeliest_tokens_are_taken_while_they_are_worth_their_rows():
+    sure, doubtful = Guess([1, 2, 3], [0.9, 0.9, 0.9]), Guess([7, 8], [0.5, 0.1])
+    assert likeliest({1: sure, 2: doubtful}, 2, 10, 0.01) == {1: [1, 2, 3], 2: [7, 8]}
+    assert likeliest({1: sure, 2: doubtful}, 2, 10, 0.2) == {1: [1, 2, 3]}
+    assert likeliest({1: sure, 2: doubtful}, 2, 4, 0.01) == {1: [1, 2, 3], 2: [7]}
+    assert likeliest({1: sure, 2: doubtful}, 2, 2, 0.01) == {1: [1, 2]}
+    assert likeliest({2: doubtful}, 1, 10, 0.6) == {}
 
 
 def test_a_guess_from_the_text_is_what_followed_the_longest_match():
@@ -130,7 +139,7 @@ def test_a_guess_from_the_text_is_what_followed_the_longest_match():
         request.id = 7
         found = drafter.propose(request, most)
         drafter.end(request)
-        return found
+        return found.tokens
 
     assert guess([1, 2, 3, 4, 5]) == []
     assert guess([1, 2, 3, 4, 9, 1, 2]) == [3, 4, 9]
@@ -143,19 +152,33 @@ def test_a_guess_from_the_text_is_what_followed_the_longest_match():
 def test_a_guess_grows_with_the_text():
     drafter = NgramDrafter()
     request = Request([1, 2, 3])
-    assert drafter.propose(request, 4) == []
+    assert drafter.propose(request, 4).tokens == []
     request.known += [1, 2]
-    assert drafter.propose(request, 4) == [3, 1, 2, 3]
+    assert drafter.propose(request, 4).tokens == [3, 1, 2, 3]
     request.known += [9, 1, 2]
-    assert drafter.propose(request, 4) == [9, 1, 2, 9]
+    assert drafter.propose(request, 4).tokens == [9, 1, 2, 9]
+
+
+def test_what_came_of_guesses_says_how_likely_the_next_ones_are():
+    drafter = NgramDrafter()
+    request = Request([1, 2, 3, 9, 8, 7, 1, 2])
+    (first, *_) = drafter.propose(request, 3).chances
+    request.known += [3, 9, 8]  # three that were right
+    later = drafter.propose(request, 8).chances
+    assert later == sorted(later)  # the more tokens agree, the likelier the next
+    request.known += [5, 5, 1, 2]  # and some that were not
+    (second, *_) = drafter.propose(request, 3).chances
+    assert second > first
+    request.known += [4, 1, 2]
+    assert drafter.propose(request, 3).chances[0] < second
 
 
 def test_a_text_that_was_cut_is_read_again():
     drafter = NgramDrafter()
     request = Request([1, 2, 3, 4, 5, 6, 1, 2])
-    assert drafter.propose(request, 2) == [3, 4]
+    assert drafter.propose(request, 2).tokens == [3, 4]
     request.known = [4, 5, 9, 4, 5]
-    assert drafter.propose(request, 2) == [9, 4]
+    assert drafter.propose(request, 2).tokens == [9, 4]
 
 
 @given(st.lists(st.integers(0, 2), min_size=1, max_size=8), st.lists(st.integers(0, 2), max_size=7))

@@ -19,6 +19,7 @@ from sporelm.engine.limits import Limits
 from sporelm.engine.request import Request
 from sporelm.engine.runner import Scores
 from sporelm.engine.sampling.sampler import Choice, pick_rows
+from sporelm.engine.speculative.drafter import Guess
 from sporelm.engine.step import Part, Step
 from sporelm.ops.attention import PAGE
 
@@ -72,7 +73,7 @@ class ModelDrafter:
                     budget -= len(tokens)
         self._run(shares, rows=0)
 
-    def propose_all(self, wanted: Sequence[tuple[Request, int]], rows: int) -> dict[int, list[int]]:
+    def propose_all(self, wanted: Sequence[tuple[Request, int]], rows: int) -> dict[int, Guess]:
         """Guesses by request: at most so many tokens for each, and `rows` for all together.
 
         Texts that are not read yet have none, nor those beyond the draft model's context, nor any without free pages.
@@ -90,18 +91,19 @@ class ModelDrafter:
                 shares.append(_Share(request.id, sequence, tokens, foretold(request)))
                 trust[request.id] = (request.accepted + 4) / (request.drafted + 4)
                 most[request.id] = min(wished, self.limits.max_context - len(request.known))
-        found: dict[int, list[int]] = {}
+        found: dict[int, Guess] = {}
         chances = dict.fromkeys(most, 1.0)
         while shares and rows > 0:
             going_on = []
             for share, token, chance in self._run(shares[:rows], rows=1):
                 if token >= self.vocab:
                     continue
-                guess = found.setdefault(share.request, [])
-                guess.append(token)
+                guess = found.setdefault(share.request, Guess([], []))
+                guess.tokens.append(token)
+                guess.chances.append(chance if share.choice is None else trust[share.request])
                 rows -= 1
-                chances[share.request] *= chance if share.choice is None else trust[share.request]
-                if len(guess) < most[share.request] and chances[share.request] >= LEAST_CHANCE:
+                chances[share.request] *= guess.chances[-1]
+                if len(guess.tokens) < most[share.request] and chances[share.request] >= LEAST_CHANCE:
                     going_on.append(share._replace(tokens=[token]))
             shares = going_on
         return found

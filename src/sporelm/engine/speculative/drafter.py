@@ -1,9 +1,16 @@
 """Where guesses come from."""
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from sporelm.engine.request import Request
+
+
+class Guess(NamedTuple):
+    """Tokens that may come next, and for each the chance that it is right if those before it are."""
+
+    tokens: list[int]
+    chances: list[float]
 
 
 class Drafter(Protocol):
@@ -14,9 +21,9 @@ class Drafter(Protocol):
         """Take in some of what is known of requests: work that is done once for each text, in several calls if it is
         long. `alone` if nobody else waits meanwhile."""
 
-    def propose_all(self, wanted: Sequence[tuple[Request, int]], rows: int) -> dict[int, list[int]]:
-        """Tokens that may follow what is known, by request: at most so many for each, and `rows` for all together. A
-        request without a guess is left out."""
+    def propose_all(self, wanted: Sequence[tuple[Request, int]], rows: int) -> dict[int, Guess]:
+        """What may follow, by request: at most so many tokens for each. Of all together `rows` can be used: whoever
+        takes time for a guess stops there. A request without a guess is left out."""
 
     def end(self, request: Request) -> None:
         """Forget a request."""

@@ -1,9 +1,9 @@
 """When to guess, and how far: as long as it pays.
 
 A guess costs a row more in the step, and the time of guessing; it saves a step if it is right. All of it is measured:
-the times of steps by their rows, the times of proposing, and how many guesses of each request were right. A request
-whose guesses do not pay is left alone for a while, twice as long each time. Steps are filled up to the rows that cost
-about as much as one; a full batch leaves none.
+the times of steps, the times of proposing, and how many guesses of each request were right. Of what is proposed the
+likeliest tokens are taken, as long as each brings more than its row costs. A request whose guesses do not pay is left
+alone for a while, twice as long each time. A step with guesses has few rows; a full batch leaves none.
 """
 
 from collections.abc import Sequence
@@ -11,17 +11,17 @@ from dataclasses import dataclass
 from time import perf_counter
 
 from sporelm.engine.request import Request
-from sporelm.engine.speculative.drafter import Drafter
+from sporelm.engine.speculative.drafter import Drafter, Guess
 from sporelm.engine.step import Step
 
 ROWS = 16  # which a step computes in little more time than one, where reading the weights takes the time
-FIRST_LENGTH = 4  # tokens of a request's first guess
-MOST_LENGTH = 15
+MOST_LENGTH = 15  # tokens of a guess
 FIRST_PAUSE, MOST_PAUSE = 8, 256  # tokens
-SMOOTHING = 0.3  # weight of the newest guess
+SMOOTHING = 0.2  # weight of the newest guess
 TIME_SMOOTHING = 0.2
-ROW_COST = 0.1  # of a step, for a row more, before it was measured
-MARGIN = 0.1  # tokens by which a guess must gain more than it costs
+ROW_COST = 0.12  # of a step, for a row more, before it was measured
+LEAST_ROW_COST, MOST_ROW_COST = 0.01, 1.0
+MARGIN = 0.05  # tokens by which a guess must gain more than it costs
 NOTHING = 0.02  # of a step: time of proposing that is not worth a pause
 
 
@@ -29,7 +29,6 @@ NOTHING = 0.02  # of a step: time of proposing that is not worth a pause
 class _Habit:
     """What is known of a request's guesses."""
 
-    length: int = FIRST_LENGTH
     value: float = 0.5  # tokens gained by a guess, less what it cost
     pause: int = 0  # tokens that pass before the next guess
     next_pause: int = FIRST_PAUSE
@@ -44,6 +43,23 @@ class _Habit:
             self.next_pause = FIRST_PAUSE
 
 
+@dataclass
+class _RowCost:
+    """What rows for guesses cost, the newest counting most. Longer guesses tell more of it than short ones."""
+
+    rows: float = 8.0
+    cost: float = 8.0 * ROW_COST  # of them, in steps without guesses
+
+    def learn(self, rows: int, cost: float) -> None:
+        """So many rows more cost so much."""
+        self.rows = (1 - TIME_SMOOTHING) * self.rows + rows
+        self.cost = (1 - TIME_SMOOTHING) * self.cost + cost
+
+    @property
+    def each(self) -> float:
+        return min(max(self.cost / self.rows, LEAST_ROW_COST), MOST_ROW_COST)
+
+
 class Speculation:
     """Guesses for the requests of one engine. `rows`: the most rows of a step in which there are guesses."""
 
@@ -51,7 +67,8 @@ class Speculation:
         self.drafter = drafter
         self.rows = rows
         self.habits: dict[int, _Habit] = {}
-        self.times: dict[int, float] = {}  # seconds of a step, by its rows
+        self.times: dict[int, float] = {}  # seconds of a step without guesses, by its rows
+        self.costs: dict[int, _RowCost] = {}  # of rows more than in such a step, by its rows
         self.proposed = self.accepted = 0  # tokens, of all requests
         self.asked: list[int] = []  # requests for which the last proposal was made
         self.seconds = 0.0  # that it took
@@ -69,7 +86,7 @@ class Speculation:
                 habit.pause -= 1
                 continue
             known = len(request.known)
-            most = min(habit.length, left, request.max_tokens - request.num_generated - 1, max_context - known)
+            most = min(MOST_LENGTH, left, request.max_tokens - request.num_generated - 1, max_context - known)
             if most > 0:
                 wanted.append((request, most))
         if not wanted:
@@ -79,19 +96,21 @@ class Speculation:
         found = self.drafter.propose_all(wanted, left)
         self.seconds = perf_counter() - began
         self.asked = [request.id for request, _ in wanted]
-        return found
+        return likeliest(found, len(decoding), left, self._row_cost(len(decoding)))
 
     def learn(self, step: Step, said: Sequence[Sequence[int]], seconds: float) -> None:
         """A step in which all decoded took `seconds`, and said so much for each part. Changes the habits."""
         rows, requests = step.num_tokens, len(step.parts)
-        if rows <= self.rows:
-            old = self.times.get(rows)
-            self.times[rows] = seconds if old is None else old + TIME_SMOOTHING * (seconds - old)
+        base = self.times.get(requests)
+        if rows == requests:
+            self.times[requests] = _moved(base, seconds)
+        elif base:
+            self.costs.setdefault(requests, _RowCost()).learn(rows - requests, seconds / base - 1)
         if not self.asked:
             return
-        row_cost, asked = self._row_cost(requests, rows), set(self.asked)
+        row_cost, asked = self._row_cost(requests), set(self.asked)
         # While one request gains tokens, all of them wait: for its rows, and for its share of the time of proposing.
-        proposing = self.seconds / (self.times.get(requests) or seconds) * requests / len(asked)
+        proposing = self.seconds / (base or seconds) * requests / len(asked)
         for part, tokens in zip(step.parts, said, strict=True):
             drafted, right = part.rows - 1, len(tokens) - 1
             habit = self.habits.get(part.request)
@@ -103,7 +122,6 @@ class Speculation:
                 continue
             self.proposed += drafted
             self.accepted += right
-            habit.length = min(MOST_LENGTH, 2 * drafted) if right == drafted else max(2, right + 1)
             habit.learn(right - row_cost * drafted * requests - proposing - MARGIN)
         self.asked = []
 
@@ -112,9 +130,33 @@ class Speculation:
         if self.habits.pop(request.id, None) is not None:
             self.drafter.end(request)
 
-    def _row_cost(self, plain: int, rows: int) -> float:
-        """What a row more than `plain` costs, as a share of a step without guesses."""
-        base, whole = self.times.get(plain), self.times.get(rows)
-        if not base or not whole or rows == plain:
-            return ROW_COST
-        return max(0.0, whole / base - 1) / (rows - plain)
+    def _row_cost(self, requests: int) -> float:
+        """What a row more costs in a step of so many requests, as a share of one without guesses."""
+        cost = self.costs.get(requests)
+        return ROW_COST if cost is None else cost.each
+
+
+def likeliest(found: dict[int, Guess], requests: int, rows: int, row_cost: float) -> dict[int, list[int]]:
+    """Of these guesses the tokens that are worth their rows, `rows` at most, by request.
+
+    A step without guesses says one token for each of `requests`. The likeliest token more is taken as long as its
+    chance is above what its row takes from the others: so the tokens said in a second are most.
+    """
+    taken, chances = dict.fromkeys(found, 0), {request: guess.chances[0] for request, guess in found.items()}
+    said, time = float(requests), 1.0
+    while chances and rows > 0:
+        request = max(chances, key=chances.__getitem__)
+        chance = chances[request]
+        if chance <= row_cost * said / time:
+            break
+        said, time, rows = said + chance, time + row_cost, rows - 1
+        taken[request] += 1
+        if taken[request] < len(found[request].tokens):
+            chances[request] *= found[request].chances[taken[request]]
+        else:
+            del chances[request]
+    return {request: found[request].tokens[:count] for request, count in taken.items() if count}
+
+
+def _moved(old: float | None, new: float) -> float:
+    return new if old is None else old + TIME_SMOOTHING * (new - old)
