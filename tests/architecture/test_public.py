@@ -44,7 +44,7 @@ WRITING = {"-o", "--output", "--force", "--dry-run", "--json"}
 OPTIONS = {
     "run": {"--lora", "-p", "--prompt", "-f", "--file", "--json"} | SAMPLING | ANSWERS | ENGINE | WATCHING | EVERY,
     "chat": {"--lora", "--system", "--session-dir"} | SAMPLING | ENGINE | WATCHING | EVERY,
-    "replay": {"--backend", "--device", "--threads", "--eager", "--json"} | EVERY,
+    "replay": {"--lora", "--backend", "--device", "--threads", "--eager", "--json"} | EVERY,
     "bench": {"-p", "-n", "-b", "-d", "--whole", "--repeat", "--peer", "--save", "--plot", "--json", "--md", "--csv"}
     | ENGINE
     | WATCHING

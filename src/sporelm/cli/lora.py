@@ -18,8 +18,8 @@ def add_lora(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="PATH",
-        help="an adapter (LoRA), a PEFT folder or a .gguf file, as [NAME=]PATH[@SCALE]; may be repeated: the first is "
-        "used",
+        help="an adapter (LoRA), a PEFT folder or a .gguf file, as [NAME=]PATH[@SCALE]; may be repeated: answers have "
+        "the first",
     )
 
 

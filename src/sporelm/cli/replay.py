@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sporelm.cli import options
+from sporelm.cli import lora, options
 from sporelm.cli.parser import Parser
 from sporelm.errors import RequestError, SporeError
 
@@ -30,6 +30,7 @@ def parser() -> Parser:
     made.add_argument("--device", metavar="D", default="cpu", help="device of the back-end; default: cpu")
     made.add_argument("--threads", type=int, metavar="N", help="default: the cores that affinity and cgroup leave")
     made.add_argument("--eager", action="store_true", help="run op by op, without a plan")
+    lora.add_lora(made)
     options.add_help(made)
     return made
 
@@ -70,6 +71,7 @@ def open_for(recording: "Recording", args: argparse.Namespace) -> "LLM":
             kv=recording.about.get("kv"),
             eager=args.eager,
             progress=progress,
+            adapters=lora.adapters(args),
         )
 
 

@@ -142,8 +142,7 @@ class Replay:
     def _step(self, step: Step, line: Mapping[str, Any]) -> None:
         result = self.result
         check_step(step, self.limits)
-        if adapter := max(part.adapter for part in step.parts):
-            result.stopped = f"step {result.steps + 1} uses adapter {adapter}, which a recording does not hold"
+        if self._lacks_adapter(step):
             return
         began = perf_counter()
         scores = self.worker.run(step)
@@ -154,8 +153,18 @@ class Replay:
             self._compare("the logits' checksum", line["logits"], checksums(scores.logits), owners)
         self.last = (step, scores)
 
+    def _lacks_adapter(self, step: Step) -> bool:
+        """Whether a step cannot be repeated because its adapter is not loaded."""
+        adapter = self.worker.missing_adapter(step)
+        if adapter is not None:
+            told = f"step {self.result.steps + 1} uses adapter {adapter}, which a recording does not hold"
+            self.result.stopped = f"{told}: load those of the recorded run, in the same order"
+        return adapter is not None
+
     def _embed(self, step: Step, line: Mapping[str, Any]) -> None:
         check_step(step, self.limits)
+        if self._lacks_adapter(step):
+            return
         began = perf_counter()
         hidden = self.worker.embed(step)
         self._count(step, began, line)

@@ -110,6 +110,12 @@ class Worker:
         """What runs steps with these adapters, by number; for `use`. Steps may run meanwhile."""
         return self.runner.adapt(adapters)
 
+    def missing_adapter(self, step: Step) -> int | None:
+        """The number of an adapter that a step names and that is not loaded."""
+        adapted = self.runner.adapted
+        known = adapted.places if adapted is not None else ()
+        return next((part.adapter for part in step.parts if part.adapter and part.adapter not in known), None)
+
     def use(self, adapted: Adapted | None) -> None:
         """Run steps with these adapters from the next one on; None: with none."""
         self.runner.use(adapted)
