@@ -6,10 +6,11 @@ answer never leaves its grammar unseen.
 """
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import cache
-from threading import Lock
+from threading import Lock, Thread, stack_size
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
@@ -21,6 +22,7 @@ from sporelm.text.grammar_text import checked_text, choice_as_lark, lark_text, s
 from sporelm.text.tokenizer import Tokenizer
 
 MOST_KEPT = 16  # compiled grammars of a tokenizer
+STACK_BYTES = 64 << 20  # of the thread that compiles: ten times what the deepest grammar took
 MOST_FORCED = 2048  # tokens that an answer may have to say without a choice
 WHITE_SPACE = r"( |\n {0,32})?"  # between the parts of JSON: enough for indented lines, not for an answer of spaces
 # Work: lexer fuel at the beginning and a token, Earley items a token, states and symbols at all. Less than llguidance's
@@ -129,7 +131,8 @@ class CompiledGrammar:
         """Compile it, which may take some tenths of a second: not in the engine's thread. Raises RequestError."""
         from llguidance import LLMatcher
 
-        self._first = LLMatcher(_vocabulary(tokenizer), grammar.source(), log_level=0, limits=_limits())
+        words, source = _vocabulary(tokenizer), grammar.source()
+        self._first = _on_a_large_stack(lambda: LLMatcher(words, source, log_level=0, limits=_limits()))
         self._stop_ids = tokenizer.stop_ids
         # The first steps here rather than in the engine's thread: they show a grammar that allows nothing or too much.
         begun = self.matcher()
@@ -157,6 +160,26 @@ def compiled(tokenizer: Tokenizer, grammar: Grammar) -> CompiledGrammar:
         while len(kept) > MOST_KEPT:
             kept.popitem(last=False)
     return made
+
+
+def _on_a_large_stack(make: Callable[[], Any]) -> Any:
+    """What a call gives in a thread of its own: llguidance's compilers call themselves as deep as a grammar is, and a
+    thread may have as little as 128 kB. The size is the process's for a moment: threads that begin then have it."""
+    made: Future[Any] = Future()
+
+    def run() -> None:
+        try:
+            made.set_result(make())
+        except BaseException as error:
+            made.set_exception(error)
+
+    with _lock:
+        before = stack_size(STACK_BYTES)
+        try:
+            Thread(target=run, name="grammar", daemon=True).start()
+        finally:
+            stack_size(before)
+    return made.result()
 
 
 def first_line(reason: str) -> str:
