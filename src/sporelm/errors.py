@@ -73,3 +73,12 @@ class OpError(SporeError):
 
 class GraphError(SporeError):
     """A traced graph breaks the rules of legal graphs."""
+
+
+def shown(value: object, most: int = 60) -> str:
+    """A value that a caller gave, as an error names it: at most so many characters of one line, whatever it is."""
+    try:
+        text = repr(value)
+    except Exception:  # a number of thousands of digits has none, and an object's own may fail
+        text = f"a {type(value).__name__}"
+    return " ".join(text[:most].split())

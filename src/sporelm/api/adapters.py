@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 
 from sporelm.api.loading import Opened
 from sporelm.engine.adapted import Adapted, Matrices, OnDevice
-from sporelm.errors import RequestError
+from sporelm.errors import RequestError, shown
 from sporelm.models import build, known_architectures
 from sporelm.weights.lora import Base, read_adapter
 
@@ -34,10 +34,10 @@ class LoraAdapter:
         """What it is called. Raises RequestError for a name or a scale that cannot be."""
         name = self.name if self.name is not None else Path(self.path).expanduser().resolve().stem
         if not isinstance(name, str) or not name.isprintable() or not 1 <= len(name) <= LONGEST_NAME:
-            raise RequestError(f"name is {name!r:.60}: an adapter's must be a line of 1 to {LONGEST_NAME} characters")
+            raise RequestError(f"name is {shown(name)}: an adapter's must be a line of 1 to {LONGEST_NAME} characters")
         number = isinstance(self.scale, int | float) and not isinstance(self.scale, bool)
         if not number or not isfinite(self.scale) or abs(self.scale) > MOST_SCALE:
-            raise RequestError(f"scale is {self.scale!r:.60}: it must be from -{MOST_SCALE:g} to {MOST_SCALE:g}")
+            raise RequestError(f"scale is {shown(self.scale)}: it must be from -{MOST_SCALE:g} to {MOST_SCALE:g}")
         return name
 
 
@@ -57,7 +57,7 @@ class _Loaded(NamedTuple):
 def as_adapter(given: str | Path | LoraAdapter) -> LoraAdapter:
     """An adapter that may be given as its path alone. Raises RequestError for anything else."""
     if not isinstance(given, str | Path | LoraAdapter):
-        raise RequestError(f"an adapter is given as {given!r:.60}: it must be a path or a LoraAdapter")
+        raise RequestError(f"an adapter is given as {shown(given)}: it must be a path or a LoraAdapter")
     return given if isinstance(given, LoraAdapter) else LoraAdapter(given)
 
 
@@ -83,10 +83,10 @@ class Adapters:
         """What requests call an adapter; 0 for None. Raises RequestError, naming those that there are, for another."""
         if name is None:
             return 0
-        found = self._loaded.get(name)
+        found = self._loaded.get(name) if isinstance(name, str) else None
         if found is None:
             known = f"loaded are {', '.join(self._loaded)}" if self._loaded else "none is loaded"
-            raise RequestError(f"no adapter is called {name!r:.60}: {known}")
+            raise RequestError(f"no adapter is called {shown(name)}: {known}")
         return found.number
 
     def load(self, sources: Sequence[LoraAdapter], between: Between = at_once) -> list[str]:

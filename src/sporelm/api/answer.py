@@ -7,7 +7,7 @@ from sporelm.api.completion import Completion, Piece, Timings
 from sporelm.api.params import SamplingParams
 from sporelm.engine import FinishReason, KvSequence, Request
 from sporelm.engine.sampling.params import MOST_SEED
-from sporelm.errors import RequestError
+from sporelm.errors import RequestError, shown
 from sporelm.text import Detokenizer, StopMatcher, Tokenizer
 from sporelm.text.grammar import CompiledGrammar, compiled
 
@@ -146,7 +146,7 @@ def check_known(params: SamplingParams, vocab: int) -> None:
     for name, tokens in (("logit_bias", params.logit_bias), ("stop_token_ids", params.stop_token_ids)):
         unknown = next((token for token in tokens if not 0 <= token < vocab), None)
         if unknown is not None:
-            raise RequestError(f"{name} has token {unknown}: the model's tokens are 0 to {vocab - 1}")
+            raise RequestError(f"{name} has token {shown(unknown)}: the model's tokens are 0 to {vocab - 1}")
 
 
 def breakers(params: SamplingParams, tokenizer: Tokenizer) -> frozenset[int]:

@@ -9,7 +9,8 @@ from sporelm.api.answer import Answer
 from sporelm.api.completion import Piece
 from sporelm.api.params import SamplingParams, single
 from sporelm.engine import KvSequence
-from sporelm.errors import ModelFileError, RequestError
+from sporelm.engine.request import whole_number
+from sporelm.errors import ModelFileError, RequestError, shown
 from sporelm.text import Detokenizer
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ class Conversation:
     """Made by `LLM.conversation`. Messages are dicts {"role", "content"}; the system message, if any, is the first."""
 
     def __init__(self, llm: "LLM", system: str | None = None) -> None:
+        if system is not None and not isinstance(system, str):
+            raise RequestError(f"the system message is {shown(system)}: it must be a text, or None")
         self.llm = llm
         self.messages: list[dict[str, Any]] = [{"role": "system", "content": system}] if system else []
         self._told: list[Told] = []  # after each answer, the latest last
@@ -42,6 +45,8 @@ class Conversation:
         Closing the iterator early keeps what was answered so far; before the answer begins, nothing of the turn. Raises
         ContextOverflow, RequestError before anything is changed.
         """
+        if not isinstance(text, str):
+            raise RequestError(f"what is said is {shown(text)}: it must be a text")
         messages = [*self.messages, {"role": "user", "content": text}]
         rendered = self.llm.render(messages)
         ids = self.ids_of(rendered)
@@ -78,8 +83,8 @@ class Conversation:
 
         Raises RequestError unless 0 <= n <= the number of messages, or while an answer is being made.
         """
-        if not 0 <= n <= len(self.messages):
-            raise RequestError(f"cannot revert to message {n}: there are {len(self.messages)} messages")
+        if not 0 <= whole_number("the message to revert to", n) <= len(self.messages):
+            raise RequestError(f"cannot revert to message {shown(n)}: there are {len(self.messages)} messages")
         self.check_idle()
         del self.messages[n:]
         while self._told and self._told[-1].messages > n:

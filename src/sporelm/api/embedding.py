@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sporelm.engine import Engine
-from sporelm.errors import BackendError, RequestError
+from sporelm.errors import BackendError, RequestError, shown
 
 POOLINGS = ("mean", "last", "cls")
 
@@ -15,8 +15,8 @@ def embed(
     engine: Engine, texts: Sequence[Sequence[int]], pooling: str, *, normalize: bool, adapter: int = 0
 ) -> NDArray[np.float32]:
     """A vector for each list of token ids: float32 [texts, width]. Raises RequestError, ContextOverflow."""
-    if pooling not in POOLINGS:
-        raise RequestError(f"pooling is {pooling!r:.60}: it must be one of {', '.join(POOLINGS)}")
+    if not isinstance(pooling, str) or pooling not in POOLINGS:
+        raise RequestError(f"pooling is {shown(pooling)}: it must be one of {', '.join(POOLINGS)}")
     if not texts:
         raise RequestError("there is nothing to embed: give at least one text")
     vectors = np.stack([_pooled(engine, ids, pooling, adapter) for ids in texts])

@@ -2,6 +2,7 @@
 
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
+from os import PathLike
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -21,8 +22,8 @@ from sporelm.api.watching import Watching
 from sporelm.backends.backend import Backend, Progress
 from sporelm.engine import Engine, KvSequence, Metrics
 from sporelm.engine.kv.session_folder import DEFAULT_BYTES
-from sporelm.engine.request import token_ids
-from sporelm.errors import MemoryShortage, RequestError
+from sporelm.engine.request import MOST_IDS, size_of, token_ids
+from sporelm.errors import MemoryShortage, RequestError, shown
 from sporelm.text import Tokenizer
 from sporelm.weights.config import ModelConfig
 from sporelm.weights.resident import available_bytes
@@ -162,9 +163,11 @@ class LLM:
         `params` are for all prompts, or one for each. Raises RequestError, ContextOverflow.
         """
         texts = several(prompts)
-        chosen = list(params) if isinstance(params, Sequence) else [params or SamplingParams()] * len(texts)
-        if len(chosen) != len(texts):
-            raise RequestError(f"{len(chosen)} sampling parameters for {len(texts)} prompts: give one, or one for each")
+        one = SamplingParams() if params is None else params
+        chosen = one if isinstance(one, Sequence) else [one] * len(texts)
+        if size_of(chosen) != len(texts):
+            count = size_of(chosen)
+            raise RequestError(f"{count} sampling parameters for {len(texts)} prompts: give one, or one for each")
         groups = [self.several_answers(self.prompt_ids(text), each) for text, each in zip(texts, chosen, strict=True)]
         self.run([answer for group in groups for answer in group])
         return [self.best_of(group) for group in groups]
@@ -203,6 +206,8 @@ class LLM:
         Raises ModelNotFound, ModelFileError for a damaged file, RequestError for one of another model, MemoryShortage
         while running requests leave too few pages.
         """
+        if not isinstance(path, str | PathLike):
+            raise RequestError(f"a session is given as {shown(path)}: it must be the path of a file")
         return Conversation.woken(self, Path(path))
 
     def load_adapter(self, path: str | Path, name: str | None = None, scale: float = 1.0) -> str:
@@ -389,6 +394,8 @@ def several(prompts: Prompt | Sequence[Prompt]) -> Sequence[Prompt]:
         return [prompts]
     if not isinstance(prompts, Sequence | np.ndarray):
         raise RequestError(f"prompts is a {type(prompts).__name__}: give a text, token ids, or a list of them")
+    if size_of(prompts) > MOST_IDS:
+        raise RequestError(f"there are more than {MOST_IDS} prompts, or ids of one: give fewer")
     if len(prompts) and all(isinstance(item, int | np.integer) for item in prompts):
         return [prompts]  # type: ignore[list-item]
     return prompts  # type: ignore[return-value]

@@ -21,7 +21,7 @@ from sporelm.engine.kv.session_folder import DEFAULT_BYTES, SessionFolder
 from sporelm.engine.request import whole_number
 from sporelm.engine.sizes import size_in_bytes
 from sporelm.engine.speculative import ModelDrafter, NgramDrafter, Speculation
-from sporelm.errors import BackendError, RequestError
+from sporelm.errors import BackendError, RequestError, shown
 from sporelm.ops.cache import KV_TYPES
 from sporelm.text import Tokenizer, load_tokenizer
 from sporelm.weights.config import ModelConfig
@@ -57,24 +57,27 @@ class Options:
 
     def check(self) -> None:
         """Raise RequestError for a value that cannot be."""
-        if self.kv is not None and self.kv not in KV_TYPES:
-            raise RequestError(f"kv is {self.kv!r:.60}: it must be one of {', '.join(KV_TYPES)}")
+        if self.kv is not None and self.kv not in list(KV_TYPES):
+            raise RequestError(f"kv is {shown(self.kv)}: it must be one of {', '.join(KV_TYPES)}")
         _ = self.kv_bytes
+        for name, given in (("backend", self.backend), ("device", self.device)):
+            if given is not None and not isinstance(given, str):
+                raise RequestError(f"{name} is {shown(given)}: it must be a name")
         if self.speculate is not None and self.speculate not in SPECULATIONS:
             known = ", ".join(SPECULATIONS)
-            raise RequestError(f"speculate is {self.speculate!r:.60}: it must be one of {known}, or None")
+            raise RequestError(f"speculate is {shown(self.speculate)}: it must be one of {known}, or None")
         if self.draft_model is not None and self.speculate == "ngram":
             raise RequestError(f"speculate is 'ngram', which takes no draft model: leave out {self.draft_model!s:.200}")
         if self.draft_model is None and self.speculate == "draft":
             raise RequestError("speculate is 'draft': name the draft model too, with --draft-model or draft_model")
         if not 1 <= whole_number("max_batch", self.max_batch) <= MOST_BATCH:
-            raise RequestError(f"max_batch is {self.max_batch}: it must be between 1 and {MOST_BATCH}")
+            raise RequestError(f"max_batch is {shown(self.max_batch)}: it must be between 1 and {MOST_BATCH}")
         for name, value in (("--max-context", self.max_context), ("token_budget", self.token_budget)):
             if value is not None and whole_number(name, value) < 1:
-                raise RequestError(f"{name} is {value}: it must be at least 1")
+                raise RequestError(f"{name} is {shown(value)}: it must be at least 1")
         whole_number("session_bytes", self.session_bytes)
         if self.session_dir is not None and not isinstance(self.session_dir, str | PathLike):
-            raise RequestError(f"session_dir is {self.session_dir!r:.60}: it must be the path of a folder")
+            raise RequestError(f"session_dir is {shown(self.session_dir)}: it must be the path of a folder")
 
     @property
     def kv_bytes(self) -> int | None:

@@ -5,7 +5,7 @@ from math import ceil
 from pathlib import Path
 
 from sporelm import settings
-from sporelm.errors import RequestError
+from sporelm.errors import RequestError, shown
 
 MOST_THREADS = 1024
 
@@ -16,10 +16,10 @@ def choose_threads(asked: int | None = None) -> int:
         return settings.THREADS.integer or usable_cores()
     try:
         threads = int(asked)
-    except ValueError:
+    except (TypeError, ValueError, OverflowError):
         threads = 0
     if not 1 <= threads <= MOST_THREADS:
-        raise RequestError(f"threads is {asked}: it must be a whole number from 1 to {MOST_THREADS}")
+        raise RequestError(f"threads is {shown(asked)}: it must be a whole number from 1 to {MOST_THREADS}")
     return threads
 
 

@@ -5,8 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 
 from sporelm.engine import Sampling
-from sporelm.engine.request import token_ids, whole_number
-from sporelm.errors import RequestError
+from sporelm.engine.request import size_of, token_ids, whole_number
+from sporelm.engine.sampling.params import MOST_WHOLE
+from sporelm.errors import RequestError, shown
 from sporelm.text.grammar import Grammar
 
 MOST_STOPS = 64
@@ -76,21 +77,27 @@ class SamplingParams:
     roll: bool = False
 
     def __post_init__(self) -> None:
-        if whole_number("max_tokens", self.max_tokens) < 1:
-            raise RequestError(f"max_tokens is {self.max_tokens}: it must be at least 1")
+        if not 1 <= whole_number("max_tokens", self.max_tokens) <= MOST_WHOLE:
+            raise RequestError(f"max_tokens is {shown(self.max_tokens)}: it must be from 1 to {MOST_WHOLE}")
         if whole_number("min_tokens", self.min_tokens) > self.max_tokens:
-            raise RequestError(f"min_tokens is {self.min_tokens}: it must be at most max_tokens, {self.max_tokens}")
+            given = shown(self.min_tokens)
+            raise RequestError(f"min_tokens is {given}: it must be at most max_tokens, {self.max_tokens}")
+        for name in ("ignore_eos", "roll"):
+            if not isinstance(getattr(self, name), bool):
+                raise RequestError(f"{name} is {shown(getattr(self, name))}: it must be True or False")
+        if self.grammar is not None and not isinstance(self.grammar, Grammar):
+            raise RequestError(f"grammar is {shown(self.grammar)}: it must be a Grammar, or None")
         object.__setattr__(self, "stop", texts("stop", self.stop, MOST_STOPS))
         object.__setattr__(self, "dry_breakers", texts("dry_breakers", self.dry_breakers, MOST_STOPS))
         object.__setattr__(self, "stop_token_ids", tuple(token_ids("stop_token_ids", self.stop_token_ids)))
         if not 1 <= whole_number("n", self.n) <= MOST_ANSWERS:
-            raise RequestError(f"n is {self.n}: it must be from 1 to {MOST_ANSWERS}")
+            raise RequestError(f"n is {shown(self.n)}: it must be from 1 to {MOST_ANSWERS}")
         if not self.n <= whole_number("best_of", self.made) <= MOST_ANSWERS:
-            raise RequestError(f"best_of is {self.best_of}: it must be from n, {self.n}, to {MOST_ANSWERS}")
+            raise RequestError(f"best_of is {shown(self.best_of)}: it must be from n, {self.n}, to {MOST_ANSWERS}")
         if self.adapter is not None and not isinstance(self.adapter, str):
-            raise RequestError(f"adapter is {self.adapter!r:.60}: it must be the name of one that is loaded, or None")
+            raise RequestError(f"adapter is {shown(self.adapter)}: it must be the name of one that is loaded, or None")
         if not isinstance(self.salt, str) or len(self.salt) > LONGEST_SALT:
-            raise RequestError(f"salt is {self.salt!r:.60}: it must be a text of at most {LONGEST_SALT} characters")
+            raise RequestError(f"salt is {shown(self.salt)}: it must be a text of at most {LONGEST_SALT} characters")
         self.sampling(0 if self.seed is None else self.seed)
 
     @property
@@ -116,10 +123,10 @@ _SHARED = [each.name for each in fields(Sampling) if each.name not in ("seed", "
 def texts(name: str, given: str | Sequence[str], most: int) -> tuple[str, ...]:
     """A text or a list of texts as a tuple. Raises RequestError for anything else, for an empty text or too many."""
     if not isinstance(given, str | Sequence):
-        raise RequestError(f"{name} is {given!r:.60}: it must be a text or a list of texts")
+        raise RequestError(f"{name} is {shown(given)}: it must be a text or a list of texts")
+    if not isinstance(given, str) and size_of(given) > most:
+        raise RequestError(f"{name} has {size_of(given)} texts: at most {most} are taken")
     found = (given,) if isinstance(given, str) else tuple(given)
-    if len(found) > most:
-        raise RequestError(f"{name} has {len(found)} texts: at most {most} are taken")
     if any(not isinstance(text, str) or not text for text in found):
         raise RequestError(f"a text of {name} is empty or no text: it would be found everywhere")
     return found
@@ -129,4 +136,4 @@ def single(params: SamplingParams | None) -> SamplingParams:
     """Parameters of an answer that comes in pieces. Raises RequestError if they ask for several."""
     if isinstance(params, SamplingParams) and params.made > 1:
         raise RequestError(f"n is {params.made}: an answer that comes in pieces is one; use generate for several")
-    return params or SamplingParams()
+    return SamplingParams() if params is None else params

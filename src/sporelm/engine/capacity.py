@@ -5,7 +5,7 @@ from typing import Any
 
 from sporelm.backends.backend import Backend
 from sporelm.engine.kv.pages import pages_for
-from sporelm.errors import MemoryShortage, RequestError
+from sporelm.errors import MemoryShortage, RequestError, shown
 from sporelm.ops.attention import PAGE
 from sporelm.tensor.dtype import ElementType
 from sporelm.weights.config import ModelConfig
@@ -45,7 +45,7 @@ def choose(
     in the share of the memory that the pages leave.
     """
     if asked is not None and not 1 <= asked <= model_context:
-        raise RequestError(f"--max-context is {asked}: this model allows 1 to {model_context}")
+        raise RequestError(f"--max-context is {shown(asked)}: this model allows 1 to {model_context}")
     context = asked or min(model_context, DEFAULT_CONTEXT)
     if given is not None:
         return _within(given, asked, context, page_bytes, available)

@@ -1,6 +1,7 @@
 """A request: token ids to continue, how, and how far it has come."""
 
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Iterable, Sequence, Sized
 from operator import index
 from typing import Any, Literal
 
@@ -8,8 +9,10 @@ from sporelm.engine.constraint import Constraint
 from sporelm.engine.kv.prefix import Chain
 from sporelm.engine.kv.sequence import KvSequence
 from sporelm.engine.sampling import Sampling, TokenScores
-from sporelm.errors import RequestError
+from sporelm.errors import RequestError, shown
 from sporelm.ops.attention import PAGE
+
+MOST_IDS = 1 << 24  # of a text: no context is so long
 
 FinishReason = Literal["stop", "length", "cancelled", "error"]
 
@@ -21,14 +24,26 @@ def whole_number(name: str, value: Any) -> int:
             return index(value)
     except TypeError:
         pass
-    raise RequestError(f"{name} is {value!r:.60}: it must be a whole number")
+    raise RequestError(f"{name} is {shown(value)}: it must be a whole number")
 
 
 def token_ids(name: str, values: Any) -> list[int]:
     """Token ids given as a list, a tuple or an array. Raises RequestError for anything else, text included."""
     if isinstance(values, str | bytes) or not (hasattr(values, "__len__") and hasattr(values, "__iter__")):
-        raise RequestError(f"{name} is {values!r:.60}: it must be a list of token ids")
+        raise RequestError(f"{name} is {shown(values)}: it must be a list of token ids")
+    if size_of(values, name) > MOST_IDS:
+        raise RequestError(f"{name} has more than {MOST_IDS} ids, which no model takes: give fewer")
     return [whole_number(f"a token of {name}", value) for value in values]
+
+
+def size_of(values: Sized, name: str = "the list") -> int:
+    """How many there are, of a range too; a huge number where Python cannot say. Raises RequestError for none."""
+    try:
+        return len(values)
+    except OverflowError:
+        return sys.maxsize
+    except TypeError:
+        raise RequestError(f"{name} is {shown(values)}, which has no length: give a list") from None
 
 
 def beginning(room: int) -> int:

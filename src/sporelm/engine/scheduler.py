@@ -22,7 +22,7 @@ from sporelm.engine.request import FinishReason, Request
 from sporelm.engine.sampling import NOT_A_TOKEN, Picked
 from sporelm.engine.speculative import Speculation
 from sporelm.engine.step import Part, Step
-from sporelm.errors import BackendError, RequestError
+from sporelm.errors import BackendError, RequestError, shown
 from sporelm.ops.attention import PAGE
 
 
@@ -87,7 +87,7 @@ class Scheduler:
         lowest, highest = min(request.known), max(request.known)
         if lowest < 0 or highest >= self.limits.vocab:
             wrong = lowest if lowest < 0 else highest
-            raise RequestError(f"the prompt holds token {wrong}: the model knows 0 to {self.limits.vocab - 1}")
+            raise RequestError(f"the prompt holds token {shown(wrong)}: the model knows 0 to {self.limits.vocab - 1}")
 
     def uses_adapter(self, number: int) -> bool:
         """Whether a request that waits or runs has this adapter."""

@@ -53,10 +53,12 @@ def lark_text(given: Any) -> str:
 
 def choice_as_lark(given: Sequence[str]) -> str:
     """Texts to choose from as a Lark grammar of one terminal. Raises RequestError."""
-    if isinstance(given, str) or not given or not all(isinstance(text, str) and text for text in given):
+    if isinstance(given, str) or not isinstance(given, Sequence) or not given:
         raise RequestError("choice must be a list of texts, none of them empty")
     if len(given) > MOST_CHOICES:
         raise RequestError(f"choice has {len(given)} texts: at most {MOST_CHOICES} are taken")
+    if not all(isinstance(text, str) and text for text in given):
+        raise RequestError("choice must be a list of texts, none of them empty")
     checked_text("choice", "".join(given))
     return f"start: CHOICE\nCHOICE: {' | '.join(json.dumps(text) for text in given)}"
 
