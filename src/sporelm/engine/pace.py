@@ -1,6 +1,6 @@
 """How many tokens of prompts join a step in which others wait for their next token."""
 
-STALL = 1.5  # a step with prompts takes at most about so many times longer than one without
+STALL = 1.0  # of the time that a step without prompts takes, so much more at most, about
 SMOOTHING = 0.2  # weight of the newest measurement
 FIRST = 64  # tokens, before anything was measured
 LEAST = 16

@@ -1,5 +1,6 @@
 """Answers that must look like something: masks, forced tokens, ends and failures, over the fake model."""
 
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -7,7 +8,9 @@ import pytest
 
 from sporelm.engine import Request, Sampling
 from sporelm.engine.constraint import mask_row
+from sporelm.engine.sampling import Sampler
 from sporelm.engine.speculative import Speculation
+from sporelm.engine.step import Part, Step
 from unit.engine.fake import VOCAB, Oracle, engine, expected, next_token
 from unit.engine.test_engine import prompt
 
@@ -178,3 +181,21 @@ def test_ends_that_must_wait_leave_a_grammar_nothing():
                            stop_ids=[7, 8]))  # fmt: skip
     made.run([bad])
     assert bad.error == "the grammar: no token of the model may follow"
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+def test_what_is_drawn_again_keeps_the_distribution_of_what_is_allowed(temperature):
+    """The likeliest token is not allowed: drawn first and asked afterwards, the others come as often as they should."""
+    logits = np.full((1, VOCAB), -np.inf, np.float32)
+    logits[0, :6] = [2.0, 1.0, 0.5, 0.0, -0.5, -1.0]
+    step, drawn = Step([Part(1, [0], 0, (0,), 1)], []), Counter[int]()
+    for seed in range(4000):
+        sampler = Sampler()
+        sampler.add(1, Sampling(temperature=temperature, seed=seed), [0], [], VOCAB, Pattern([[1, 2, 3, 4, 5], None]))
+        ((token,),) = sampler.pick(np.zeros(1, np.int32), logits.copy(), step).tokens
+        drawn[token] += 1
+    assert drawn.keys() <= {1, 2, 3, 4, 5}
+    weights = np.exp(logits[0, 1:6].astype(np.float64) / temperature)
+    wanted = 4000 * weights / weights.sum()
+    found = np.array([drawn[token] for token in range(1, 6)])
+    assert ((found - wanted) ** 2 / wanted).sum() < 18.5, "chi-square, 4 degrees of freedom: 1 in 1000"

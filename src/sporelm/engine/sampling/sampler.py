@@ -61,6 +61,14 @@ class Choice:
             return False
         return self.constraint.allows(best)
 
+    @property
+    def draws_first(self) -> bool:
+        """Whether a token is drawn from the logits as they are: nothing changes them, or only a constraint, which is
+        asked afterwards, because it seldom forbids what the model wants, and saying all that it allows takes longer."""
+        if self.constraint is None:
+            return not self.edits
+        return len(self.edits) == 1 and self.mirostat is None
+
     def uniform(self) -> float:
         """A number in [0, 1) of 53 random bits, from the generator's raw words, which numpy promises not to change."""
         return float(int(self.bits.random_raw()) >> 11) * 2.0**-53
@@ -170,17 +178,24 @@ class Sampler:
         """One token more for each turn."""
         places = [turn.row + len(turn.said) for turn in turns]
         chosen: dict[int, int] = {}
-        unsettled: dict[int, Choice] = {}
+        free: dict[int, Choice] = {}
+        edited: dict[int, Choice] = {}
         for turn, place in zip(turns, places, strict=True):
             if turn.settled(greedy[place]):
                 chosen[place] = greedy[place]
             else:
-                unsettled[place] = turn.choice
-        if unsettled:
-            rows, choices = list(unsettled), list(unsettled.values())
-            edited = any(choice.edits for choice in choices)
-            found = pick_rows(logits[rows] if edited else _taken(logits, rows), choices)
-            chosen |= zip(rows, found, strict=True)
+                (free if turn.choice.draws_first else edited)[place] = turn.choice
+        if free:
+            rows = list(free)
+            found = draw_rows(_taken(logits, rows), list(free.values()), [greedy[row] for row in rows])
+            for (place, choice), token in zip(free.items(), found, strict=True):
+                if choice.constraint is None or choice.constraint.allows(token):
+                    chosen[place] = token
+                else:
+                    edited[place] = choice
+        if edited:
+            rows = list(edited)
+            chosen |= zip(rows, pick_rows(logits[rows], list(edited.values())), strict=True)
         for turn, place in zip(turns, places, strict=True):
             token = chosen[place]
             turn.said.append(token)
@@ -228,7 +243,12 @@ def pick_rows(logits: Logits, choices: Sequence[Choice]) -> list[int]:
     for row, choice in zip(logits, choices, strict=True):
         for edit in choice.edits:
             edit.apply(row)
-    tokens: list[int] = logits.argmax(axis=1).tolist()
+    return draw_rows(logits, choices, logits.argmax(axis=1).tolist())
+
+
+def draw_rows(logits: Logits, choices: Sequence[Choice], best: Sequence[int]) -> list[int]:
+    """`pick_rows` of logits whose argmax is known, and which no edits change."""
+    tokens = list(best)
     finite = np.isfinite(logits[np.arange(len(tokens)), tokens])
     together: dict[int, list[int]] = {}  # rows by the number of candidates that they need at first; 0: all
     for row, choice in enumerate(choices):
