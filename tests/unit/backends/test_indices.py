@@ -132,6 +132,10 @@ WRONG: dict[str, tuple[Callable[[Arguments], Any], str]] = {
         lambda a: ops.attention(a.f32(1, 8), a.cache, a.i32(0, 1), a.i32(1), a.i32((0,), (0,)), scale=1.0),
         "pages i32.* one row an element of lengths",
     ),
+    "attention sinks": (
+        lambda a: ops.attention(a.f32(1, 8), a.cache, a.i32(0, 1), a.i32(1), a.i32((0,)), a.i32(1), scale=1.0),
+        "sinks i32",
+    ),
     "embedding ids": (lambda a: ops.embedding(a.f32(2), a.weight), "ids f32"),
     "embedding table": (lambda a: ops.embedding(a.i32(0), a.f32(4, 8)), "table f32.* not of a number format"),
     "select_rows": (lambda a: ops.select_rows(a.other(2, 8), a.i32(0)), "x i32"),

@@ -158,7 +158,7 @@ def attention_work(target: Target, arena: Arena) -> Iterator[Work]:
         fields |= {"page_bytes": pages.page_bytes(1), "table": table, "table_stride": 4 * len(table), "scale": 0.1}
         fields |= {"window": NO_WINDOW, "kv_heads": 1, "out": arena.out.address, "out_stride": row}
         tiles = ATTENTION_TOKENS // att.TILE_TOKENS
-        several = fields | {"starts": starts, "sequences": 1, "tiles": tiles}
+        several = fields | {"starts": starts, "decoding": 0, "tiles": tiles}
         yield Work(attention_tile(target, heads), several, tiles, 2)
         splits = -(-POSITIONS // att.SPLIT)
         alone = fields | {"starts": one, "splits": splits, "parts": arena.floats.address + (1 << 19)}
