@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 from sporelm.api.adapters import LoraAdapter
 from sporelm.api.answer import Answer
 from sporelm.api.completion import Completion, Piece
-from sporelm.api.llm import LLM, Message, Prompt
+from sporelm.api.llm import LLM
+from sporelm.api.open_model import Message, Prompt
 from sporelm.api.params import SamplingParams, single
 from sporelm.api.pump import Pump
 from sporelm.engine import Metrics, Request

@@ -1,41 +1,31 @@
 """LLM: a path in, text out."""
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sporelm.api import measure
-from sporelm.api.adapters import Adapters, LoraAdapter, as_adapter
+from sporelm.api.adapters import LoraAdapter
 from sporelm.api.answer import Answer
-from sporelm.api.completion import Completion, Piece, Timings
+from sporelm.api.completion import Completion, Piece
 from sporelm.api.conversation import Conversation
 from sporelm.api.embedding import embed
-from sporelm.api.loading import Opened, Options, open_engine
+from sporelm.api.loading import Options
+from sporelm.api.open_model import Message, OpenModel, Prompt
 from sporelm.api.params import SamplingParams, single
-from sporelm.api.watching import Watching
-from sporelm.backends.backend import Backend, Progress
-from sporelm.engine import Engine, KvSequence, Metrics
+from sporelm.backends.backend import Progress
+from sporelm.engine import KvSequence
 from sporelm.engine.kv.session_folder import DEFAULT_BYTES
 from sporelm.engine.request import MOST_IDS, size_of, token_ids
 from sporelm.errors import MemoryShortage, RequestError, shown
-from sporelm.text import Tokenizer
-from sporelm.weights.config import ModelConfig
 from sporelm.weights.resident import available_bytes
 
-if TYPE_CHECKING:
-    from sporelm.text import ChatTemplate
 
-Prompt = str | Sequence[int]
-Message = Mapping[str, Any]
-
-
-class LLM:
+class LLM(OpenModel):
     """A model that is loaded and ready. Threads may share one, and their requests run together; so do open streams.
 
     backend       None: SPORE_BACKEND, else "cpu"
@@ -91,67 +81,8 @@ class LLM:
             model, backend, device, threads, max_context, kv, eager, max_batch, dequantize, token_budget, speculate,
             draft_model, session_dir, session_bytes, kv_memory,
         )  # fmt: skip
-        self.watching = Watching(trace, record)
-        try:
-            self._opened: Opened | None = open_engine(options, progress)
-        except BaseException:
-            self.watching.close()
-            raise
-        self.config: ModelConfig = self._opened.config
-        self.tokenizer: Tokenizer = self._opened.tokenizer
-        self.max_context = self._opened.engine.limits.max_context
-        self.model_bytes = self._opened.model_bytes
-        self.threads = self._opened.threads
-        self.kv = self._opened.kv
-        self.notes = self._opened.notes
-        self.adapters = Adapters(self)
-        self._template: ChatTemplate | None = None  # read when first needed: not every use is a chat
+        super().__init__(options, progress, trace, record, adapters)
         self._chat: KvSequence | None = None  # what `chat` keeps from one call to the next
-        try:
-            self.watching.start(self._opened)
-            self.adapters.load([as_adapter(each) for each in adapters])
-        except BaseException:
-            self.close()
-            raise
-
-    @property
-    def opened(self) -> Opened:
-        """The parts. Raises RequestError after `close`."""
-        if self._opened is None:
-            raise RequestError("this model is closed: open it again")
-        return self._opened
-
-    @property
-    def is_open(self) -> bool:
-        """Whether `close` has not been called."""
-        return self._opened is not None
-
-    @property
-    def engine(self) -> Engine:
-        return self.opened.engine
-
-    @property
-    def backend(self) -> Backend:
-        return self.opened.backend
-
-    @property
-    def metrics(self) -> Metrics:
-        """Counters and histograms of what was asked and done so far; any thread may read them."""
-        return self.engine.metrics
-
-    @property
-    def timings(self) -> Timings:
-        """What loading and compiling took so far, in seconds."""
-        return Timings(self.opened.load_s, self.opened.compile_s)
-
-    @property
-    def template(self) -> "ChatTemplate":
-        """The model's chat template. Raises RequestError if it has none."""
-        if self._template is None:
-            from sporelm.text import ChatTemplate
-
-            self._template = ChatTemplate.of(self.tokenizer)
-        return self._template
 
     def generate(
         self,
@@ -210,22 +141,6 @@ class LLM:
             raise RequestError(f"a session is given as {shown(path)}: it must be the path of a file")
         return Conversation.woken(self, Path(path))
 
-    def load_adapter(self, path: str | Path, name: str | None = None, scale: float = 1.0) -> str:
-        """Load an adapter (LoRA) for requests that name it, `SamplingParams(adapter=NAME)`; its name.
-
-        path   a folder that PEFT wrote, or a .gguf file of llama.cpp
-        name   None: as the folder or the file
-        scale  multiplies what the adapter adds
-
-        Raises RequestError for a name that is taken or one adapter too many; ModelNotFound, ModelFileError,
-        UnsupportedModel and MemoryShortage for what cannot be read. What runs is not disturbed.
-        """
-        return self.adapters.load([LoraAdapter(path, name, scale)])[0]
-
-    def unload_adapter(self, name: str) -> None:
-        """Forget an adapter. Raises RequestError if there is none of that name, or while requests use it."""
-        self.adapters.unload(name)
-
     def logits(self, ids: Sequence[int], adapter: str | None = None) -> NDArray[np.float32]:
         """Scores of the next token at every position: float32 [len(ids), vocab], the caller's own.
 
@@ -278,40 +193,6 @@ class LLM:
     def bench_whole(self, n: int, batch: int, prompt: int) -> float:
         """Seconds from submitting `batch` random prompts of `prompt` tokens at once until each has n tokens more."""
         return measure.whole(self.engine, n, batch, prompt)
-
-    def close(self) -> None:
-        """Free the model's memory and threads. Closing again does nothing."""
-        if self._opened is not None:
-            self.watching.close()
-            self._opened.close()
-            self._opened, self.adapters = None, Adapters(self)
-
-    def __enter__(self) -> "LLM":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def __repr__(self) -> str:
-        return f"LLM({self.config.name}, context {self.max_context}, kv {self.kv})"
-
-    def prompt_ids(self, prompt: Prompt) -> list[int]:
-        """The ids of a prompt: text gets what the model wants before it, ids are taken as they are."""
-        if not isinstance(prompt, str):
-            return token_ids("the prompt", prompt)
-        ids = self.tokenizer.encode(prompt)
-        end = list(self.tokenizer.special.suffix)  # an end of text, which a prompt to be continued must not have
-        return ids[: -len(end)] if end and ids[-len(end) :] == end else ids
-
-    def render(self, messages: Sequence[Message]) -> str:
-        """The messages as the model wants to read them, up to where its answer begins."""
-        return self.template.render(messages, add_generation_prompt=True)
-
-    def chat_ids(self, rendered: str) -> list[int]:
-        """The ids of a rendered chat. The template has written BOS itself, if it belongs there."""
-        return self.tokenizer.encode(rendered, add_special_tokens=False)
 
     def answer(
         self,

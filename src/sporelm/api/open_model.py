@@ -1,0 +1,147 @@
+"""A model that is open: its parts, its adapters, the files in which it writes down what it does."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from sporelm.api.adapters import Adapters, LoraAdapter, as_adapter
+from sporelm.api.completion import Timings
+from sporelm.api.loading import Opened, Options, open_engine
+from sporelm.api.watching import Watching
+from sporelm.backends.backend import Backend, Progress
+from sporelm.engine import Engine, Metrics
+from sporelm.engine.request import token_ids
+from sporelm.errors import RequestError
+from sporelm.text import Tokenizer
+from sporelm.weights.config import ModelConfig
+
+if TYPE_CHECKING:
+    from sporelm.text import ChatTemplate
+
+Prompt = str | Sequence[int]
+Message = Mapping[str, Any]
+
+
+class OpenModel:
+    """What `LLM` has open, from its options to `close`, and what it makes of texts before they are computed."""
+
+    def __init__(
+        self,
+        options: Options,
+        progress: Progress | None,
+        trace: str | Path | None,
+        record: str | Path | None,
+        adapters: Sequence[str | Path | LoraAdapter],
+    ) -> None:
+        """Load it. Raises SporeError; then nothing stays open."""
+        self.watching = Watching(trace, record)
+        try:
+            self._opened: Opened | None = open_engine(options, progress)
+        except BaseException:
+            self.watching.close()
+            raise
+        self.config: ModelConfig = self._opened.config
+        self.tokenizer: Tokenizer = self._opened.tokenizer
+        self.max_context = self._opened.engine.limits.max_context
+        self.model_bytes = self._opened.model_bytes
+        self.threads = self._opened.threads
+        self.kv = self._opened.kv
+        self.notes = self._opened.notes
+        self.adapters = Adapters(self)
+        self._template: ChatTemplate | None = None  # read when first needed: not every use is a chat
+        try:
+            self.watching.start(self._opened)
+            self.adapters.load([as_adapter(each) for each in adapters])
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def opened(self) -> Opened:
+        """The parts. Raises RequestError after `close`."""
+        if self._opened is None:
+            raise RequestError("this model is closed: open it again")
+        return self._opened
+
+    @property
+    def is_open(self) -> bool:
+        """Whether `close` has not been called."""
+        return self._opened is not None
+
+    @property
+    def engine(self) -> Engine:
+        return self.opened.engine
+
+    @property
+    def backend(self) -> Backend:
+        return self.opened.backend
+
+    @property
+    def metrics(self) -> Metrics:
+        """Counters and histograms of what was asked and done so far; any thread may read them."""
+        return self.engine.metrics
+
+    @property
+    def timings(self) -> Timings:
+        """What loading and compiling took so far, in seconds."""
+        return Timings(self.opened.load_s, self.opened.compile_s)
+
+    @property
+    def template(self) -> "ChatTemplate":
+        """The model's chat template. Raises RequestError if it has none."""
+        if self._template is None:
+            from sporelm.text import ChatTemplate
+
+            self._template = ChatTemplate.of(self.tokenizer)
+        return self._template
+
+    def load_adapter(self, path: str | Path, name: str | None = None, scale: float = 1.0) -> str:
+        """Load an adapter (LoRA) for requests that name it, `SamplingParams(adapter=NAME)`; its name.
+
+        path   a folder that PEFT wrote, or a .gguf file of llama.cpp
+        name   None: as the folder or the file
+        scale  multiplies what the adapter adds
+
+        Raises RequestError for a name that is taken or one adapter too many; ModelNotFound, ModelFileError,
+        UnsupportedModel and MemoryShortage for what cannot be read. What runs is not disturbed.
+        """
+        return self.adapters.load([LoraAdapter(path, name, scale)])[0]
+
+    def unload_adapter(self, name: str) -> None:
+        """Forget an adapter. Raises RequestError if there is none of that name, or while requests use it."""
+        self.adapters.unload(name)
+
+    def close(self) -> None:
+        """Free the model's memory and threads. Closing again does nothing."""
+        if self._opened is not None:
+            self.watching.close()
+            self._opened.close()
+            self._opened, self.adapters = None, Adapters(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.config.name}, context {self.max_context}, kv {self.kv})"
+
+    def prompt_ids(self, prompt: Prompt) -> list[int]:
+        """The ids of a prompt: text gets what the model wants before it, ids are taken as they are."""
+        if not isinstance(prompt, str):
+            return token_ids("the prompt", prompt)
+        ids = self.tokenizer.encode(prompt)
+        end = list(self.tokenizer.special.suffix)  # an end of text, which a prompt to be continued must not have
+        return ids[: -len(end)] if end and ids[-len(end) :] == end else ids
+
+    def render(self, messages: Sequence[Message]) -> str:
+        """The messages as the model wants to read them, up to where its answer begins."""
+        return self.template.render(messages, add_generation_prompt=True)
+
+    def chat_ids(self, rendered: str) -> list[int]:
+        """The ids of a rendered chat. The template has written BOS itself, if it belongs there."""
+        return self.tokenizer.encode(rendered, add_special_tokens=False)
