@@ -70,7 +70,8 @@ def test_whole_runs_count_their_prompts() -> None:
     assert [row.test for row in found] == ["pp128+tg64"] * 2
     assert engine.calls == [(64, 1, 128, 0), (64, 4, 128, 0)] * 2
     assert [row.tok_s for row in found] == pytest.approx([64 / (1.28 + 6.4), 256 / (5.12 + 6.4)])
-    assert found[1].batch == 4 and wanted[1].context == 192
+    assert found[1].batch == 4
+    assert wanted[1].context == 192
 
 
 def test_repeat_must_be_positive() -> None:

@@ -233,12 +233,8 @@ def test_what_attention_needs_of_the_lengths() -> None:
     def cells(starts: list[int], lengths: list[int]) -> dict[str, int]:
         return attention_cells(np.array(starts, np.int32), np.array(lengths, np.int32))
 
-    assert cells([0, 1, 2], [5, SPLIT]) == {
-        **{"decoding": 2, "splits": 1, "sequences splits": 2, "merging": 0, "tiles": 0}
-    }
-    assert cells([0, 1, 2], [5, SPLIT + 1]) == {
-        **{"decoding": 2, "splits": 2, "sequences splits": 4, "merging": 2, "tiles": 0}
-    }
+    assert cells([0, 1, 2], [5, SPLIT]) == dict(decoding=2, tiles=0, splits=1, merging=0, **{"sequences splits": 2})
+    assert cells([0, 1, 2], [5, SPLIT + 1]) == dict(decoding=2, tiles=0, splits=2, merging=2, **{"sequences splits": 4})
     mixed = cells([0, 1, TILE_TOKENS + 2], [5, 100])
     assert (mixed["decoding"], mixed["tiles"], mixed["splits"], mixed["merging"]) == (1, 2, 1, 0)
     assert cells([0, 0, 2], [5, 70])["decoding"] == 0, "as many rows as sequences, but not one each"
