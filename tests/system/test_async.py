@@ -2,8 +2,9 @@
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import aclosing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ def run(work: Coroutine[Any, Any, Any]) -> Any:
     return asyncio.run(limited())
 
 
-async def all_of(llm: AsyncLLM, prompt: str, params: SamplingParams) -> list[Piece]:
+async def all_of(llm: AsyncLLM, prompt: str | list[int], params: SamplingParams) -> list[Piece]:
     return [piece async for piece in llm.stream(prompt, params)]
 
 
@@ -98,15 +99,43 @@ def test_the_loop_goes_on_while_a_step_runs(story: Path) -> None:
                 await asyncio.sleep(0.001)
             # The step stands still: others are taken, and cancelled, without waiting for it.
             second = asyncio.ensure_future(llm.generate(PROMPTS[1], GREEDY))
-            third = asyncio.ensure_future(llm.generate(PROMPTS[2], GREEDY))
+            third = asyncio.ensure_future(llm.generate(PROMPTS[2], replace(GREEDY, max_tokens=200, ignore_eos=True)))
             await asyncio.sleep(0.01)
             third.cancel()
             await asyncio.gather(third, return_exceptions=True)
             assert not first.done()
             leave.set()
-            return len((await first).token_ids) + len((await second).token_ids)
+            said = len((await first).token_ids) + len((await second).token_ids)
+            await llm.between_steps(lambda: None)
+            assert llm.llm.engine.scheduler.idle, "who has left before he was added is added and stays"
+            return said
 
     assert run(beats()) > 20
+
+
+def test_the_loop_goes_on_while_prompts_are_read_and_while_it_closes(
+    story: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[tuple[str, int]] = []
+
+    def noting(name: str, what: Callable[..., Any]) -> Callable[..., Any]:
+        def noted(*args: Any, **options: Any) -> Any:
+            threads.append((name, threading.get_ident()))
+            return what(*args, **options)
+
+        return noted
+
+    async def use() -> None:
+        async with AsyncLLM(story, threads=1) as llm:
+            for name in ("prompt_ids", "chat_ids", "close"):
+                monkeypatch.setattr(llm.llm, name, noting(name, getattr(llm.llm, name)))
+            monkeypatch.setattr(llm.llm, "render", noting("render", lambda messages: messages[0]["content"]))
+            await all_of(llm, PROMPTS[0], GREEDY)
+            await llm.chat([{"role": "user", "content": "Hi"}], GREEDY)
+
+    run(use())
+    assert {name for name, _ in threads} == {"prompt_ids", "render", "chat_ids", "close"}
+    assert threading.get_ident() not in {number for _, number in threads}
 
 
 def test_what_cannot_be_served_is_refused_and_the_others_go_on(story: Path) -> None:
@@ -116,7 +145,7 @@ def test_what_cannot_be_served_is_refused_and_the_others_go_on(story: Path) -> N
             with pytest.raises(ContextOverflow):
                 await llm.generate([5] * 65, GREEDY)
             with pytest.raises(RequestError, match="token 99999"):
-                llm.stream([99999], GREEDY)
+                await all_of(llm, [99999], GREEDY)
             with pytest.raises(RequestError, match="in pieces"):
                 llm.stream(PROMPTS[0], SamplingParams(n=2))
             return await good

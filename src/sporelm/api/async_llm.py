@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -42,16 +43,22 @@ class AsyncLLM:
     def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> AsyncGenerator[Piece, None]:
         """Continue one prompt piece by piece; closing the iterator, or cancelling the task, cancels the request.
 
-        Raises RequestError, ContextOverflow at once; with the first piece QueueFull, and RequestError for a grammar.
+        Raises RequestError at once for parameters that ask for several answers. The prompt is read, and a grammar
+        compiled, beside the event loop: with the first piece RequestError for either, ContextOverflow, QueueFull.
         """
-        return self._pieces(self.llm.answer(self.llm.prompt_ids(prompt), single(params), prepared=False))
+        chosen = single(params)
+        return self._begun(lambda: self.llm.answer(self.llm.prompt_ids(prompt), chosen))
 
     def chat_stream(
         self, messages: Sequence[Message], params: SamplingParams | None = None
     ) -> AsyncGenerator[Piece, None]:
         """The answer to messages {"role", "content"}, piece by piece. What others said before is found again."""
-        ids = self.llm.chat_ids(self.llm.render(messages))
-        return self._pieces(self.llm.answer(ids, single(params), continues=False, prepared=False))
+        chosen = single(params)
+
+        def make() -> Answer:
+            return self.llm.answer(self.llm.chat_ids(self.llm.render(messages)), chosen, continues=False)
+
+        return self._begun(make)
 
     async def generate(self, prompt: Prompt, params: SamplingParams | None = None) -> Completion:
         """Continue one prompt; with n > 1 the completion has alternatives. Raises as `stream`."""
@@ -80,8 +87,7 @@ class AsyncLLM:
 
     async def close(self) -> None:
         """Cancel what runs, and free the model. Closing again does nothing."""
-        await asyncio.to_thread(self.pump.close)
-        self.llm.close()
+        await asyncio.to_thread(self._close)
 
     async def __aenter__(self) -> "AsyncLLM":
         return self
@@ -105,17 +111,25 @@ class AsyncLLM:
         self.pump.ask(run)
         return await done
 
+    def _close(self) -> None:
+        self.pump.close()
+        self.llm.close()  # files are finished and removed, and threads are waited for
+
+    async def _begun(self, make: Callable[[], Answer]) -> AsyncGenerator[Piece, None]:
+        """The pieces of an answer that another thread makes."""
+        async with aclosing(self._pieces(await asyncio.to_thread(make))) as pieces:
+            async for piece in pieces:
+                yield piece
+
     async def _pieces(self, answer: Answer) -> AsyncGenerator[Piece, None]:
         loop, news = asyncio.get_running_loop(), asyncio.Event()
 
         def tell(request: Request) -> None:
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(news.set)
+            _call_soon(loop, news.set)
 
-        if answer.params.grammar is not None:
-            await asyncio.to_thread(answer.prepare)
-        await self.between_steps(lambda: self.pump.follow(answer.request, tell))
         try:
+            # Whoever leaves while a step runs has asked to be added after it, and is cancelled next.
+            await self.between_steps(lambda: self.pump.follow(answer.request, tell))
             while True:
                 await news.wait()
                 news.clear()
@@ -143,8 +157,13 @@ def _tell(loop: asyncio.AbstractEventLoop, done: "asyncio.Future[T]", result: An
         else:
             done.set_result(result)
 
-    if not loop.is_closed():
-        loop.call_soon_threadsafe(settle)
+    _call_soon(loop, settle)
+
+
+def _call_soon(loop: asyncio.AbstractEventLoop, what: Callable[[], object]) -> None:
+    """Have something done in another thread's loop, unless that is closed: then nobody waits there."""
+    with suppress(RuntimeError):
+        loop.call_soon_threadsafe(what)
 
 
 async def _last(pieces: AsyncGenerator[Piece, None]) -> Completion:

@@ -201,19 +201,14 @@ class LLM(OpenModel):
         sequence: KvSequence | None = None,
         *,
         continues: bool = True,
-        prepared: bool = True,
     ) -> Answer:
-        """An answer that is checked and not begun; its grammar is compiled unless it is to be `prepared` later.
-
-        Raises RequestError, ContextOverflow.
-        """
+        """An answer that is checked and not begun; its grammar is compiled. Raises RequestError, ContextOverflow."""
         if not isinstance(params, SamplingParams):
             raise RequestError(f"params is a {type(params).__name__}: it must be SamplingParams")
         adapter = self.adapters.number(params.adapter)
         answer = Answer(ids, params, self.tokenizer, sequence, continues=continues, adapter=adapter)
         self.engine.scheduler.check(answer.request)
-        if prepared:
-            answer.prepare()
+        answer.prepare()
         return answer
 
     def several_answers(self, ids: list[int], params: SamplingParams) -> list[Answer]:
