@@ -218,8 +218,8 @@ class Scheduler:
         """A token more is known. Changes the request; of a sequence whose text has rolled only its beginning stays."""
         known = request.known
         request.commit(token, self.limits.max_context)
-        if request.known is not known:
-            self.store.truncate(sequence, sequence.match(request.known))
+        if request.known is not known:  # of a text that repeats itself all may be held: its last token's logits are not
+            self.store.truncate(sequence, min(sequence.match(request.known), len(request.known) - 1))
 
     def end(self, request: Request, reason: FinishReason) -> None:
         """Take a request out. Changes the store: a temporary sequence goes, another keeps its KV and is idle.
@@ -343,7 +343,8 @@ class Scheduler:
     def _load(self) -> Load:
         """How busy it is. Any thread may ask: what changes meanwhile is copied first."""
         running, index = list(self.running.values()), self.store.pool.index
-        held = {page for request in running if request.sequence for page in list(request.sequence.pages)}
+        sequences = [sequence for request in running if (sequence := request.sequence) is not None]
+        held = {page for sequence in sequences for page in list(sequence.pages)}
         waiting = sum(map(len, list(self.waiting.lines.values())))
         return Load(len(running), waiting, self.limits.num_pages, len(held), index.queries, index.hits)
 

@@ -6,7 +6,8 @@ from sporelm.engine import Engine, Request
 from sporelm.engine.request import beginning
 from sporelm.engine.speculative import NgramDrafter, Speculation
 from sporelm.errors import ContextOverflow
-from unit.engine.fake import Oracle, engine, next_token
+from unit.engine import fake
+from unit.engine.fake import VOCAB, Oracle, engine, next_token
 from unit.engine.test_engine import prompt
 from unit.engine.test_session_folder import engine_at
 
@@ -145,3 +146,16 @@ def test_the_next_turn_finds_what_the_last_one_held(tmp_path):
         assert asked.num_shown == len(shown(asked.prompt))
         text = asked.text
     made.close()
+
+
+@pytest.mark.parametrize("company", [False, True], ids=["alone", "in company"])
+def test_a_text_that_repeats_itself_rolls_onto_itself(company, monkeypatch):
+    monkeypatch.setattr(fake, "next_token", lambda history, vocab=VOCAB: 5 if 7 not in history else 8)
+    made = engine()
+    # It is first in the step: a part without tokens would take the scores of the last row, which is another's.
+    request = made.add(Request([5] * 200, max_tokens=400, roll=True))
+    others = [made.add(Request([7] * 20, max_tokens=200))] if company else []
+    made.run([request, *others])
+    made.check_integrity()
+    assert request.generated == [5] * 400
+    assert [other.generated for other in others] == [[8] * 200] * company

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 from time import time
+from typing import Any
 
 import numpy as np
 import pytest
@@ -334,3 +335,31 @@ def test_random_turns_among_more_conversations_than_pages(tmp_path, monkeypatch,
     assert settle(made).counts.woken > 5
     made.close()
     assert not list(tmp_path.iterdir())
+
+
+class TakenAway(session_folder._Bed):
+    """The reader, who found the file damaged, takes away what reads it as soon as somebody has looked at it once."""
+
+    @property
+    def coming(self) -> Any:
+        held, self.held = self.held, None
+        return held
+
+    @coming.setter
+    def coming(self, value: Any) -> None:
+        self.held = value
+
+
+@pytest.mark.parametrize("how", ["ready", "layers"])
+def test_a_file_that_is_found_damaged_meanwhile_is_lost_and_nothing_else(how, tmp_path, monkeypatch):
+    made = engine_at(tmp_path, num_pages=6, max_batch=3)
+    sequence, known = begun(made)
+    monkeypatch.setattr(session_folder, "_Bed", TakenAway)
+    crowd(made)
+    folder = settle(made)
+    files(made)[0].unlink()
+    folder._beds[sequence.number].coming = folder._reader.submit(lambda: None)
+    assert getattr(folder, how)(sequence) in (True, False, None)
+    folder._reader.submit(lambda: None).result()
+    assert ask(made, sequence, [*known, 1]).cached_tokens == 0
+    made.close()

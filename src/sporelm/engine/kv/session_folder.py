@@ -145,19 +145,21 @@ class SessionFolder:
         bed = self._beds.get(sequence.number)
         if bed is None or bed.layers is not None:
             return True
-        if bed.coming is None:
-            bed.coming = self._reader.submit(self._read, bed)
-        return bed.coming.done()
+        coming = bed.coming  # which the reader takes away if the file is damaged
+        if coming is None:
+            coming = bed.coming = self._reader.submit(self._read, bed)
+        return coming.done()
 
     def layers(self, sequence: KvSequence) -> Layers | None:
         """What a sequence that sleeps held, of each layer [pages, ...]; None if it is lost. May wait for the disk."""
         bed = self._beds.get(sequence.number)
         if bed is None:
             return None
-        kept = bed.layers  # which the writer may take away at any time
+        kept = bed.layers  # which the writer may take away at any time, and the reader the next
         if kept is not None:
             return kept
-        return bed.coming.result() if bed.coming is not None else self._read(bed)
+        coming = bed.coming
+        return coming.result() if coming is not None else self._read(bed)
 
     def bring(self, sequence: KvSequence, first: int, last: int) -> bool:
         """Fill a sequence's pages, from `first` to before `last`, with what they held; False if that is lost. Changes
