@@ -66,7 +66,7 @@ def test_descriptors_hold_what_entries_say(compiler: Compiler) -> None:
     team = Team(compiler, 1)
     table = assemble([Entry(kernel, given, Cell("tokens"), factor=3, grain=1000)], compiler, cells, own, 1)
     for tokens in (7, 4):
-        cells.update({"tokens": tokens}, {})
+        assert cells.set_extents({"tokens": tokens}) == []
         team.run(table)
         assert (out[0], out[1:2].view(np.float32)[0], *out[2:]) == (-5, np.float32(0.1), tokens, 9, 3 * tokens)
     team.close()
@@ -77,7 +77,7 @@ def test_cells_of_blocks_round_up() -> None:
     cells.address(Cell("rows blocks"))
     cells.address(Cell("130 blocks", 130))
     for rows, blocks in ((1, 1), (linear_many.TOKENS, 1), (linear_many.TOKENS + 1, 2)):
-        cells.update({"rows": rows}, {})
+        cells.set_extents({"rows": rows})
         assert cells.words[:2].tolist() == [blocks, -(-130 // linear_many.TOKENS)]
 
 
@@ -293,3 +293,18 @@ def test_packed_bytes_are_what_pack_takes(cpu: CpuBackend) -> None:
         weight = packed(cpu, form, 33)
         assert cpu.packed_bytes(FORMATS[form], (33, width_of(form))) == weight.storage.array.size
     assert cpu.packed_bytes(FORMATS["F32"], (7,)) == 28
+
+
+def test_a_mapping_given_again_may_hold_other_arrays(cpu: CpuBackend) -> None:
+    """What is kept from step to step is not what the arrays hold, nor which they are."""
+    weight, extents = packed(cpu), {"rows": 3}
+    plan = Plan(trace(lambda x: {"y": ops.linear(x, weight)}, {"x": Spec((Symbol("rows", 16), WIDTH), F32)}), cpu)
+    arrays = {"x": random.standard_normal((3, WIDTH), np.float32)}
+    for _ in range(2):
+        for change in ("kept", "written to", "replaced"):
+            if change == "written to":
+                arrays["x"][...] = random.standard_normal((3, WIDTH), np.float32)
+            elif change == "replaced":
+                arrays["x"] = random.standard_normal((3, WIDTH), np.float32)
+            found = plan.run(arrays, extents)["y"]
+            assert np.array_equal(found, ops.linear(cpu.tensor(arrays["x"]), weight).numpy())

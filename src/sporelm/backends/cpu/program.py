@@ -1,7 +1,7 @@
 """A graph as a table of kernel calls: memory and addresses fixed once, then one native call a thread a step."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -46,17 +46,18 @@ class Cells:
                 self._updates.append((index, cell.name))
         return self._region.address + 8 * self._index[cell.name]
 
-    def update(self, extents: Mapping[str, int], derived: Mapping[str, int]) -> None:
-        """Set every cell for a step."""
-        words = self.words
+    def set_extents(self, extents: Mapping[str, int]) -> list[tuple[int, str]]:
+        """Set every cell that follows from the extents; the others, by their index."""
+        derived = []
         for index, name in self._updates:
+            symbol = name.removesuffix(" blocks")
             if name in extents:
-                words[index] = extents[name]
-            elif name in derived:
-                words[index] = derived[name]
+                self.words[index] = extents[name]
+            elif symbol in extents:
+                self.words[index] = -(-extents[symbol] // linear_many.TOKENS)
             else:
-                symbol = name.removesuffix(" blocks")
-                words[index] = -(-extents[symbol] // linear_many.TOKENS)
+                derived.append((index, name))
+        return derived
 
 
 def attention_cells(starts: np.ndarray, lengths: np.ndarray) -> dict[str, int]:
@@ -78,6 +79,24 @@ def attention_cells(starts: np.ndarray, lengths: np.ndarray) -> dict[str, int]:
     }
 
 
+class Prepared(NamedTuple):
+    """What steps have in common that are given the same arrays, with the same extents."""
+
+    arrays: Mapping[str, np.ndarray]
+    extents: list[int]
+    copies: list[tuple[str, np.ndarray, np.ndarray]]  # name, place and array of each input
+    attended: list[tuple[np.ndarray, np.ndarray, list[tuple[int, str]]]]  # starts, lengths, the cells that follow
+    outputs: dict[str, np.ndarray]
+
+    def is_of(self, arrays: Mapping[str, np.ndarray], extents: Mapping[str, int]) -> bool:
+        """Whether a step is given the same."""
+        return (
+            self.arrays is arrays
+            and self.extents == [*extents.values()]
+            and all(arrays[name] is array for name, _, array in self.copies)
+        )
+
+
 class CpuProgram(Resource):
     """One regime's step on the CPU.
 
@@ -94,6 +113,7 @@ class CpuProgram(Resource):
         self._own: list[Region] = []
         self._cells = Cells()
         self._attended: list[tuple[Any, Any]] = []
+        self._prepared: Prepared | None = None
         lowering = Lowering(self)
         owners: list[Call] = []  # of entries
         for call in graph.calls:
@@ -140,20 +160,33 @@ class CpuProgram(Resource):
     def run(self, arrays: Mapping[str, np.ndarray], extents: Mapping[str, int]) -> dict[str, np.ndarray]:
         if not self.bound:
             self.refuse()
-        for name, place in self._inputs.items():
-            array = arrays[name]
-            place[: len(array)] = array
-        derived: dict[str, int] = {}
+        step = self._prepared
+        if step is None or not step.is_of(arrays, extents):
+            step = self._prepared = self._prepare(arrays, extents)
+        for _, place, array in step.copies:
+            place[...] = array
+        for starts, lengths, names in step.attended:
+            cells = attention_cells(starts, lengths)
+            for index, name in names:
+                self._cells.words[index] = cells[name]
+        self.team.run(self._table)
+        return dict(step.outputs)
+
+    def _prepare(self, arrays: Mapping[str, np.ndarray], extents: Mapping[str, int]) -> Prepared:
+        """What is done once for steps of these arrays. Sets the cells of their extents."""
+        copies = [(name, place[: len(arrays[name])], arrays[name]) for name, place in self._inputs.items()]
+        attended, derived = [], self._cells.set_extents(extents)
         for number, pair in enumerate(self._host):
             starts, lengths = (arrays[given] if isinstance(given, str) else given for given in pair)
-            derived |= {f"{name} {number}": value for name, value in attention_cells(starts, lengths).items()}
-        self._cells.update(extents, derived)
-        self.team.run(self._table)
-        return {name: array[: _count(extent, extents)] for name, (array, extent) in self._outputs.items()}
+            own = [(index, name.removesuffix(f" {number}")) for index, name in derived if name.endswith(f" {number}")]
+            attended.append((starts, lengths, own))
+        outputs = {name: array[: _count(extent, extents)] for name, (array, extent) in self._outputs.items()}
+        return Prepared(arrays, [*extents.values()], copies, attended, outputs)
 
     def release(self) -> None:
         self._arena, self._own = Region(0), []
         self._table = Table(np.zeros((0, ENTRY // 8), np.int64), self.threads)
+        self._prepared = None
         self._inputs.clear()
         self._outputs.clear()
 
