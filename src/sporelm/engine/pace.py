@@ -3,7 +3,7 @@
 STALL = 1.0  # of the time that a step without prompts takes, so much more at most, about
 SMOOTHING = 0.2  # weight of the newest measurement
 FIRST = 64  # tokens, before anything was measured
-LEAST = 16
+LEAST = 8
 
 
 class Pace:
