@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sporelm import LLM, AsyncLLM, Grammar, SamplingParams
+from sporelm import LLM, AsyncLLM, Grammar, LoraAdapter, SamplingParams
 from sporelm.engine import Request
 from sporelm.errors import ContextOverflow, ModelError, RequestError, SporeError
 
@@ -113,6 +113,8 @@ def test_odd_arguments(llm: LLM, value: Any) -> None:
         lambda: llm.generate(["A"], [value]),
         lambda: llm.embed("A", pooling=value),
         lambda: llm.wake(value),
+        lambda: llm.load_adapter(value),
+        lambda: llm.unload_adapter(value),
         lambda: llm.conversation().revert(value),
         lambda: llm.conversation().ask(value),
         lambda: llm.conversation(value).ask("A"),
@@ -137,15 +139,36 @@ def test_odd_arguments(llm: LLM, value: Any) -> None:
         "max_context": (0, -1, "x", 1.5, 10**5000, NAN, True), "kv": ("f8", 5, [], {}),
         "max_batch": (0, -1, None, 10**5000),
         "token_budget": (0, "x", NAN, 10**5000), "speculate": ("none", 5, []),
+        "trace": (5, "", "\0", "\ud800", b"x", "~no-such-user/x"),
+        "record": (5, "", "\0", "\ud800", [], "~no-such-user/x"),
+        "session_dir": (5, "", "\0", "~no-such-user/x"), "session_bytes": (0, -1, None, "x"), "eager": ("no", 5),
+        "dequantize": (None,), "kv_memory": (0, "x", 1.5, "1Q"), "draft_model": (5, "\0", "none"),
+        "adapters": (5, "x", [5], ["no"], ["\0"], ["~no-such-user/x"], [LoraAdapter(5)], [LoraAdapter("x", "x", NAN)]),
     }.items() for value in values],
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )  # fmt: skip
 def test_odd_options(story: Path, name: str, value: Any) -> None:
     try:
         with LLM(story, **{"threads": 1, name: value}):
-            assert name in ("token_budget", "threads"), "more than there is may be cut to that"
+            assert name == "token_budget", "more than there is may be cut to that"
     except SporeError as reason:
         check(reason)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda llm: llm.bench_decode("x"),
+        lambda llm: llm.bench_decode(5, 1, -1),
+        lambda llm: llm.bench_whole(4, 1000, 8),
+        lambda llm: llm.bench_whole(10_000, 2, 8),
+        lambda llm: llm.bench_prefill(0),
+    ],
+)
+def test_what_would_measure_something_else(llm: LLM, call: Callable[[LLM], float]) -> None:
+    with pytest.raises(RequestError):
+        call(llm)
+    assert llm.engine.scheduler.idle
 
 
 @pytest.mark.parametrize("value", [5, [], object(), "\0", b"x", {}, "none"])

@@ -35,6 +35,7 @@ def test_what_cannot_be_loaded_is_one_line(spore: Spore, tmp_path: Path) -> None
         ("nowhere", 1, "nowhere does not exist"),
         ("a=b@much", 2, "--lora: 'much' after the @"),
         ("=b", 2, "--lora: name is ''"),
+        ("~no-such-user/x", 2, "no such home folder"),
     ):
         done = spore("run", model, "-p", "x", "--lora", option)
         assert done.returncode == code

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from sporelm.api.loading import Opened
+from sporelm.api.paths import path_of
 from sporelm.engine.adapted import Adapted, Matrices, OnDevice
 from sporelm.errors import RequestError, shown
 from sporelm.models import build, known_architectures
@@ -30,9 +31,14 @@ class LoraAdapter:
     scale: float = 1.0
 
     @property
+    def place(self) -> Path:
+        """Where it lies. Raises RequestError for what cannot be a path."""
+        return path_of("the path of an adapter", self.path)
+
+    @property
     def title(self) -> str:
         """What it is called. Raises RequestError for a name or a scale that cannot be."""
-        name = self.name if self.name is not None else Path(self.path).expanduser().resolve().stem
+        name = self.name if self.name is not None else self.place.resolve().stem
         if not isinstance(name, str) or not name.isprintable() or not 1 <= len(name) <= LONGEST_NAME:
             raise RequestError(f"name is {shown(name)}: an adapter's must be a line of 1 to {LONGEST_NAME} characters")
         number = isinstance(self.scale, int | float) and not isinstance(self.scale, bool)
@@ -52,6 +58,13 @@ class _Loaded(NamedTuple):
     number: int  # as requests and steps call it; none is given twice
     identity: str
     matrices: OnDevice
+
+
+def as_adapters(given: Sequence[str | Path | LoraAdapter]) -> list[LoraAdapter]:
+    """Adapters of which each may be given as its path alone. Raises RequestError for anything else."""
+    if isinstance(given, str) or not isinstance(given, Sequence):
+        raise RequestError(f"adapters is {shown(given)}: it must be a list of paths, or of LoraAdapters")
+    return [as_adapter(each) for each in given]
 
 
 def as_adapter(given: str | Path | LoraAdapter) -> LoraAdapter:
@@ -140,6 +153,6 @@ def _read(source: LoraAdapter, number: int, opened: Opened) -> _Loaded:
     model = build(opened.config)
     names = {name for name, kind in known_architectures().items() if kind is type(model)}
     base = Base(model.params(), names, opened.config.head_dim)
-    adapter = read_adapter(Path(source.path).expanduser(), base, float(source.scale))
+    adapter = read_adapter(source.place, base, float(source.scale))
     matrices = {name: Matrices(*map(opened.backend.tensor, part)) for name, part in adapter.parts.items()}
     return _Loaded(number, adapter.identity, matrices)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from sporelm.api.answer import Answer
 from sporelm.api.completion import Piece
 from sporelm.api.params import SamplingParams, single
+from sporelm.api.paths import path_of
 from sporelm.engine import KvSequence
 from sporelm.engine.request import whole_number
 from sporelm.errors import ModelFileError, RequestError, shown
@@ -98,7 +99,8 @@ class Conversation:
         """
         self.check_idle()
         notes = {"messages": self.messages, "told": [list(told) for told in self._told]}
-        return self.llm.engine.sleep(self.sequence, Path(path), self.llm.opened.identity, notes)
+        place = path_of("the path of a session", path)
+        return self.llm.engine.sleep(self.sequence, place, self.llm.opened.identity, notes)
 
     def sleep(self, path: str | Path) -> int:
         """`save`, and close the conversation. Where the file cannot be written it stays as it was."""

@@ -2,7 +2,6 @@
 
 from collections.abc import Generator, Sequence
 from dataclasses import replace
-from os import PathLike
 from pathlib import Path
 
 import numpy as np
@@ -17,11 +16,12 @@ from sporelm.api.embedding import embed
 from sporelm.api.loading import Options
 from sporelm.api.open_model import Message, OpenModel, Prompt
 from sporelm.api.params import SamplingParams, single
+from sporelm.api.paths import path_of
 from sporelm.backends.backend import Progress
 from sporelm.engine import KvSequence
 from sporelm.engine.kv.session_folder import DEFAULT_BYTES
 from sporelm.engine.request import MOST_IDS, size_of, token_ids
-from sporelm.errors import MemoryShortage, RequestError, shown
+from sporelm.errors import MemoryShortage, RequestError
 from sporelm.weights.resident import available_bytes
 
 
@@ -137,9 +137,7 @@ class LLM(OpenModel):
         Raises ModelNotFound, ModelFileError for a damaged file, RequestError for one of another model, MemoryShortage
         while running requests leave too few pages.
         """
-        if not isinstance(path, str | PathLike):
-            raise RequestError(f"a session is given as {shown(path)}: it must be the path of a file")
-        return Conversation.woken(self, Path(path))
+        return Conversation.woken(self, path_of("the path of a session", path))
 
     def logits(self, ids: Sequence[int], adapter: str | None = None) -> NDArray[np.float32]:
         """Scores of the next token at every position: float32 [len(ids), vocab], the caller's own.

@@ -5,7 +5,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
-from os import PathLike
 from pathlib import Path
 from time import perf_counter
 
@@ -13,6 +12,7 @@ from sporelm import settings
 from sporelm.api.drafting import check_vocabularies, draft_worker
 from sporelm.api.incoming import Incoming
 from sporelm.api.machine import choose_threads
+from sporelm.api.paths import path_of
 from sporelm.backends.backend import Backend, Progress
 from sporelm.backends.registry import open_backend
 from sporelm.engine import Engine, Limits, Worker
@@ -75,9 +75,13 @@ class Options:
         for name, value in (("--max-context", self.max_context), ("token_budget", self.token_budget)):
             if value is not None and whole_number(name, value) < 1:
                 raise RequestError(f"{name} is {shown(value)}: it must be at least 1")
-        whole_number("session_bytes", self.session_bytes)
-        if self.session_dir is not None and not isinstance(self.session_dir, str | PathLike):
-            raise RequestError(f"session_dir is {shown(self.session_dir)}: it must be the path of a folder")
+        if whole_number("session_bytes", self.session_bytes) < 1:
+            raise RequestError(f"session_bytes is {shown(self.session_bytes)}: it must be at least 1")
+        if self.session_dir is not None:
+            path_of("session_dir", self.session_dir)
+        for name in ("eager", "dequantize"):
+            if not isinstance(getattr(self, name), bool):
+                raise RequestError(f"{name} is {shown(getattr(self, name))}: it must be True or False")
 
     @property
     def kv_bytes(self) -> int | None:
@@ -179,11 +183,12 @@ def _load(
         load_s = perf_counter() - began
         worker = model.worker(loaded, limits, progress, eager=options.eager)
         undone.callback(worker.close)
-        dormitory = _dormitory(options, source.path, worker)
         speculation, second = Speculation(NgramDrafter()) if options.speculate == "ngram" else None, None
         if draft is not None:
             second = draft_worker(draft, limits, threads, progress, eager=options.eager)
+            undone.callback(second.close)
             speculation = Speculation(ModelDrafter(second, second.limits, limits.vocab))
+        dormitory = _dormitory(options, source.path, worker)  # last: it has threads and files
         undone.pop_all()
     give_back_freed()
     return Opened(
@@ -206,7 +211,8 @@ def _dormitory(options: Options, path: Path, worker: Worker) -> SessionFolder | 
     """Where conversations sleep that must give way, if they are to."""
     if options.session_dir is None:
         return None
-    return SessionFolder(Path(options.session_dir), worker, cache(partial(identity_at, path)), options.session_bytes)
+    folder, identity = path_of("session_dir", options.session_dir), cache(partial(identity_at, path))
+    return SessionFolder(folder, worker, identity, options.session_bytes)
 
 
 def _limits(options: Options, model: Incoming, draft: Incoming | None) -> Limits:

@@ -5,6 +5,7 @@ from math import ceil
 from pathlib import Path
 
 from sporelm import settings
+from sporelm.engine.request import whole_number
 from sporelm.errors import RequestError, shown
 
 MOST_THREADS = 1024
@@ -14,13 +15,9 @@ def choose_threads(asked: int | None = None) -> int:
     """The number asked for, else SPORE_THREADS, else the cores left to us. Raises RequestError outside 1 to 1024."""
     if asked is None:
         return settings.THREADS.integer or usable_cores()
-    try:
-        threads = int(asked)
-    except (TypeError, ValueError, OverflowError):
-        threads = 0
-    if not 1 <= threads <= MOST_THREADS:
+    if not 1 <= whole_number("threads", asked) <= MOST_THREADS:
         raise RequestError(f"threads is {shown(asked)}: it must be a whole number from 1 to {MOST_THREADS}")
-    return threads
+    return int(asked)
 
 
 def usable_cores(root: Path = Path("/")) -> int:

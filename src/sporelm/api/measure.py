@@ -6,6 +6,7 @@ from time import perf_counter
 import numpy as np
 
 from sporelm.engine import Engine, KvSequence, Request
+from sporelm.engine.request import whole_number
 from sporelm.errors import RequestError
 
 BATCH_PROMPT = 128  # tokens that each sequence of a batch holds if no depth is given
@@ -25,17 +26,11 @@ def decode(engine: Engine, n: int, batch: int = 1, depth: int = 0) -> float:
     """Seconds to decode n tokens in each of `batch` sequences, together.
 
     Each sequence holds a random prompt of `depth` tokens before the clock starts. A single sequence may begin empty
-    (depth 0); the sequences of a batch then hold 128 tokens. Raises RequestError for more sequences than run together.
+    (depth 0); the sequences of a batch then hold 128 tokens. Raises as `whole`.
     """
-    check("n", n)
-    check("batch", batch)
-    if depth < 0:
-        raise RequestError(f"depth is {depth}: it must be at least 0")
-    if batch > engine.limits.max_batch:
-        raise RequestError(f"batch is {batch}: at most {engine.limits.max_batch} run together; raise max_batch")
+    check("depth", depth, least=0)
     held = depth or (BATCH_PROMPT if batch > 1 else 0)
-    if held + n > engine.limits.max_context:
-        raise RequestError(f"{held} + {n} tokens are more than the context of {engine.limits.max_context} holds")
+    check_fits(engine, n, batch, held)
     sequences = [engine.sequence() for _ in range(batch)]
     try:
         # A prompt's own step gives a token too; it is taken before the clock starts, but for an empty sequence's first.
@@ -53,10 +48,10 @@ def decode(engine: Engine, n: int, batch: int = 1, depth: int = 0) -> float:
 def whole(engine: Engine, n: int, batch: int, prompt: int) -> float:
     """Seconds from submitting `batch` random prompts of `prompt` tokens at once until each has n tokens more.
 
-    Raises RequestError for more sequences than run together.
+    Raises RequestError for more sequences than run together, or more tokens than the context holds.
     """
-    for name, value in (("n", n), ("batch", batch), ("prompt", prompt)):
-        check(name, value)
+    check("prompt", prompt)
+    check_fits(engine, n, batch, prompt)
     prompts = [random_ids(engine, prompt) for _ in range(batch)]
     began = perf_counter()
     together(engine, prompts, n, [None] * batch)
@@ -75,10 +70,21 @@ def together(
     return requests
 
 
-def check(name: str, value: int) -> None:
-    """Raise RequestError unless `value` is at least 1."""
-    if value < 1:
-        raise RequestError(f"{name} is {value}: it must be at least 1")
+def check_fits(engine: Engine, n: int, batch: int, held: int) -> None:
+    """Raise RequestError unless `batch` sequences run together, each of n tokens after those that are held: others
+    would wait or end early, and the time would be that of something else."""
+    check("n", n)
+    check("batch", batch)
+    if batch > engine.limits.max_batch:
+        raise RequestError(f"batch is {batch}: at most {engine.limits.max_batch} run together; raise max_batch")
+    if held + n > engine.limits.max_context:
+        raise RequestError(f"{held} + {n} tokens are more than the context of {engine.limits.max_context} holds")
+
+
+def check(name: str, value: int, least: int = 1) -> None:
+    """Raise RequestError unless `value` is a whole number and at least `least`."""
+    if whole_number(name, value) < least:
+        raise RequestError(f"{name} is {value}: it must be at least {least}")
 
 
 def random_ids(engine: Engine, count: int) -> list[int]:

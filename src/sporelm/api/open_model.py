@@ -5,7 +5,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from sporelm.api.adapters import Adapters, LoraAdapter, as_adapter
+from sporelm.api.adapters import Adapters, LoraAdapter, as_adapters
 from sporelm.api.completion import Timings
 from sporelm.api.loading import Opened, Options, open_engine
 from sporelm.api.watching import Watching
@@ -35,6 +35,7 @@ class OpenModel:
         adapters: Sequence[str | Path | LoraAdapter],
     ) -> None:
         """Load it. Raises SporeError; then nothing stays open."""
+        wanted = as_adapters(adapters)
         self.watching = Watching(trace, record)
         try:
             self._opened: Opened | None = open_engine(options, progress)
@@ -52,7 +53,7 @@ class OpenModel:
         self._template: ChatTemplate | None = None  # read when first needed: not every use is a chat
         try:
             self.watching.start(self._opened)
-            self.adapters.load([as_adapter(each) for each in adapters])
+            self.adapters.load(wanted)
         except BaseException:
             self.close()
             raise

@@ -8,7 +8,7 @@ from typing import Any, overload
 from sporelm.api.completion import Completion
 from sporelm.api.llm import LLM
 from sporelm.api.params import SamplingParams
-from sporelm.errors import RequestError
+from sporelm.errors import RequestError, shown
 
 Chat = Sequence[Mapping[str, Any]]
 
@@ -64,6 +64,8 @@ class Pipeline:
             known = ", ".join(sorted(SamplingParams.__dataclass_fields__.keys() - {"max_tokens"}))
             raise RequestError(f"no sampling value {', '.join(sorted(unknown))}: there are request_output_len, {known}")
         params = SamplingParams(max_tokens=request_output_len, **sampling)
+        if not isinstance(prompts, str | Sequence):
+            raise RequestError(f"prompts is {shown(prompts)}: it must be a text, or a list of texts and chats")
         several = [prompts] if isinstance(prompts, str) else list(prompts)
         ids = [self._ids(prompt, do_preprocess) for prompt in several]
         completions = self.llm.generate(ids, params)

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sporelm import __version__
+from sporelm.api.paths import path_of
 from sporelm.backends.backend import Ready
 from sporelm.engine.recording import RecordingFile
 from sporelm.engine.trace import Summary, Trace
@@ -20,10 +21,10 @@ class Watching:
     def __init__(self, trace: str | Path | None, record: str | Path | None) -> None:
         """Begin the files, before anything else takes time. Raises RequestError for one that cannot be."""
         self.trace: Trace | None = None
-        self.recording = RecordingFile(Path(record)) if record is not None else None
+        self.recording = RecordingFile(path_of("record", record)) if record is not None else None
         self.file: TraceFile | None = None
         try:
-            self.file = TraceFile(Path(trace), {"sporelm": __version__}) if trace is not None else None
+            self.file = TraceFile(path_of("trace", trace), {"sporelm": __version__}) if trace is not None else None
         except BaseException:
             self.close()
             raise

@@ -59,5 +59,5 @@ def exists(text: str) -> bool:
     """Whether a file or a folder is called so."""
     try:
         return Path(text).expanduser().exists()
-    except (OSError, ValueError):
+    except (OSError, RuntimeError, ValueError):  # RuntimeError: there is no such home folder
         return False

@@ -31,7 +31,11 @@ def read_text_file(path: Path, what: str, longest: int) -> str:
 def read_text_or_stdin(name: str, what: str, longest: int) -> str:
     """The same of standard input where the name is "-"; else of the file."""
     if name != STDIN:
-        return read_text_file(Path(name).expanduser(), what, longest)
+        try:
+            path = Path(name).expanduser()
+        except RuntimeError:
+            raise RequestError(f"{what} {name!r} cannot be read: there is no such home folder") from None
+        return read_text_file(path, what, longest)
     return _decoded(_bytes_of(sys.stdin.buffer, longest), f"{what} of standard input", longest)
 
 
