@@ -119,11 +119,15 @@ class Engine:
 
     def _recover(self, reason: FinishReason) -> None:
         """A step did not come to its end. Its copies may not have been made, and generators and grammars may be ahead
-        of what was said: keep the full pages alone, which it did not touch, and end those whose choosing began."""
+        of what was said: keep the full pages alone, which it did not touch, and end those whose choosing began, or who
+        had said their last."""
         step, self._choosing = self._choosing, None
         begun = {part.request for part in step.parts if part.rows} if step is not None else set[int]()
         for request in list(self.scheduler.running.values()):
-            if request.id in begun and request.id in self.sampler.choices:
+            if request.finish_reason is not None:
+                self.scheduler.end(request, request.finish_reason)
+                self._forget(request)
+            elif request.id in begun and request.id in self.sampler.choices:
                 request.error = "a step was interrupted while its next token was chosen"
                 self.scheduler.end(request, reason)
                 self._forget(request)

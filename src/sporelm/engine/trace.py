@@ -151,14 +151,17 @@ class Trace:
 
     def _label(self, time: CallTime) -> _Label:
         key = (id(time.call), time.kernel)
-        if key not in self._labels:
-            adapted = self.worker.runner.adapted
-            if adapted is not None:
-                self._names |= {id(tensor): name for name, tensor in adapted.weights.items()}
+        if key in self._labels:
+            return self._labels[key][1]
+        runner = self.worker.runner
+        if runner.adapted is not None:
+            self._names |= {id(tensor): name for name, tensor in runner.adapted.weights.items()}
+        label = describe(time, self._names)
+        if runner.plan is not None:  # op by op each call is a new one, whose tensors would be kept here
             if len(self._labels) >= MOST_LABELS:
-                self._labels.clear()  # op by op, each call is a new one
-            self._labels[key] = (time.call, describe(time, self._names))
-        return self._labels[key][1]
+                self._labels.clear()
+            self._labels[key] = (time.call, label)
+        return label
 
     def _tell_full(self) -> None:
         text = f"the trace stops here: it has {self.file.count} events, as many as it may have"

@@ -199,3 +199,12 @@ def test_what_is_drawn_again_keeps_the_distribution_of_what_is_allowed(temperatu
     wanted = 4000 * weights / weights.sum()
     found = np.array([drawn[token] for token in range(1, 6)])
     assert ((found - wanted) ** 2 / wanted).sum() < 18.5, "chi-square, 4 degrees of freedom: 1 in 1000"
+
+
+def test_scores_that_are_no_numbers_are_not_the_grammars_fault():
+    sampler = Sampler()
+    sampler.add(1, Sampling(), [1], [], VOCAB, Pattern([None]))
+    logits = np.zeros((1, VOCAB), np.float32)
+    logits[0, 3] = np.nan
+    picked = sampler.pick(np.array([-1], np.int32), logits, Step([Part(1, [1], 0, (0,), 1)], []))
+    assert (picked.tokens, picked.failures) == ([[-1]], {})

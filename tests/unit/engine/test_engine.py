@@ -287,3 +287,25 @@ def test_too_little_memory_or_too_long_a_context_is_refused():
         choose(513, 512, 1, 1000, None)
     with pytest.raises(RequestError, match="--max-context is 0"):
         choose(0, 512, 1, 1000, None)
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=1.0)])
+def test_who_had_said_the_last_token_when_a_step_was_interrupted_has_ended(sampling, monkeypatch):
+    made = engine()
+    request, other = (made.add(Request(prompt(9, seed), max_tokens=3, sampling=sampling)) for seed in (1, 2))
+    other.max_tokens = 6
+
+    def interrupted(*_: object) -> None:
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(made.scheduler, "end", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        made.run([request])
+    assert (request.finish_reason, request.num_generated) == ("length", 3)
+    assert request.id not in made.scheduler.running
+    assert request.id not in made.sampler.choices
+    made.run([other])
+    assert other.finish_reason == ("cancelled" if sampling.temperature else "length")  # a choice had begun
+    made.check_integrity()
+    assert made.store.pool.num_free == made.limits.num_pages

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from sporelm.engine.sampling import NOT_A_TOKEN, Sampler, Sampling
 from sporelm.engine.sampling.candidates import greatest
 from sporelm.engine.sampling.cut import left
+from sporelm.engine.sampling.history import Repetitions, runs_of
 from sporelm.engine.sampling.sampler import Choice, candidates, first_candidates, pick_rows, scores_of
 from sporelm.engine.step import Part, Step
 from sporelm.errors import RequestError
@@ -227,6 +228,18 @@ def test_dry_takes_more_the_longer_a_repetition_is(text, allowed, breaks):
         length = 0 if token in breakers else longest_repetition(text, token, breakers)
         wanted = 0.5 * 2.0 ** (length - allowed) if length >= allowed else 0.0
         assert logits[token] == pytest.approx(-wanted, rel=1e-6)
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=60), st.integers(0, 20), st.booleans())
+def test_dry_knows_of_a_prompt_what_it_would_have_learnt_token_by_token(text, reach, breaks):
+    options = {"dry_multiplier": 0.5, "dry_range": reach, "dry_breakers": frozenset({3} if breaks else ())}
+    sampling = Sampling(**options)
+    seen = text[-reach:]
+    slowly = Repetitions(sampling, seen[:1])
+    for token in seen[1:]:
+        slowly.accept(token)
+    assert runs_of(seen, sampling.dry_breakers).tolist() == slowly.runs[: slowly.length].tolist()
+    assert Repetitions(sampling, text).length == len(seen)
 
 
 def test_dry_looks_no_further_back_than_it_is_told():

@@ -1,6 +1,8 @@
 """The file of a trace, and what is said of calls; `tests/system/test_watching.py` traces a model."""
 
+import gc
 import json
+import weakref
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -162,6 +164,18 @@ def test_a_step_is_its_parts_and_its_calls(tmp_path):
     assert summary.ops[DRAFT] == (1, pytest.approx(0.0001))
     assert summary.waiting == pytest.approx(0.003)
     assert summary.seconds == pytest.approx(0.010)
+
+
+def test_calls_op_by_op_are_not_kept(tmp_path):
+    trace, times = watched(tmp_path)
+    trace.worker.runner.plan = None
+    times.append(CallTime(call(), "a", 0, trace._zero + 0.004, 0.002))
+    kept = weakref.ref(times[0].call.results[0])
+    trace.stepped(Step([Part(7, [1, 2, 3], 0, (0,), 1)], []), [trace._zero + 0.001 * second for second in range(1, 6)])
+    assert "add" in trace.summary.ops
+    gc.collect()
+    assert kept() is None
+    trace.close()
 
 
 def test_a_request_is_a_row_with_its_phases(tmp_path):

@@ -82,11 +82,11 @@ class Repetitions:
     def __init__(self, sampling: Sampling, prompt: Sequence[int]) -> None:
         self.sampling = sampling
         self.breakers = sampling.dry_breakers
-        room = max(64, 2 * len(prompt))
+        seen = prompt[-sampling.dry_range :]
+        self.length = len(seen)
+        room = max(64, 2 * self.length)
         self.tokens, self.runs = np.zeros(room, np.int64), np.zeros(room, np.int64)
-        self.length = 0
-        for token in prompt[-sampling.dry_range :]:
-            self.accept(token)
+        self.tokens[: self.length], self.runs[: self.length] = seen, runs_of(seen, self.breakers)
 
     def accept(self, token: int) -> None:
         end = self.length
@@ -151,6 +151,24 @@ def edits_of(sampling: Sampling, prompt: Sequence[int], stop_ids: Sequence[int],
     if sampling.min_tokens:
         edits.append(Ends(sampling, [token for token in stop_ids if token < vocab]))
     return edits
+
+
+def runs_of(text: Sequence[int], breakers: frozenset[int]) -> NDArray[np.int64]:
+    """How many tokens up to each position are the last ones of the text too, the last position's own 0; nothing reaches
+    across a breaker: int64 [tokens]. In linear time, by the Z algorithm (Gusfield 1997) from the end: token by token,
+    as `Repetitions` learns what is said, a long prompt would take seconds."""
+    last = len(text) - 1
+    clear = next((back for back in range(len(text)) if text[last - back] in breakers), len(text))
+    runs = [0] * len(text)
+    left = right = 0  # the stretch [left, right), counted from the end, is known to be the text's own end
+    for back in range(1, len(text)):
+        run = min(right - back, runs[last - back + left]) if back < right else 0
+        while back + run <= last and text[last - back - run] == text[last - run]:
+            run += 1
+        if back + run > right:
+            left, right = back, back + run
+        runs[last - back] = run
+    return np.minimum(np.asarray(runs, np.int64), clear)
 
 
 def doubled(held: np.ndarray) -> np.ndarray:

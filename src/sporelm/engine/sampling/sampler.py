@@ -200,7 +200,8 @@ class Sampler:
             token = chosen[place]
             turn.said.append(token)
             if token == NOT_A_TOKEN:
-                if turn.choice.constraint is not None and np.isfinite(logits[place, greedy[place]]):
+                is_number = greedy[place] != NOT_A_TOKEN and np.isfinite(logits[place, greedy[place]])
+                if turn.choice.constraint is not None and is_number:
                     picked.failures[turn.request] = NOTHING_LEFT
                 continue
             turn.choice.accept(token)
