@@ -223,6 +223,8 @@ def main() -> int:
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
+    if args.repeat < 1:
+        parser.error(f"--repeat is {args.repeat}: it must be at least 1")
     wanted = args.only.split(",")
     if unknown := set(wanted) - set(NAMES):
         parser.error(f"no measurement {', '.join(sorted(unknown))}: there are {', '.join(NAMES)}")

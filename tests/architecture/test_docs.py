@@ -1,13 +1,15 @@
 """The documents agree with the code."""
 
+import dataclasses
 import re
 from pathlib import Path
 
 import pytest
 
 from architecture.sources import DOCS, PACKAGE, ROOT, packages, python_files, relative
-from sporelm import settings
+from sporelm import SamplingParams, settings
 from sporelm.cli import pages
+from sporelm.cli.sampling import CHOOSING, ENDING, REPEATING
 
 PAGES = sorted([*DOCS.rglob("*.md"), *ROOT.glob("*.md")])
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
@@ -83,3 +85,23 @@ def test_every_module_says_what_it_is(path: Path) -> None:
     import ast
 
     assert ast.get_docstring(ast.parse(read(path))), f"{relative(path)} needs a docstring"
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda page: page.name)
+def test_the_readme_leads_to_every_page(page: Path) -> None:
+    assert f"(docs/{page.name}" in read(ROOT / "README.md")
+
+
+def test_every_way_of_choosing_tokens_is_on_its_page() -> None:
+    listed = read(DOCS / "sampling.md") + read(DOCS / "sessions.md") + read(DOCS / "lora.md")
+    for field in dataclasses.fields(SamplingParams):
+        assert field.name in listed
+    for option, *_ in (*CHOOSING, *REPEATING, *ENDING):
+        assert f"`{option}`" in listed
+
+
+def test_every_measurement_of_the_engine_is_on_its_page() -> None:
+    names = re.search(r"^NAMES = \((.+)\)$", read(ROOT / "bench" / "engine.py"), re.MULTILINE)
+    assert names
+    for name in re.findall(r'"(\w+)"', names[1]):
+        assert f"| `{name}` |" in read(DOCS / "benchmarks.md")

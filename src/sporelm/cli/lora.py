@@ -52,7 +52,7 @@ def parsed(text: str) -> "LoraAdapter":
     try:
         return LoraAdapter(path, name, float(scale))
     except ValueError:
-        raise UsageError(f"--lora: {scale!r:.60} after the @ of {text!r:.200} is no number") from None
+        raise UsageError(f"{scale!r:.60} after the @ of {text!r:.200} is no number") from None
 
 
 def exists(text: str) -> bool:
