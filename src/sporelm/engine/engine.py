@@ -75,7 +75,11 @@ class Engine:
             self.scheduler.add(request)
             ends = sorted(request.stop_ids)
             vocab, constraint = self.limits.vocab, request.constraint
-            self.sampler.add(request.id, request.sampling, request.prompt, ends, vocab, constraint)
+            try:
+                self.sampler.add(request.id, request.sampling, request.prompt, ends, vocab, constraint)
+            except BaseException:  # without its choice it would be continued greedily
+                self.scheduler.end(request, "error")
+                raise
             if self.watch is not None:
                 self.watch.added(request)
         return request
@@ -236,7 +240,8 @@ class Engine:
         """
         with self._turn:
             like = self.runner.export_pages([])
-            asleep = read_asleep(path, model, like, self.limits.max_context, self.limits.vocab)
+        asleep = read_asleep(path, model, like, self.limits.max_context, self.limits.vocab)  # while others go on
+        with self._turn:
             if asleep.adapter not in self.scheduler.adapters.values():
                 told = f"an adapter that is not loaded, known by {asleep.adapter[:12]}"
                 raise RequestError(f"{path} was made with {told}: load the adapter first")

@@ -309,3 +309,17 @@ def test_who_had_said_the_last_token_when_a_step_was_interrupted_has_ended(sampl
     assert other.finish_reason == ("cancelled" if sampling.temperature else "length")  # a choice had begun
     made.check_integrity()
     assert made.store.pool.num_free == made.limits.num_pages
+
+
+def test_a_request_for_whose_choosing_there_is_no_memory_does_not_wait(monkeypatch):
+    made = engine()
+
+    def full(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(made.sampler, "add", full)
+    request = Request(prompt(9), sampling=Sampling(temperature=1.0))
+    with pytest.raises(MemoryError):
+        made.add(request)
+    assert request.finish_reason == "error"
+    assert made.scheduler.idle

@@ -3,12 +3,15 @@
 import json
 from hashlib import sha256
 from pathlib import Path
+from threading import Thread
+from typing import Any
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
 from sporelm.engine import Engine, KvSequence, Request
+from sporelm.engine.kv.asleep import Asleep, read_asleep
 from sporelm.errors import MemoryShortage, ModelFileError, ModelNotFound, RequestError, SporeError
 from unit.engine.fake import engine, expected
 from unit.engine.test_engine import prompt
@@ -50,6 +53,23 @@ def test_what_was_woken_is_a_prefix_for_others(file):
     made.run([request])
     assert request.cached_tokens == 128
     assert request.generated == expected(request.prompt, 3)
+
+
+def test_others_go_on_while_a_file_is_read(file, monkeypatch):
+    made = engine()
+    request = made.add(Request(prompt(20), max_tokens=3))
+
+    def slowly(*given: Any) -> Asleep:
+        other = Thread(target=made.run, args=([request],))
+        other.start()
+        other.join(10)
+        return read_asleep(*given)
+
+    monkeypatch.setattr("sporelm.engine.engine.read_asleep", slowly)
+    sequence, _ = made.wake(file, "model a")
+    assert request.generated == expected(prompt(20), 3)
+    assert sequence.length == 154
+    made.check_integrity()
 
 
 def test_a_file_is_plain_safetensors_without_what_others_left(file):
