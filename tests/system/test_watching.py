@@ -16,6 +16,7 @@ from hf_folders import write_model
 from lora_files import random_pairs, write_peft
 from sporelm import LLM, AsyncLLM, SamplingParams
 from sporelm.api.watching import about
+from sporelm.cli import replay
 from sporelm.engine import Request
 from sporelm.engine.replay import Recording, Replay, Replayed
 from sporelm.engine.trace import ENGINE_ROW, FIRST_THREAD_ROW
@@ -330,6 +331,19 @@ def test_run_traces_and_records_and_replay_repeats(spore: Spore, story: Path, tm
     differs = spore("replay", story, "r.jsonl")
     assert differs.returncode == 1
     assert "does not come out the same: step 1, row 0 (request 1): the greatest logit was 5" in one_line(differs.stderr)
+
+
+def test_a_replay_has_the_pages_of_the_recorded_run(story: Path, tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    with LLM(story, threads=1, max_context=64, max_batch=1, kv_memory="16M", record=path) as llm:
+        many = llm.engine.limits.num_pages
+        llm.generate([[5 + number] * 63 for number in range(4)], SamplingParams(max_tokens=1))
+    args = replay.parser().parse_args([str(story), str(path), "--threads", "1"])
+    with replay.open_for(Recording(path), args) as again:
+        assert again.engine.limits.num_pages == many
+    with LLM(story, threads=1, max_context=64, max_batch=1) as usual:
+        assert usual.engine.limits.num_pages < many, "otherwise nothing is shown"
+    replay.run(args)
 
 
 def test_replay_of_another_model(spore: Spore, story: Path, broken: Path, recorded: Path) -> None:

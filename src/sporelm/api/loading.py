@@ -37,7 +37,7 @@ SPECULATIONS = ("ngram", "draft")
 
 @dataclass(frozen=True)
 class Options:
-    """What `LLM` was asked for."""
+    """What `LLM` was asked for; `num_pages`: of the cache, or as many as the memory holds, to repeat another's run."""
 
     model: str | Path | None
     backend: str | None
@@ -54,6 +54,7 @@ class Options:
     session_dir: str | Path | None = None
     session_bytes: int = DEFAULT_BYTES
     kv_memory: int | str | None = None
+    num_pages: int | None = None
 
     def check(self) -> None:
         """Raise RequestError for a value that cannot be."""
@@ -72,7 +73,11 @@ class Options:
             raise RequestError("speculate is 'draft': name the draft model too, with --draft-model or draft_model")
         if not 1 <= whole_number("max_batch", self.max_batch) <= MOST_BATCH:
             raise RequestError(f"max_batch is {shown(self.max_batch)}: it must be between 1 and {MOST_BATCH}")
-        for name, value in (("--max-context", self.max_context), ("token_budget", self.token_budget)):
+        for name, value in (
+            ("--max-context", self.max_context),
+            ("token_budget", self.token_budget),
+            ("num_pages", self.num_pages),
+        ):
             if value is not None and whole_number(name, value) < 1:
                 raise RequestError(f"{name} is {shown(value)}: it must be at least 1")
         if whole_number("session_bytes", self.session_bytes) < 1:
@@ -227,9 +232,11 @@ def _limits(options: Options, model: Incoming, draft: Incoming | None) -> Limits
     if left is not None:
         left = max(0, left - model.step_bytes(budget) - (draft.step_bytes(most) if draft is not None else 0))
     page_bytes = sum(each.page_bytes for each in both)
-    context, pages = choose(
-        options.max_context, config.context_length, options.max_batch, page_bytes, left, options.kv_bytes
-    )
+    given = options.kv_bytes
+    if options.num_pages is not None:
+        wanted = options.num_pages * page_bytes
+        given = wanted if left is None else min(wanted, left)
+    context, pages = choose(options.max_context, config.context_length, options.max_batch, page_bytes, left, given)
     return Limits(
         max_context=context,
         model_context=config.context_length,

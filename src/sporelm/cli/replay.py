@@ -10,7 +10,7 @@ from sporelm.cli.parser import Parser
 from sporelm.errors import RequestError, SporeError
 
 if TYPE_CHECKING:
-    from sporelm.api import LLM
+    from sporelm.api.open_model import OpenModel
     from sporelm.engine.replay import Recording, Replayed
 
 
@@ -52,37 +52,39 @@ def run(args: argparse.Namespace) -> None:
         raise SporeError(f"{args.file} was not repeated to its end: {result.stopped}")
 
 
-def open_for(recording: "Recording", args: argparse.Namespace) -> "LLM":
+def open_for(recording: "Recording", args: argparse.Namespace) -> "OpenModel":
     """The model with the recorded limits. Raises SporeError."""
-    from sporelm.api import LLM
+    from sporelm.api.loading import Options
+    from sporelm.api.open_model import OpenModel
     from sporelm.cli.progress import ProgressLine
     from sporelm.weights import store
 
-    limits = recording.limits
+    limits, adapters = recording.limits, lora.adapters(args)
     with ProgressLine() as progress:
-        return LLM(
+        wanted = Options(
             store.resolve(args.model, progress),
             backend=args.backend,
             device=args.device,
             threads=args.threads,
             max_context=limits.max_context,
-            max_batch=limits.max_batch,
-            token_budget=limits.token_budget,
             kv=recording.about.get("kv"),
             eager=args.eager,
-            progress=progress,
-            adapters=lora.adapters(args),
+            max_batch=limits.max_batch,
+            dequantize=False,
+            token_budget=limits.token_budget,
+            num_pages=limits.num_pages,
         )
+        return OpenModel(wanted, progress, None, None, adapters)
 
 
-def check_model(recording: "Recording", llm: "LLM") -> None:
+def check_model(recording: "Recording", llm: "OpenModel") -> None:
     """Raise RequestError unless the model is the one that was recorded."""
     if recording.about.get("model") != llm.opened.identity:
         name = recording.about.get("name")
         raise RequestError(f"{recording.path} is a recording of another model ({name!r:.60}): replay it with that one")
 
 
-def same_kernels(recording: "Recording", llm: "LLM") -> bool:
+def same_kernels(recording: "Recording", llm: "OpenModel") -> bool:
     """Whether the logits must be the same to the last bit."""
     from sporelm.api.watching import about
 
