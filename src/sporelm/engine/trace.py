@@ -90,6 +90,8 @@ class Trace:
             self._write_step(step, times, (began, scheduled, filled, computed, chosen, ended))
             if self.file.is_full():
                 self._tell_full()
+        else:
+            self.file.left_out += 1 + len(PARTS) + len(times)
 
     def ended(self, request: Request) -> None:
         """A request has ended."""
@@ -175,6 +177,9 @@ class Trace:
 
     def _write_request(self, request: Request, now: float) -> None:
         """A row of its own, with its phases; those that it did not reach are missing."""
+        if self.file.is_full():
+            self.file.left_out += 1
+            return
         started, first = request.started, request.first_token_at
         args = {
             "prompt tokens": request.num_prompt,
@@ -196,7 +201,7 @@ class Trace:
             self.file.event(
                 f'{{"ph": "{kind}", "cat": "request", "id": {request}, "name": "{name}", "pid": {PROCESS}, '
                 f'"tid": {ENGINE_ROW}, "ts": {self._at(moment):.3f}{more}}}',
-                always=name.startswith("request") or not self.file.is_full(),
+                always=True,  # all of a request, or nothing
             )
 
 

@@ -206,8 +206,13 @@ def test_steps_beyond_the_limit_are_counted_all_the_same(tmp_path):
     for number in range(10):
         moments = [trace._zero + number + part / 10 for part in range(5)]
         trace.stepped(Step([Part(1, [1], number, (0,), 1)], []), moments)
+    late = Request([1])
+    trace.added(late)
+    trace.ended(late)
     trace.close()
     assert trace.summary.steps == 10
+    assert trace.file.left_out >= 6 * 6 + 1  # of six steps and a request
     found = events(tmp_path / "t.json")
     assert sum("stops here" in event["name"] for event in found) == 1
     assert len(found) < 30
+    assert not [event for event in found if event["name"].startswith("request")]
