@@ -383,6 +383,13 @@ def test_the_pipeline_that_others_know(name: str, story: Path) -> None:
         assert many[0].text == ", a little girl named Lily lived in a small hou"
         with pytest.raises(RequestError, match="warmth"):
             pipe(PROMPT, warmth=1)
+        with pytest.raises(RequestError, match="n is 2: a pipeline gives one"):
+            pipe(PROMPT, n=2)
+        with pytest.raises(RequestError, match="prompts is 5"):
+            pipe(5)  # type: ignore[call-overload]
+        scored = pipe(PROMPT, request_output_len=2, do_preprocess=False, temperature=0.0, logprobs=1)
+        assert scored.error is None
+        assert [list(each.top) for each in scored.logprobs or ()] == [[token] for token in STORY_IDS[:2]]
         with pytest.raises(RequestError, match="no chat template"):
             pipe(PROMPT)
     with pytest.raises(RequestError, match="tp is 2"):

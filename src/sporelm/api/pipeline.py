@@ -8,6 +8,7 @@ from typing import Any, overload
 from sporelm.api.completion import Completion
 from sporelm.api.llm import LLM
 from sporelm.api.params import SamplingParams
+from sporelm.engine import TokenScores
 from sporelm.errors import RequestError, shown
 
 Chat = Sequence[Mapping[str, Any]]
@@ -23,12 +24,15 @@ class Response:
     input_token_len: int
     generate_token_len: int
     index: int  # of the prompt it answers
+    logprobs: list[TokenScores] | None = None  # if asked for
+    error: str | None = None  # what went wrong, if finish_reason is "error"
 
     @classmethod
     def of(cls, completion: Completion, index: int) -> "Response":
         """A completion under the names that pipelines use."""
         prompt, ids = completion.prompt_token_ids, completion.token_ids
-        return cls(completion.text, ids, completion.finish_reason, len(prompt), len(ids), index)
+        counts = len(prompt), len(ids), index
+        return cls(completion.text, ids, completion.finish_reason, *counts, completion.logprobs, completion.error)
 
 
 class Pipeline:
@@ -58,12 +62,14 @@ class Pipeline:
         do_preprocess       put each prompt, a text or messages, into the model's chat template; False: raw text
         sampling            fields of SamplingParams
 
-        Raises RequestError for a sampling value that does not exist.
+        Raises RequestError for a sampling value that does not exist, and for n > 1.
         """
         if unknown := sampling.keys() - SamplingParams.__dataclass_fields__.keys() | (sampling.keys() & {"max_tokens"}):
             known = ", ".join(sorted(SamplingParams.__dataclass_fields__.keys() - {"max_tokens"}))
             raise RequestError(f"no sampling value {', '.join(sorted(unknown))}: there are request_output_len, {known}")
         params = SamplingParams(max_tokens=request_output_len, **sampling)
+        if params.n > 1:
+            raise RequestError(f"n is {params.n}: a pipeline gives one response to each prompt; use LLM.generate")
         if not isinstance(prompts, str | Sequence):
             raise RequestError(f"prompts is {shown(prompts)}: it must be a text, or a list of texts and chats")
         several = [prompts] if isinstance(prompts, str) else list(prompts)
