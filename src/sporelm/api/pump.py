@@ -115,6 +115,9 @@ class Pump:
         while self._todo:
             self._todo.popleft()()  # those who asked hear that the pump has stopped
         for request, news, _ in list(self._followed.values()):
-            self.engine.cancel(request)
+            try:
+                self.engine.cancel(request)
+            except Exception:  # after a failure anything may be amiss; the others must hear of it all the same
+                request.finish_reason = "error"
             news(request)
         self._followed.clear()
