@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from sporelm import LLM, AsyncLLM, Grammar, SamplingParams
+from sporelm.cli.run import as_json
 from sporelm.errors import RequestError
 from sporelm.text import load_tokenizer
 from sporelm.text.grammar import MOST_KEPT, CompiledGrammar, _kept, compiled
@@ -165,6 +166,8 @@ def test_a_limit_met_in_the_middle_ends_that_answer_alone(llm: LLM, grammar: Gra
     bad, good = llm.generate(["A pet: "] * 2, [params(grammar), free])
     assert bad.finish_reason == "error"
     assert (bad.error or "").startswith("the grammar: ")
+    assert as_json(bad)["error"] == bad.error
+    assert "error" not in as_json(good)
     assert good.text == llm.generate("A pet: ", free)[0].text
 
 

@@ -255,3 +255,10 @@ def test_ctrl_c_after_all_is_done_changes_nothing(late: bool) -> None:
         check=False, timeout=60,
     )  # fmt: skip
     assert (done.returncode, done.stdout, done.stderr) == (0, "spore 0.1.0\n", "")
+
+
+def test_what_has_no_effect_on_a_score_is_refused(spore: Spore) -> None:
+    for options in (["--speculate", "ngram"], ["--draft-model", "small.gguf"]):
+        done = spore("eval", "ppl", "model.gguf", "text.txt", *options)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert "leave out --speculate and --draft-model" in one_line(done.stderr)

@@ -38,6 +38,8 @@ def run(args: argparse.Namespace) -> None:
 
     if args.max_tokens is not None and args.max_tokens < 1:
         raise UsageError(f"--max-tokens is {args.max_tokens}: it must be at least 1")
+    if args.speculate is not None or args.draft_model is not None:
+        raise UsageError("a text is scored, and no token is guessed: leave out --speculate and --draft-model")
     text = read_text(args.file)
     if not text:
         raise RequestError(f"the text {args.file!r} is empty; there is nothing to measure on")

@@ -129,7 +129,7 @@ def as_json(completion: "Completion") -> dict[str, object]:
         found["logprobs"] = logprobs_of(completion)
     if completion.alternatives:
         found["alternatives"] = [alternative(each) for each in completion.alternatives]
-    return found
+    return found | error_of(completion)
 
 
 def alternative(completion: "Completion") -> dict[str, object]:
@@ -142,7 +142,12 @@ def alternative(completion: "Completion") -> dict[str, object]:
     }
     if completion.logprobs is not None:
         found["logprobs"] = logprobs_of(completion)
-    return found | ({"error": completion.error} if completion.error else {})
+    return found | error_of(completion)
+
+
+def error_of(completion: "Completion") -> dict[str, object]:
+    """What went wrong; nothing if all went well."""
+    return {"error": completion.error} if completion.error else {}
 
 
 def logprobs_of(completion: "Completion") -> list[dict[str, object]]:
