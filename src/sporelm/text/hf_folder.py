@@ -7,7 +7,7 @@ from typing import Any
 from sporelm.errors import ModelFileError, ModelNotFound
 from sporelm.text.decoders import decoding_of
 from sporelm.text.gguf_vocabulary import MAX_TOKENS
-from sporelm.text.library import guarded, refuse_panics
+from sporelm.text.library import guarded, refuse_panics, remember_words
 from sporelm.text.special_tokens import SpecialTokens, stop_ids
 from sporelm.text.token_bytes import missing_bytes
 from sporelm.text.tokenizer import Tokenizer, one_line
@@ -181,6 +181,7 @@ def _unbound(tokenizer: Any) -> Any:
     tokenizer.no_truncation()  # a prompt is never cut
     tokenizer.no_padding()
     tokenizer.encode_special_tokens = False
+    remember_words(tokenizer)
     return tokenizer
 
 

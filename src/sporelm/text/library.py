@@ -12,6 +12,8 @@ from sporelm.errors import ModelFileError, SporeError
 from sporelm.text.charsmap import read_charsmap
 from sporelm.text.tokenizer import one_line
 
+MOST_WORDS = 2048  # whose ids a library's model keeps; a word of 256 letters takes 8 kB
+
 
 @contextmanager
 def guarded(label: str) -> Iterator[None]:
@@ -22,6 +24,17 @@ def guarded(label: str) -> Iterator[None]:
         raise
     except BaseException as error:
         raise ModelFileError(f"{label} cannot be read: {one_line(error)}") from None
+
+
+def remember_words(tokenizer: Any) -> None:
+    """Bound what a `tokenizers.Tokenizer` keeps of the texts it has seen: by itself 10,000 words of up to 8 kB each.
+
+    Where nothing cuts texts into words it keeps whole texts, which seldom come again: none, then. Libraries before
+    0.21 cannot be told.
+    """
+    resize = getattr(tokenizer.model, "_resize_cache", None)
+    if resize is not None:
+        resize(0 if tokenizer.pre_tokenizer is None else MOST_WORDS)
 
 
 def refuse_panics(spec: Mapping[str, Any], label: str) -> None:

@@ -1,6 +1,7 @@
 """Tokenizers from Hugging Face folders."""
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -191,3 +192,18 @@ def test_plain_added_tokens_stay_tokens_and_control_tokens_do_not(tmp_path: Path
     assert 258 not in plain
     assert tokenizer.decode(plain) == "<|im_end|><think>a b"
     assert tokenizer.stop_ids == {258}
+
+
+def test_texts_that_were_read_are_not_kept(story: Path, folder: Callable[..., Path]) -> None:
+    spec = json.loads((story / "tokenizer.json").read_text("utf-8"))
+    cutting = spec | {"pre_tokenizer": {"type": "WhitespaceSplit"}}
+    statm = Path("/proc/self/statm")
+    if not statm.exists():
+        pytest.skip("the system does not say how much memory a process has")
+    for path, count, most in ((story, 3000, 10e6), (folder(tokenizer=cutting), 6000, 30e6)):
+        tokenizer = load_tokenizer(path)
+        before = int(statm.read_text().split()[1])
+        for number in range(count):  # of 8 kB each, were they kept
+            tokenizer.encode("abcde" * 48 + str(number), parse_special=bool(number % 2))
+        grown = (int(statm.read_text().split()[1]) - before) * os.sysconf("SC_PAGE_SIZE")
+        assert grown < most, path
