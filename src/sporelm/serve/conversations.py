@@ -1,0 +1,332 @@
+"""The conversations of the web chat: one JSON file each, in a folder for each API key, in the user's data folder.
+
+A folder's name is a hash of the key's identity, a file's is the conversation's random id, so no name comes from a
+request. Files are written beside and renamed, of mode 0600 in folders of mode 0700. Every change names the version it
+was made from: of two tabs, or two servers on one folder, the second is told of the first and overwrites nothing.
+"""
+
+import json
+import logging
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from secrets import token_hex
+from typing import NamedTuple
+
+from sporelm import settings
+from sporelm.errors import RequestError, shown
+from sporelm.serve.conversation_form import (
+    FORMAT,
+    FORMAT_VERSION,
+    ID,
+    BadConversation,
+    Json,
+    Limits,
+    TooMuch,
+    bundle_of,
+    changed,
+    checked_conversation,
+)
+
+LOCK_PATIENCE = 5.0  # seconds to wait for another process that changes the same owner's conversations
+LOCK_STALE = 10.0  # seconds after which a lock was left by a process that is gone; a change takes milliseconds
+SNIPPET = 120  # characters of a search's find
+logger = logging.getLogger(__name__)
+
+
+class ConversationNotFound(RequestError):
+    """The owner has no conversation of that id, whoever else may."""
+
+
+class VersionConflict(RequestError):
+    """The conversation was changed since the version that a change was made from; `version` is the present one."""
+
+    def __init__(self, message: str, version: int) -> None:
+        super().__init__(message)
+        self.version = version
+
+
+class Page(NamedTuple):
+    """Some of an owner's conversations, the latest changed first, without messages; and how many there are."""
+
+    conversations: list[Json]
+    total: int
+
+
+@dataclass
+class _Shelf:
+    """What is remembered of an owner's files: size and time of each, and what a list shows of it."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    known: dict[str, tuple[int, int, Json | None]] = field(default_factory=dict)
+
+
+def default_folder() -> Path:
+    """Where conversations lie unless another folder is named."""
+    return Path(settings.user_folder("data")) / "conversations"
+
+
+class ConversationStore:
+    """Calls may come from several threads. `owner` is the identity of a key, any text; it is never a path."""
+
+    def __init__(self, folder: Path | None = None, limits: Limits | None = None) -> None:
+        """Nothing is made on disk before the first conversation is."""
+        self.folder = folder if folder is not None else default_folder()
+        self.limits = limits if limits is not None else Limits()
+        self._shelves: dict[str, _Shelf] = {}
+        self._lock = threading.Lock()
+
+    def page(self, owner: str, query: str = "", offset: int = 0, limit: int = 100) -> Page:
+        """A page of the conversations whose title or messages hold every word of `query`, in any case."""
+        folder, shelf = self._of(owner)
+        with shelf.lock:
+            found = list(self._summaries(folder, shelf).values())
+        found.sort(key=lambda summary: (-summary["updated"], summary["id"]))
+        if words := query.casefold().split():
+            found = [hit for summary in found if (hit := self._hit(folder, summary, words)) is not None]
+        return Page(found[offset : offset + limit], len(found))
+
+    def get(self, owner: str, identity: str) -> Json:
+        """A conversation with all of its messages. Raises ConversationNotFound."""
+        folder, _ = self._of(owner)
+        conversation = self._read(self._path(folder, identity))
+        if conversation is None:
+            raise ConversationNotFound(f"there is no conversation {shown(identity)}")
+        return conversation
+
+    def create(self, owner: str, value: object) -> Json:
+        """Keep a new conversation under a new id. Raises BadConversation, TooMuch."""
+        return self._add(owner, [checked_conversation(value, self.limits)])[0]
+
+    def change(self, owner: str, identity: str, value: object) -> Json:
+        """Change what `value` names, see `conversation_form.changed`; `version` is that which it was made from.
+
+        Raises BadConversation, ConversationNotFound, TooMuch, VersionConflict; then nothing is changed.
+        """
+        version = value.get("version") if isinstance(value, dict) else None
+        if isinstance(version, bool) or not isinstance(version, int):
+            raise BadConversation(f"version is {shown(version)}: it must be the number that the conversation had")
+        folder, shelf = self._of(owner)
+        with shelf.lock, _locked(folder):
+            before = self.get(owner, identity)
+            if before["version"] != version:
+                raise VersionConflict(
+                    f"the conversation was changed to version {before['version']} since {version}: read it again",
+                    before["version"],
+                )
+            after = changed(before, value, self.limits)
+            after |= {"version": version + 1, "updated": _now()}
+            text = self._text(after)
+            self._room(folder, shelf, len(text) - len(self._text(before)), 0)
+            _write(self._path(folder, identity), text)
+        return after
+
+    def delete(self, owner: str, identity: str) -> None:
+        """Remove a conversation. Raises ConversationNotFound."""
+        folder, shelf = self._of(owner)
+        path = self._path(folder, identity)
+        with shelf.lock:
+            try:
+                path.unlink()
+            except OSError:
+                raise ConversationNotFound(f"there is no conversation {shown(identity)}") from None
+
+    def export(self, owner: str, identity: str | None = None) -> Iterator[str]:
+        """One conversation, or all of them, as the text of a file that `import_bundle` takes, piece by piece.
+
+        Raises ConversationNotFound, before the first piece.
+        """
+        if identity is not None:
+            return self._bundle(iter([self.get(owner, identity)]))
+        folder, _ = self._of(owner)
+        names = [summary["id"] for summary in self.page(owner, limit=self.limits.conversations).conversations]
+        found = (self._read(self._path(folder, name)) for name in names)
+        return self._bundle(conversation for conversation in found if conversation is not None)
+
+    def import_bundle(self, owner: str, value: object) -> list[Json]:
+        """Add an export's conversations under new ids. Raises BadConversation, TooMuch; then none is added."""
+        checked = [checked_conversation(conversation, self.limits) for conversation in bundle_of(value)]
+        return self._add(owner, checked)
+
+    def _add(self, owner: str, conversations: list[Json]) -> list[Json]:
+        folder, shelf = self._of(owner)
+        made = [_born(conversation) for conversation in conversations]
+        texts = [self._text(conversation) for conversation in made]
+        _make(self.folder)
+        _make(folder)
+        with shelf.lock, _locked(folder):
+            self._room(folder, shelf, sum(map(len, texts)), len(texts))
+            for conversation, text in zip(made, texts, strict=True):
+                _write(self._path(folder, conversation["id"]), text)
+        return made
+
+    def _of(self, owner: str) -> tuple[Path, _Shelf]:
+        name = sha256(b"sporelm conversations\0" + owner.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+        with self._lock:
+            return self.folder / name, self._shelves.setdefault(name, _Shelf())
+
+    def _path(self, folder: Path, identity: str) -> Path:
+        if not ID.fullmatch(identity):
+            raise ConversationNotFound(f"there is no conversation {shown(identity)}")
+        return folder / f"{identity}.json"
+
+    def _summaries(self, folder: Path, shelf: _Shelf) -> dict[str, Json]:
+        """What a list shows of each file; one that was not changed is not read again. Needs the shelf's lock."""
+        known: dict[str, tuple[int, int, Json | None]] = {}
+        for name, entry in _files(folder):
+            with suppress(OSError):  # removed by another process meanwhile
+                stat = entry.stat()
+                stamp = (stat.st_mtime_ns, stat.st_size)
+                before = shelf.known.get(name)
+                if before is not None and before[:2] == stamp:
+                    known[name] = before
+                else:
+                    conversation = self._read(Path(entry.path))
+                    known[name] = (*stamp, _summary(conversation) if conversation is not None else None)
+        shelf.known = known
+        return {name: summary for name, (_, _, summary) in known.items() if summary is not None}
+
+    def _hit(self, folder: Path, summary: Json, words: list[str]) -> Json | None:
+        """The summary, with the place that was found, if title and messages hold every word."""
+        conversation = self._read(self._path(folder, summary["id"]))
+        if conversation is None:
+            return None
+        texts = [conversation["title"], *(message["content"] for message in conversation["messages"])]
+        folded = [text.casefold() for text in texts]
+        if not all(any(word in text for text in folded) for word in words):
+            return None
+        for text, low in zip(texts[1:], folded[1:], strict=True):
+            if words[0] in low:
+                return summary | {"snippet": _snippet(text, low.index(words[0]))}
+        return summary
+
+    def _room(self, folder: Path, shelf: _Shelf, more_bytes: int, more: int) -> None:
+        """Raises TooMuch if so many more bytes or conversations are too many for their owner."""
+        self._summaries(folder, shelf)
+        total = sum(size for _, size, _ in shelf.known.values()) + more_bytes
+        if more and len(shelf.known) + more > self.limits.conversations:
+            raise TooMuch(
+                f"{len(shelf.known) + more} conversations: at most {self.limits.conversations} are kept; delete some"
+            )
+        if more_bytes > 0 and total > self.limits.owner_bytes:
+            raise TooMuch(f"{total} bytes of conversations: at most {self.limits.owner_bytes} are kept; delete some")
+
+    def _text(self, conversation: Json) -> bytes:
+        text = json.dumps(conversation, ensure_ascii=False, separators=(",", ":")).encode()
+        if len(text) > self.limits.conversation_bytes:
+            raise TooMuch(
+                f"the conversation has {len(text)} bytes: at most {self.limits.conversation_bytes} are kept; "
+                "start another"
+            )
+        return text
+
+    def _read(self, path: Path) -> Json | None:
+        """A file's conversation; None if it is not there, or, with a line in the log, not what we wrote."""
+        try:
+            with path.open("rb") as file:
+                data = file.read(self.limits.conversation_bytes + 1)
+            found = json.loads(data)
+            fields = checked_conversation(found, self.limits)
+            return {"id": path.stem, "created": 0, "updated": 0} | fields | {"version": int(found["version"])}
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError, RecursionError, RequestError) as reason:
+            logger.warning("conversation %s is left out: %s", path, shown(str(reason), 200))
+            return None
+
+    @staticmethod
+    def _bundle(conversations: Iterator[Json]) -> Iterator[str]:
+        head = {"format": FORMAT, "format_version": FORMAT_VERSION, "exported": _now()}
+        yield json.dumps(head)[:-1] + ', "conversations": ['
+        for index, conversation in enumerate(conversations):
+            yield (",\n" if index else "\n") + json.dumps(conversation, ensure_ascii=False)
+        yield "\n]}\n"
+
+
+def _now() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _born(conversation: Json) -> Json:
+    """With an id of its own, its first version, and the times it does not bring along."""
+    now = _now()
+    return {"id": token_hex(16), "created": now, "updated": now} | conversation | {"version": 1}
+
+
+def _summary(conversation: Json) -> Json:
+    return {name: value for name, value in conversation.items() if name not in ("messages", "system", "settings")} | {
+        "num_messages": len(conversation["messages"])
+    }
+
+
+def _snippet(text: str, place: int) -> str:
+    start = max(0, min(place, len(text)) - SNIPPET // 3)
+    piece = " ".join(text[start : start + SNIPPET].split())
+    return ("…" if start else "") + piece + ("…" if start + SNIPPET < len(text) else "")
+
+
+def _files(folder: Path) -> Iterator[tuple[str, os.DirEntry[str]]]:
+    """Ids and entries of the conversations in a folder; what else lies there is not ours."""
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                name, _, kind = entry.name.partition(".")
+                if kind == "json" and ID.fullmatch(name) and entry.is_file(follow_symlinks=False):
+                    yield name, entry
+    except FileNotFoundError:
+        return
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as reason:
+        raise RequestError(f"conversations cannot be kept in {folder}: {reason.strerror or reason}") from None
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Put a file in place at once, or leave the old one. Raises RequestError where the disk refuses."""
+    beside = path.with_name(f".{path.stem}.{os.getpid()}.{token_hex(4)}.part")
+    try:
+        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o600)
+        with open(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    except OSError as reason:
+        with suppress(OSError):
+            beside.unlink(missing_ok=True)
+        raise RequestError(f"the conversation cannot be written: {reason.strerror or reason}") from None
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Let no other process change a folder meanwhile. Does nothing where the folder is not there."""
+    path = folder / ".lock"
+    end = time.monotonic() + LOCK_PATIENCE
+    while True:
+        try:
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+            break
+        except (FileExistsError, PermissionError):  # the latter on Windows, while another removes it
+            with suppress(OSError):
+                if time.time() - path.stat().st_mtime > LOCK_STALE:
+                    path.unlink()
+                    continue
+            if time.monotonic() > end:
+                raise RequestError(f"another server holds {path}: wait, or remove it if none runs") from None
+            time.sleep(0.01)
+        except FileNotFoundError:
+            yield
+            return
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            path.unlink()

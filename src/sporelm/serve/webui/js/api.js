@@ -1,0 +1,76 @@
+// Requests to the server: the key, errors as objects, and streams of server-sent events.
+import { kept } from "./dom.js";
+import { t } from "./i18n.js";
+
+let key = kept(sessionStorage, "key") ?? "";
+export const apiKey = () => key;
+export function setApiKey(value) {
+  key = value.trim();
+  kept(sessionStorage, "key", key || null);
+}
+
+export class ApiError extends Error {
+  constructor(status, message, code, extra = {}) {
+    super(message);
+    Object.assign(this, { status, code, ...extra });
+  }
+}
+
+function headers(json) {
+  const result = json ? { "content-type": "application/json" } : {};
+  if (key) result.authorization = `Bearer ${key}`;
+  return result;
+}
+
+async function failure(response) {
+  const body = await response.json().catch(() => null);
+  const told = body?.error ?? body ?? {};
+  const wait = Number(response.headers.get("retry-after")) || 1;
+  const message = response.status === 429 ? t("busy", { n: wait }) : told.message || `HTTP ${response.status}`;
+  return new ApiError(response.status, String(message), told.code ?? "", { version: told.version });
+}
+
+/** A response, or an ApiError; status 0 where there is no server. */
+async function send(method, path, { body, signal, keepalive, raw } = {}) {
+  let response;
+  try {
+    response = await fetch(new URL(path, document.baseURI), {
+      method, signal, keepalive, headers: headers(body !== undefined), cache: "no-store",
+      body: body === undefined ? undefined : raw ? body : JSON.stringify(body),
+    });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new ApiError(0, t("offline"), "offline");
+  }
+  if (!response.ok) throw await failure(response);
+  return response;
+}
+
+export async function ask(method, path, options) {
+  const response = await send(method, path, options);
+  return response.status === 204 ? null : response.json();
+}
+
+export const askText = async (path) => (await send("GET", path)).text();
+
+/** The data of each server-sent event as an object, to the end of the stream. Ends with AbortError when `signal` says so. */
+export async function* events(path, body, signal) {
+  const response = await send("POST", path, { body, signal });
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  try {
+    for (;;) {
+      const { value, done } = await reader.read();
+      if (done) break;
+      const lines = (rest + value).split("\n");
+      rest = lines.pop();
+      for (const line of lines) {
+        if (!line.startsWith("data:")) continue;
+        const data = line.slice(5).trim();
+        if (data && data !== "[DONE]") yield JSON.parse(data);
+      }
+    }
+  } finally {
+    reader.cancel().catch(() => {});
+  }
+}

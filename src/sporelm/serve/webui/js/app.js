@@ -1,0 +1,214 @@
+// The page: which conversation is open, what the composer does, which model answers.
+import { answer } from "./answer.js";
+import { apiKey, ask } from "./api.js";
+import { startComplete, stopCompletion } from "./complete.js";
+import { Conversation } from "./conversation.js";
+import { askKey, startDialogs } from "./dialogs.js";
+import { by, el, icon, kept, notice } from "./dom.js";
+import { t, translatePage } from "./i18n.js";
+import { grow, startMessages } from "./messages.js";
+import { startShortcuts, stopAnswer } from "./shortcuts.js";
+import { narrow, refresh, showSidebar, sidebarShown, startSidebar } from "./sidebar.js";
+import { emit, on, pickedModel, state } from "./state.js";
+
+const TITLE = 60; // characters of the first message
+const held = new Map(); // conversations whose answers go on while another one is open
+
+function fresh() {
+  let settings = {};
+  try { settings = JSON.parse(kept(localStorage, "sampling") ?? "{}"); } catch { /* not ours */ }
+  return Conversation.fresh({ settings, system: kept(localStorage, "system") ?? "" });
+}
+
+function open(conversation) {
+  state.conversation = conversation;
+  const { model } = conversation.data;
+  if (model && state.models.some((known) => known.id === model)) pick(model, false);
+  emit("opened", conversation);
+  titled();
+  composing();
+}
+
+function titled() {
+  document.title = state.conversation.data.title ? `${state.conversation.title} · Sporelm` : "Sporelm";
+}
+
+async function route() {
+  const [, page, id] = location.hash.split("/");
+  const complete = page === "complete";
+  state.page = complete ? "complete" : "chat";
+  by("chat-page").hidden = complete;
+  by("complete-page").hidden = !complete;
+  by("to-chat").ariaCurrent = complete ? null : "page";
+  by("to-complete").ariaCurrent = complete ? "page" : null;
+  if (complete) {
+    by("complete-text").focus();
+  } else if (page === "c" && /^[0-9a-f]{32}$/.test(id ?? "")) {
+    if (state.conversation.id !== id) await load(id);
+  } else if (state.conversation.id) {
+    open(fresh());
+  }
+  emit("page");
+  if (!complete && !narrow()) by("composer-text").focus();
+}
+
+async function load(id) {
+  const here = held.get(id);
+  if (here?.answering || here?.unsaved) {
+    open(here);
+    return;
+  }
+  try {
+    const conversation = await Conversation.load(id);
+    if (!location.hash.endsWith(id)) return; // another one was opened meanwhile
+    held.set(id, conversation);
+    open(conversation);
+  } catch (error) {
+    if (error.status === 401) { emit("key-needed"); return; }
+    notice(error.status === 404 ? t("gone") : error.message, "bad");
+    location.hash = "#/";
+  }
+}
+
+function startFresh() {
+  if (location.hash === "#/" || location.hash === "") open(fresh());
+  else location.hash = "#/";
+  by("composer-text").focus();
+}
+
+function send() {
+  const area = by("composer-text");
+  const content = area.value.trim();
+  const conversation = state.conversation;
+  if (!content || conversation.answering || !state.model) return;
+  area.value = "";
+  grow(area);
+  if (!conversation.data.title) conversation.set("title", content.replace(/\s+/g, " ").slice(0, TITLE).toWellFormed?.() ?? "");
+  conversation.set("model", state.model);
+  const { id } = conversation.add({ parent: conversation.data.current, role: "user", content });
+  emit("asked");
+  answer(conversation, id);
+  conversation.save();
+  titled();
+}
+
+/** The buttons of the composer follow what goes on. */
+function composing() {
+  const busy = Boolean(state.conversation.answering);
+  const hadFocus = document.activeElement === by("stop") || document.activeElement === by("send");
+  by("send").hidden = busy;
+  by("stop").hidden = !busy;
+  by("send").disabled = !state.model;
+  if (hadFocus) by("composer-text").focus();
+}
+
+async function loadModels() {
+  try {
+    const { data } = await ask("GET", "v1/models");
+    state.models = data.map((model) => ({
+      id: model.id,
+      context: model.max_context ?? model.max_model_len ?? null,
+      chat: model.chat ?? true,
+    }));
+  } catch (error) {
+    if (error.status === 401) emit("key-needed");
+    else notice(error.message, "bad");
+    return;
+  }
+  const wanted = state.conversation?.data.model || kept(localStorage, "model");
+  by("model").replaceChildren(...state.models.map(({ id }) => el("option", { value: id }, id)));
+  if (!state.models.length) by("model").replaceChildren(el("option", { value: "" }, t("no_model")));
+  pick(state.models.find(({ id }) => id === wanted)?.id ?? state.models[0]?.id ?? "", false);
+  emit("models");
+}
+
+function pick(id, byHand) {
+  state.model = id;
+  by("model").value = id;
+  by("empty-model").textContent = id ? t("talking_to", { model: id }) : "";
+  composing();
+  if (byHand) {
+    kept(localStorage, "model", id);
+    emit("models");
+  }
+  if (id && pickedModel()?.chat === false && state.page === "chat" && !state.conversation.data.messages.length) {
+    notice(t("no_template", { model: id }));
+    location.hash = "#/complete";
+  }
+}
+
+function ideas() {
+  by("ideas").replaceChildren(...["idea_1", "idea_2", "idea_3"].map((name) =>
+    el("button", { type: "button", onclick: () => { by("composer-text").value = t(name); grow(by("composer-text")); by("composer-text").focus(); } }, t(name))));
+}
+
+/** Settings of a conversation: they are kept with it, and are those of the next new one. */
+function set(conversation) {
+  kept(localStorage, "sampling", JSON.stringify(conversation.data.settings));
+  kept(localStorage, "system", conversation.data.system);
+  conversation.save();
+}
+
+function startComposer() {
+  const area = by("composer-text");
+  area.addEventListener("input", () => grow(area));
+  area.addEventListener("keydown", (event) => {
+    if (event.key !== "Enter" || event.shiftKey || event.isComposing || event.keyCode === 229) return;
+    event.preventDefault();
+    send();
+  });
+  by("composer").addEventListener("submit", (event) => { event.preventDefault(); send(); });
+  by("model").addEventListener("change", () => pick(by("model").value, true));
+}
+
+function startEvents() {
+  on("changed", (conversation) => { if (conversation === state.conversation) composing(); });
+  on("saved", (conversation, isNew) => {
+    held.set(conversation.id, conversation);
+    if (isNew && conversation === state.conversation && state.page === "chat") history.replaceState(null, "", `#/c/${conversation.id}`);
+  });
+  on("deleted", (id) => { held.delete(id); if (state.conversation.id === id) { state.conversation.answering?.controller.abort(); startFresh(); } });
+  on("new", startFresh);
+  on("set", set);
+  on("titled", titled);
+  on("key-needed", () => askKey(Boolean(apiKey())));
+  on("key", async () => { held.clear(); await loadModels(); await refresh(); open(fresh()); await route(); });
+  on("language", () => { ideas(); pick(state.model, false); });
+  addEventListener("hashchange", route);
+  addEventListener("pagehide", () => held.forEach((conversation) => conversation.flush()));
+  document.addEventListener("visibilitychange", async () => {
+    if (document.visibilityState !== "visible" || by("ask").open) return;
+    await refresh();
+    const { conversation } = state;
+    if (!conversation.id || conversation.answering || conversation.unsaved || document.querySelector(".editing")) return;
+    const newest = await ask("GET", `api/ui/conversations/${conversation.id}`).catch(() => null);
+    if (newest && newest.version > conversation.data.version && conversation === state.conversation) open(new Conversation(newest));
+  });
+}
+
+async function start() {
+  for (const node of document.querySelectorAll("[data-icon]")) node.prepend(icon(node.dataset.icon));
+  translatePage();
+  state.conversation = fresh();
+  startSidebar();
+  startMessages();
+  startDialogs();
+  startComplete();
+  startComposer();
+  startEvents();
+  startShortcuts({
+    fresh: startFresh,
+    search: () => { if (!sidebarShown()) showSidebar(true); by("search").focus(); by("search").select(); },
+    toggleSidebar: () => showSidebar(!sidebarShown()),
+    escape: () => {
+      if (narrow() && sidebarShown()) { showSidebar(false); return true; }
+      return state.page === "complete" ? stopCompletion() : stopAnswer();
+    },
+  });
+  ideas();
+  open(state.conversation);
+  await loadModels();
+  await Promise.all([refresh(), route()]);
+}
+
+start();

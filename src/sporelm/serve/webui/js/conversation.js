@@ -1,0 +1,149 @@
+// A conversation as this page holds it, and how it is saved: only what changed, on top of the version it was made from.
+import { ask, ApiError } from "./api.js";
+import { notice, randomId } from "./dom.js";
+import { t } from "./i18n.js";
+import { emit } from "./state.js";
+
+const PATH = "api/ui/conversations";
+const FIELDS = ["title", "kind", "model", "system", "settings", "current"];
+const RETRY = 5000; // ms
+
+const wellFormed = (text) => text.toWellFormed?.() ?? text;
+
+export class Conversation {
+  answering = null; // {controller, message} while an answer comes
+  #changed = new Set(); // ids of messages
+  #fields = new Set();
+  #saving = null;
+  #again = false;
+
+  constructor(data) {
+    this.data = data;
+  }
+
+  /** A new one, which the server hears of when it is first saved. */
+  static fresh(fields) {
+    return new Conversation({ title: "", kind: "chat", model: "", system: "", settings: {}, messages: [], current: null, ...fields });
+  }
+
+  static async load(id) {
+    return new Conversation(await ask("GET", `${PATH}/${id}`));
+  }
+
+  get id() {
+    return this.data.id ?? null;
+  }
+
+  get title() {
+    return this.data.title || t("untitled");
+  }
+
+  add(fields) {
+    const message = { id: randomId(), created: Date.now(), content: "", ...fields };
+    this.data.messages.push(message);
+    this.touch(message);
+    this.set("current", message.id);
+    return message;
+  }
+
+  /** A message has changed. */
+  touch(message) {
+    this.#changed.add(message.id);
+  }
+
+  set(name, value) {
+    this.data[name] = value;
+    this.#fields.add(name);
+  }
+
+  get unsaved() {
+    return this.#changed.size > 0 || this.#fields.size > 0 || this.#saving !== null;
+  }
+
+  /** Save what changed; calls meanwhile join. Never throws: what went wrong is shown, and kept for the next time. */
+  save() {
+    this.#again = true;
+    this.#saving ??= this.#drain().finally(() => { this.#saving = null; });
+    return this.#saving;
+  }
+
+  /** Save while the page goes away. */
+  flush() {
+    if (this.id && (this.#changed.size || this.#fields.size)) {
+      ask("PATCH", `${PATH}/${this.id}`, { body: this.#change(this.#changed, this.#fields), keepalive: true }).catch(() => {});
+    }
+  }
+
+  async #drain() {
+    while (this.#again && this.data.messages.length) {
+      this.#again = false;
+      const [changed, fields] = [this.#changed, this.#fields];
+      [this.#changed, this.#fields] = [new Set(), new Set()];
+      try {
+        await this.#write(changed, fields);
+      } catch (error) {
+        changed.forEach((id) => this.#changed.add(id));
+        fields.forEach((name) => this.#fields.add(name));
+        if (!(error instanceof ApiError)) throw error;
+        if (error.status === 401) emit("key-needed");
+        else notice(t("not_saved", { reason: error.message }), "bad");
+        if (error.status === 0 || error.status === 429 || error.status >= 500) setTimeout(() => this.save(), RETRY);
+        return;
+      }
+    }
+  }
+
+  async #write(changed, fields, tries = 5) {
+    if (!this.id) {
+      const whole = Object.fromEntries(FIELDS.map((name) => [name, this.data[name]]));
+      const kept = await ask("POST", PATH, { body: { ...whole, messages: this.data.messages.map(sent) } });
+      Object.assign(this.data, { id: kept.id, version: kept.version, created: kept.created, updated: kept.updated });
+      emit("saved", this, true);
+      return;
+    }
+    if (!changed.size && !fields.size) return;
+    try {
+      const kept = await ask("PATCH", `${PATH}/${this.id}`, { body: this.#change(changed, fields) });
+      Object.assign(this.data, { version: kept.version, updated: kept.updated });
+      emit("saved", this, false);
+    } catch (error) {
+      if (error.status === 404) { // deleted on another device, while it was open here: keep what is here
+        delete this.data.id;
+      } else if (error.status === 409 && tries > 0) {
+        this.#join(await ask("GET", `${PATH}/${this.id}`), changed, fields);
+      } else {
+        throw error;
+      }
+      await this.#write(changed, fields, tries - 1);
+    }
+  }
+
+  #change(changed, fields) {
+    const body = Object.fromEntries([...fields].map((name) => [name, this.data[name]]));
+    const messages = this.data.messages.filter((message) => changed.has(message.id)).map(sent);
+    return { version: this.data.version, ...body, ...(messages.length ? { messages } : {}) };
+  }
+
+  /** Another tab has saved: take over what it changed, besides what was changed here. */
+  #join(other, changed, fields) {
+    const ours = new Map(this.data.messages.map((message) => [message.id, message]));
+    const theirs = other.messages.map((message) => {
+      const mine = ours.get(message.id);
+      ours.delete(message.id);
+      return mine ? (changed.has(mine.id) || this.#changed.has(mine.id) ? mine : Object.assign(mine, message)) : message;
+    });
+    this.data.messages = [...theirs, ...ours.values()];
+    for (const name of FIELDS) if (!fields.has(name) && !this.#fields.has(name)) this.data[name] = other[name];
+    for (const id of ours.keys()) changed.add(id);
+    this.data.version = other.version;
+    emit("changed", this);
+  }
+}
+
+/** A message as it is stored. */
+function sent(message) {
+  const result = { ...message, content: wellFormed(message.content) };
+  if (message.reasoning) result.reasoning = wellFormed(message.reasoning);
+  if (message.error) result.error = wellFormed(message.error).slice(0, 2000);
+  return result;
+}

@@ -1,0 +1,120 @@
+// Dialogs: the settings, the list of shortcuts, a question, and the API key.
+import { apiKey, setApiKey } from "./api.js";
+import { by, el, iconButton, kept } from "./dom.js";
+import { language, LANGUAGES, setLanguage, t } from "./i18n.js";
+import { SHORTCUTS } from "./shortcuts.js";
+import { emit, state } from "./state.js";
+
+// name: [least, most, step, what an empty field shows]
+const SAMPLING = {
+  temperature: [0, 5, 0.05],
+  top_p: [0, 1, 0.01],
+  top_k: [0, 1_000_000, 1],
+  min_p: [0, 1, 0.01],
+  repetition_penalty: [0.1, 10, 0.01],
+  presence_penalty: [-2, 2, 0.1],
+  frequency_penalty: [-2, 2, 0.1],
+  max_tokens: [1, 10_000_000, 1],
+  seed: [0, 2 ** 32 - 1, 1],
+};
+
+const head = (name, title) => el("div", { class: "dialog-head" }, el("h1", { id: `${name}-title` }, title),
+  iconButton("close", t("done"), () => by(name).close()));
+
+/** A question with two answers; true for the one that acts. */
+export function askSure(title, text, act) {
+  const dialog = by("ask");
+  const answer = (value) => () => { dialog.close(value); };
+  dialog.replaceChildren(el("h1", { id: "ask-title" }, title), el("p", {}, text),
+    el("div", { class: "row" }, el("span", { class: "space" }), el("button", { type: "button", onclick: answer("") }, t("cancel")),
+      el("button", { type: "button", class: "danger", autofocus: true, onclick: answer("yes") }, act)));
+  dialog.returnValue = "";
+  dialog.showModal();
+  return new Promise((resolve) => dialog.addEventListener("close", () => resolve(dialog.returnValue === "yes"), { once: true }));
+}
+
+/** Ask for the API key; `refused` if one was given that the server does not know. */
+export function askKey(refused) {
+  const dialog = by("ask");
+  if (dialog.open) return;
+  const field = el("input", { type: "password", autocomplete: "off", autofocus: true, required: true, aria: { label: t("api_key") } });
+  const form = el("form", { method: "dialog", onsubmit: () => { setApiKey(field.value); emit("key"); } },
+    el("h1", { id: "ask-title" }, t("key_needed")), refused ? el("p", { class: "bad", role: "alert" }, t("key_refused")) : null,
+    el("p", {}, t("key_text")), field,
+    el("div", { class: "row" }, el("span", { class: "space" }), el("button", { class: "strong" }, t("open"))));
+  dialog.replaceChildren(form);
+  dialog.showModal();
+}
+
+function samplingFields(settings, changed) {
+  const fields = Object.entries(SAMPLING).map(([name, [min, max, step]]) => {
+    const field = el("input", { type: "number", min, max, step: step === 1 ? 1 : "any", value: settings[name] ?? "", id: `set-${name}`, inputMode: "decimal" });
+    field.addEventListener("change", () => {
+      if (!field.checkValidity()) { field.reportValidity(); return; }
+      changed(name, field.value === "" ? null : Number(field.value));
+    });
+    return el("label", {}, el("span", {}, t(name)), field);
+  });
+  const stop = el("input", { value: settings.stop ?? "", id: "set-stop", maxLength: 200 });
+  stop.addEventListener("change", () => changed("stop", stop.value || null));
+  return el("div", { class: "fields" }, fields, el("label", {}, el("span", {}, t("stop_text")), stop));
+}
+
+function choice(label, options, value, change) {
+  const select = el("select", {}, Object.entries(options).map(([name, text]) => el("option", { value: name, selected: name === value }, text)));
+  select.addEventListener("change", () => change(select.value));
+  return el("label", { class: "line" }, el("span", {}, label), select);
+}
+
+function setTheme(theme) {
+  kept(localStorage, "theme", theme === "auto" ? null : theme);
+  if (theme === "auto") delete document.documentElement.dataset.theme;
+  else document.documentElement.dataset.theme = theme;
+}
+
+export function openSettings() {
+  const dialog = by("settings");
+  const { data } = state.conversation;
+  const changed = (name, value) => {
+    const settings = { ...data.settings, [name]: value };
+    if (value === null) delete settings[name];
+    state.conversation.set("settings", settings);
+    emit("set", state.conversation);
+  };
+  const system = el("textarea", { rows: 4, autofocus: true, value: data.system, id: "set-system", maxLength: 100_000 });
+  system.addEventListener("change", () => { state.conversation.set("system", system.value); emit("set", state.conversation); });
+  const key = el("input", { type: "password", autocomplete: "off", value: apiKey(), id: "set-key" });
+  key.addEventListener("change", () => { setApiKey(key.value); emit("key"); });
+  const chat = state.page === "chat";
+  dialog.replaceChildren(
+    head("settings", t("settings")),
+    el("section", {}, el("h2", {}, t(chat ? "this_chat" : "this_text")),
+      chat ? el("label", { class: "block-label" }, el("span", {}, t("system")), system, el("small", {}, t("system_about"))) : null,
+      samplingFields(data.settings, changed), el("small", {}, t("sampling_about"))),
+    el("section", {}, el("h2", {}, t("this_browser")),
+      el("form", { onsubmit: (event) => { event.preventDefault(); key.blur(); } },
+        el("label", { class: "line" }, el("span", {}, t("api_key"), el("small", {}, t("api_key_about"))), key)),
+      choice(t("theme"), { auto: t("auto"), light: t("light"), dark: t("dark") }, kept(localStorage, "theme") ?? "auto", setTheme),
+      choice(t("language"), LANGUAGES, language, (name) => { setLanguage(name); emit("language"); openSettings(); })),
+    el("div", { class: "row" }, el("span", { class: "space" }), el("button", { type: "button", class: "strong", onclick: () => dialog.close() }, t("done"))));
+  if (!dialog.open) dialog.showModal();
+}
+
+const MAC = /Mac|iPhone|iPad/.test(navigator.platform);
+const shownKey = (key) => key.split("+").map((part) => el("kbd", {}, part === "Mod" ? (MAC ? "⌘" : "Ctrl") : part));
+
+export function openShortcuts() {
+  const dialog = by("shortcuts");
+  dialog.replaceChildren(head("shortcuts", t("shortcuts")),
+    el("dl", {}, SHORTCUTS.map(([keys, text]) => el("div", {}, el("dt", {}, t(text)),
+      el("dd", {}, keys.split(" ").map((key) => el("span", { class: "keys" }, shownKey(key))))))));
+  if (!dialog.open) dialog.showModal();
+}
+
+export function startDialogs() {
+  for (const name of ["settings", "shortcuts"]) {
+    by(name).addEventListener("click", (event) => { if (event.target === by(name)) by(name).close(); });
+  }
+  by("open-settings").addEventListener("click", openSettings);
+  by("open-shortcuts").addEventListener("click", openShortcuts);
+}

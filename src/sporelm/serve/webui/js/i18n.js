@@ -1,0 +1,39 @@
+// The page's words in the reader's language.
+import { kept } from "./dom.js";
+import en from "./lang/en.js";
+import zh from "./lang/zh.js";
+
+export const LANGUAGES = { en: "English", zh: "中文" };
+const WORDS = { en, zh };
+const TAGS = { en: "en", zh: "zh-CN" };
+
+const chosen = kept(localStorage, "language");
+export let language = WORDS[chosen] ? chosen : navigator.language.toLowerCase().startsWith("zh") ? "zh" : "en";
+
+/** A text by its name; `{n}` in it is replaced by `values.n`. */
+export function t(name, values = {}) {
+  const text = WORDS[language][name] ?? en[name] ?? name;
+  return text.replace(/\{(\w+)\}/g, (whole, key) => (key in values ? String(values[key]) : whole));
+}
+
+export const number = (value, digits = 0) =>
+  value.toLocaleString(TAGS[language], { minimumFractionDigits: digits, maximumFractionDigits: digits });
+
+export const date = (time, options) => new Date(time).toLocaleDateString(TAGS[language], options);
+
+/** Fill in the texts, labels and placeholders of the page as it was loaded. */
+export function translatePage() {
+  document.documentElement.lang = TAGS[language];
+  for (const node of document.querySelectorAll("[data-t]")) node.textContent = t(node.dataset.t);
+  for (const node of document.querySelectorAll("[data-t-placeholder]")) node.placeholder = t(node.dataset.tPlaceholder);
+  for (const node of document.querySelectorAll("[data-t-label]")) {
+    node.setAttribute("aria-label", t(node.dataset.tLabel));
+    if (node.tagName === "BUTTON") node.title = t(node.dataset.tLabel);
+  }
+}
+
+export function setLanguage(name) {
+  language = WORDS[name] ? name : "en";
+  kept(localStorage, "language", language);
+  translatePage();
+}

@@ -1,0 +1,245 @@
+// The list of conversations: search, open, rename, delete, export and import.
+import { ask, askText } from "./api.js";
+import { askSure } from "./dialogs.js";
+import { by, download, el, iconButton, kept, notice } from "./dom.js";
+import { date, t } from "./i18n.js";
+import { emit, on, state } from "./state.js";
+
+const PATH = "api/ui/conversations";
+const PAGE = 60;
+const DAY = 86_400_000; // ms
+let rows = [];
+let total = 0;
+let asked = 0; // the latest request's number: an older one's reply is of no use
+
+const query = () => by("search").value.trim();
+export const narrow = () => matchMedia("(max-width: 760px)").matches;
+
+export async function refresh(more = false) {
+  const mine = (asked += 1);
+  const offset = more ? rows.length : 0;
+  const limit = more ? PAGE : Math.min(500, Math.max(PAGE, rows.length));
+  try {
+    const page = await ask("GET", `${PATH}?${new URLSearchParams({ q: query(), offset, limit })}`);
+    if (mine !== asked) return;
+    rows = more ? [...rows, ...page.conversations] : page.conversations;
+    total = page.total;
+    draw();
+  } catch (error) {
+    if (error.status === 401) emit("key-needed", error);
+    else notice(error.message, "bad");
+  }
+}
+
+function group(time) {
+  const midnight = new Date().setHours(0, 0, 0, 0);
+  if (time >= midnight) return "today";
+  if (time >= midnight - DAY) return "yesterday";
+  return time >= midnight - 7 * DAY ? "week" : "older";
+}
+
+/** Draw the list; not under a menu or a new title that is being typed, but when that is over. */
+function draw() {
+  const list = by("list");
+  if (list.querySelector(".menu, .rename")) return;
+  const place = document.activeElement?.closest?.("#list li")?.dataset.id;
+  if (!rows.length) {
+    list.replaceChildren(el("p", { class: "muted none" }, t(query() ? "not_found" : "none")));
+    return;
+  }
+  const groups = new Map();
+  for (const row of rows) groups.set(group(row.updated), [...(groups.get(group(row.updated)) ?? []), row]);
+  const parts = [...groups].map(([name, members]) =>
+    el("section", {}, el("h2", {}, t(name)), el("ul", {}, members.map(item))));
+  if (rows.length < total) parts.push(el("button", { type: "button", class: "quiet more", onclick: () => refresh(true) }, t("more")));
+  list.replaceChildren(...parts);
+  if (place) list.querySelector(`li[data-id="${place}"] a`)?.focus();
+}
+
+/** A conversation was saved: its row goes to the top without asking the server for all of them. */
+function saved({ data }, isNew) {
+  const row = rows.find(({ id }) => id === data.id);
+  if (isNew || !row || query()) {
+    refresh();
+    return;
+  }
+  Object.assign(row, { title: data.title, version: data.version, updated: data.updated });
+  rows = [row, ...rows.filter((other) => other !== row)];
+  draw();
+}
+
+function item(row) {
+  const title = row.title || t("untitled");
+  const current = state.page === "chat" && state.conversation?.id === row.id;
+  const link = el("a", { href: `#/c/${row.id}`, title: `${title} · ${date(row.updated, { dateStyle: "medium" })}`, aria: current ? { current: "page" } : {} },
+    el("span", { class: "title" }, title), row.snippet ? el("span", { class: "snippet" }, row.snippet) : null);
+  const node = el("li", { data: { id: row.id } }, link);
+  const button = iconButton("more", t("menu", { title }), () => menu(node, row, title), { aria: { label: t("menu", { title }), haspopup: "menu", expanded: "false" } });
+  node.append(button);
+  return node;
+}
+
+function menu(node, row, title) {
+  const open = node.querySelector(".menu");
+  closeMenus();
+  if (open) return;
+  const button = node.querySelector("button");
+  const entry = (name, act) => el("button", { type: "button", role: "menuitem", tabIndex: -1, onclick: () => { closeMenus(); act(); } }, t(name));
+  const box = el("div", { class: "menu", role: "menu", aria: { label: t("menu", { title }) } },
+    entry("rename", () => rename(node, row)),
+    entry("export", async () => download(`sporelm-${row.id}.json`, await askText(`${PATH}/${row.id}/export`))),
+    entry("delete", () => remove(row, title)));
+  box.addEventListener("keydown", (event) => {
+    const entries = [...box.children];
+    const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+    if (step) {
+      event.preventDefault();
+      entries[(entries.indexOf(document.activeElement) + step + entries.length) % entries.length].focus();
+    } else if (event.key === "Escape" || event.key === "Tab") {
+      event.stopPropagation();
+      closeMenus();
+      button.focus();
+    }
+  });
+  node.append(box);
+  button.setAttribute("aria-expanded", "true");
+  if (box.getBoundingClientRect().bottom > by("list").getBoundingClientRect().bottom) box.classList.add("above");
+  box.firstElementChild.focus();
+}
+
+function closeMenus() {
+  for (const box of document.querySelectorAll("#list .menu")) {
+    box.parentElement.querySelector("button")?.setAttribute("aria-expanded", "false");
+    box.remove();
+    queueMicrotask(draw);
+  }
+}
+
+function rename(node, row) {
+  const link = node.querySelector("a");
+  const field = el("input", { value: row.title, maxLength: 200, class: "rename", aria: { label: t("new_title") } });
+  let over = false;
+  const end = async (keep) => {
+    if (over) return;
+    over = true;
+    field.replaceWith(link);
+    link.focus();
+    draw();
+    const title = field.value.trim();
+    if (!keep || !title || title === row.title) return;
+    await retitle(row, title).catch((error) => notice(t("not_saved", { reason: error.message }), "bad"));
+    refresh();
+  };
+  field.addEventListener("keydown", (event) => {
+    if (event.isComposing) return;
+    if (event.key === "Enter") end(true);
+    if (event.key === "Escape") { event.stopPropagation(); end(false); }
+  });
+  field.addEventListener("blur", () => end(true));
+  link.replaceWith(field);
+  field.select();
+}
+
+async function retitle(row, title) {
+  if (state.conversation?.id === row.id) {
+    state.conversation.set("title", title);
+    await state.conversation.save();
+    emit("titled");
+    return;
+  }
+  for (let version = row.version, tries = 0; ; tries += 1) {
+    try {
+      await ask("PATCH", `${PATH}/${row.id}`, { body: { version, title } });
+      return;
+    } catch (error) {
+      if (error.status !== 409 || tries > 3) throw error;
+      version = error.version;
+    }
+  }
+}
+
+async function remove(row, title) {
+  if (!(await askSure(t("delete_title"), t("delete_text", { title }), t("delete")))) return;
+  try {
+    await ask("DELETE", `${PATH}/${row.id}`);
+  } catch (error) {
+    if (error.status !== 404) notice(error.message, "bad");
+  }
+  emit("deleted", row.id);
+  refresh();
+}
+
+async function importFile(file) {
+  try {
+    const text = await file.text();
+    try { JSON.parse(text); } catch { throw new Error(t("not_json")); }
+    const { imported } = await ask("POST", "api/ui/import", { body: text, raw: true });
+    notice(t("imported", { n: imported.length }));
+    by("search").value = "";
+    await refresh();
+    if (imported.length) location.hash = `#/c/${imported[0]}`;
+  } catch (error) {
+    notice(t("not_imported", { reason: error.message }), "bad");
+  }
+}
+
+export function showSidebar(shown) {
+  const root = document.documentElement;
+  if (narrow()) {
+    root.dataset.drawer = shown ? "open" : "";
+    by("shade").hidden = !shown;
+    by("main").inert = shown;
+  } else {
+    root.dataset.sidebar = shown ? "" : "hidden";
+    kept(localStorage, "sidebar", shown ? null : "hidden");
+  }
+  by("sidebar").inert = !shown;
+  if (narrow()) (shown ? by("close-sidebar") : by("open-sidebar")).focus();
+}
+
+export const sidebarShown = () =>
+  narrow() ? document.documentElement.dataset.drawer === "open" : document.documentElement.dataset.sidebar !== "hidden";
+
+/** One of the two states fits the window's width, at the start and when it changes. */
+function settle() {
+  document.documentElement.dataset.drawer = "";
+  by("shade").hidden = true;
+  by("main").inert = false;
+  by("sidebar").inert = !sidebarShown();
+}
+
+export function startSidebar() {
+  let timer = 0;
+  by("search").addEventListener("input", () => { clearTimeout(timer); timer = setTimeout(() => { rows = []; refresh(); }, 200); });
+  by("search").addEventListener("keydown", (event) => {
+    if (event.key !== "ArrowDown") return;
+    event.preventDefault();
+    by("list").querySelector("a")?.focus();
+  });
+  by("list").addEventListener("keydown", (event) => {
+    const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+    if (!step || !document.activeElement.matches("#list a")) return;
+    event.preventDefault();
+    const links = [...by("list").querySelectorAll("a")];
+    const next = links[links.indexOf(document.activeElement) + step];
+    if (next) next.focus();
+    else if (step < 0) by("search").focus();
+  });
+  by("list").addEventListener("click", (event) => { if (event.target.closest("a") && narrow()) showSidebar(false); });
+  document.addEventListener("click", (event) => { if (!event.target.closest("#list li")) closeMenus(); });
+  by("open-sidebar").addEventListener("click", () => showSidebar(true));
+  by("close-sidebar").addEventListener("click", () => showSidebar(false));
+  by("shade").addEventListener("click", () => showSidebar(false));
+  by("new-chat").addEventListener("click", () => { emit("new"); if (narrow()) showSidebar(false); });
+  by("export").addEventListener("click", async () => {
+    try { download("sporelm-conversations.json", await askText("api/ui/export")); } catch (error) { notice(error.message, "bad"); }
+  });
+  by("import").addEventListener("click", () => by("import-file").click());
+  by("import-file").addEventListener("change", () => { const [file] = by("import-file").files; if (file) importFile(file); by("import-file").value = ""; });
+  matchMedia("(max-width: 760px)").addEventListener("change", settle);
+  on("saved", saved);
+  on("opened", draw);
+  on("page", draw);
+  on("language", draw);
+  settle();
+}

@@ -1,0 +1,140 @@
+"""A server for the web chat without a model: the real page and the real store, and answers that are canned.
+
+What the last message asks for decides the answer: "markdown", "slow", "long", "think", "fail", "break"; else an echo.
+"""
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from sporelm.serve.conversations import ConversationStore
+from sporelm.serve.routes.conversations import conversation_routes
+from sporelm.serve.webui import web_chat_routes
+
+MARKDOWN = r"""# Rainbows
+
+A rainbow is *refraction* and **reflection**: light bends by $n = \frac{c}{v}$, as
+\(n_1 \sin\theta_1 = n_2 \sin\theta_2\) says. It costs $5, not $10.
+
+$$
+\int_0^\infty e^{-x^2}\,dx = \frac{\sqrt{\pi}}{2}, \qquad \begin{pmatrix} a & b \\ c & d \end{pmatrix}
+$$
+
+1. Light enters a drop
+2. It is reflected
+   - once, for the first bow
+   - twice, for the second
+
+| colour | wavelength |
+|---|---:|
+| red | 700 nm |
+| violet | 400 nm |
+
+```python
+def primes(limit: int) -> list[int]:
+    # those below `limit`
+    return [n for n in range(2, limit) if all(n % d for d in range(2, int(n**0.5) + 1))]
+```
+
+> A quote, with `code` and a [link](https://example.org/rainbow).
+
+<script>window.broken = 1</script><img src=x onerror="window.broken = 2"> ![picture](https://example.org/leak.png)
+[bad](javascript:window.broken=3) List<String> stays.
+"""
+
+
+def pieces_for(text: str) -> tuple[list[str], float]:
+    """The pieces of an answer, and the seconds between them."""
+    if "markdown" in text:
+        return [MARKDOWN[start : start + 7] for start in range(0, len(MARKDOWN), 7)], 0.002
+    if "slow" in text:
+        return [f"word{index} " for index in range(400)], 0.05
+    if "long" in text:
+        line = "A line of a **long** answer with `code`, $x^2$ and words.\n\n"
+        return [line + ("```c\nint x = 1;\n```\n\n" if index % 20 == 0 else "") for index in range(600)], 0.0
+    return [f"You said: {text}."[start : start + 4] for start in range(0, len(text) + 11, 4)], 0.005
+
+
+class PretendChat:
+    """The server, in a thread of its own, on a port of this machine that was free."""
+
+    def __init__(self, folder: Path, key: str = "", chat: bool = True) -> None:
+        self.key, self.chat = key, chat
+        self.requests: list[dict[str, Any]] = []  # bodies of what was asked for
+        self.cut = 0  # answers whose reader left
+        routes = [
+            Route("/v1/models", self.models),
+            Route("/v1/chat/completions", self.answer, methods=["POST"]),
+            Route("/v1/completions", self.answer, methods=["POST"]),
+            *conversation_routes(ConversationStore(folder), lambda request: request.headers.get("authorization", "")),
+            *web_chat_routes(),
+        ]
+        config = uvicorn.Config(Starlette(routes=routes), port=0, log_level="error", lifespan="off", ws="none")
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(target=self._server.run)
+        self._thread.start()
+        while not self._server.started:
+            time.sleep(0.005)
+        self.url = f"http://127.0.0.1:{self._server.servers[0].sockets[0].getsockname()[1]}/"
+
+    def close(self) -> None:
+        self._server.should_exit = self._server.force_exit = True
+        self._thread.join(10)
+
+    def refused(self, request: Request) -> Response | None:
+        if self.key and request.headers.get("authorization") != f"Bearer {self.key}":
+            return JSONResponse({"error": {"message": "the API key is wrong", "code": "unauthorized"}}, 401)
+        return None
+
+    async def models(self, request: Request) -> Response:
+        card = {"object": "model", "owned_by": "sporelm", "created": 0, "max_context": 8192}
+        cards = [{"id": "pretend-135m", "chat": self.chat, **card}, {"id": "other-1b", "chat": True, **card}]
+        return self.refused(request) or JSONResponse({"object": "list", "data": cards})
+
+    async def answer(self, request: Request) -> Response:
+        if refused := self.refused(request):
+            return refused
+        body = await request.json()
+        self.requests.append(body)
+        text = body["messages"][-1]["content"] if "messages" in body else body["prompt"]
+        if "fail" in text:
+            return JSONResponse({"error": {"message": "the context holds 8192 tokens", "code": "context"}}, 400)
+        return StreamingResponse(self.stream(body, text), media_type="text/event-stream")
+
+    async def stream(self, body: dict[str, Any], text: str) -> AsyncIterator[str]:
+        pieces, pause = pieces_for(text)
+
+        def event(**fields: Any) -> str:
+            return f"data: {json.dumps({'object': 'chunk', 'model': body['model'], **fields})}\n\n"
+
+        def choice(piece: str, name: str = "content", finish: str | None = None) -> dict[str, Any]:
+            said = {"delta": {name: piece} if piece else {}} if "messages" in body else {"text": piece}
+            return {"index": 0, "finish_reason": finish, **said}
+
+        try:
+            if "think" in text:
+                for word in ("First ", "I ", "think."):
+                    yield event(choices=[choice(word, "reasoning_content")])
+            for index, piece in enumerate(pieces):
+                if "break" in text and index == 3:
+                    yield event(error={"message": "the engine has stopped", "code": "engine"})
+                    return
+                yield event(choices=[choice(piece)])
+                await asyncio.sleep(pause)
+        except asyncio.CancelledError:
+            self.cut += 1
+            raise
+        yield event(choices=[choice("", finish="stop")])
+        usage = {"prompt_tokens": 64, "completion_tokens": len(pieces), "total_tokens": 64 + len(pieces)}
+        yield event(choices=[], usage={**usage, "prompt_tokens_details": {"cached_tokens": 48}})
+        yield "data: [DONE]\n\n"

@@ -1,0 +1,357 @@
+"""The store of the web chat's conversations, and its routes."""
+
+import json
+import os
+import stat
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sporelm.serve.conversation_form import BadConversation, Limits, TooMuch
+from sporelm.serve.conversations import ConversationNotFound, ConversationStore, VersionConflict
+
+A, B, C = ("a" * 32, "b" * 32, "c" * 32)
+HOSTILE = [
+    "",
+    "..",
+    "../" + "a" * 29,
+    "a" * 31,
+    "A" * 32,
+    "a" * 32 + "\n",
+    "a" * 33,
+    "/etc/passwd",
+    "a" * 31 + "\0",
+    "ａ" * 32,
+]
+
+
+def message(identity: str, parent: str | None = None, content: str = "hello", role: str = "user") -> dict[str, Any]:
+    return {"id": identity, "parent": parent, "role": role, "content": content}
+
+
+def talk(title: str = "A talk", **fields: Any) -> dict[str, Any]:
+    return {"title": title, "messages": [message(A), message(B, A, "Good day", "assistant")], **fields}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ConversationStore:
+    return ConversationStore(tmp_path / "kept")
+
+
+def test_what_was_kept_is_read_again(store: ConversationStore, tmp_path: Path) -> None:
+    made = store.create("me", talk(settings={"temperature": 0.5, "stop": "\n"}, system="Be kind. 你好"))
+    assert made["version"] == 1
+    assert made["current"] == B
+    assert ConversationStore(tmp_path / "kept").get("me", made["id"]) == made
+
+
+def test_ids_are_the_stores_own(store: ConversationStore) -> None:
+    made = store.create("me", talk(id="../../etc", version="7"))
+    assert len(made["id"]) == 32
+    assert made["id"] != store.create("me", talk())["id"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no modes of files")
+def test_nobody_else_may_read_the_files(store: ConversationStore) -> None:
+    store.create("me", talk())
+    (folder,) = store.folder.iterdir()
+    (file,) = folder.iterdir()
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (store.folder, folder, file)] == [0o700, 0o700, 0o600]
+
+
+@pytest.mark.parametrize("identity", HOSTILE)
+def test_hostile_ids_find_nothing(store: ConversationStore, identity: str) -> None:
+    store.create("me", talk())
+    for act in (store.get, store.delete, store.export, lambda owner, name: store.change(owner, name, {"version": 1})):
+        with pytest.raises(ConversationNotFound):
+            act("me", identity)
+
+
+@pytest.mark.parametrize("owner", ["../me", "", "me\0", "you", "\ud800", "x" * 10_000])
+def test_other_keys_have_other_conversations(store: ConversationStore, owner: str) -> None:
+    mine = store.create("me", talk())
+    assert store.page(owner).total == 0
+    with pytest.raises(ConversationNotFound):
+        store.get(owner, mine["id"])
+    with pytest.raises(ConversationNotFound):
+        store.change(owner, mine["id"], {"version": 1, "title": "stolen"})
+    with pytest.raises(ConversationNotFound):
+        store.delete(owner, mine["id"])
+    theirs = store.create(owner, talk("theirs"))
+    assert [row["id"] for row in store.page(owner).conversations] == [theirs["id"]]
+    assert all(path.parent == store.folder for path in store.folder.iterdir())
+    assert store.get("me", mine["id"]) == mine
+
+
+def test_search_wants_every_word(store: ConversationStore) -> None:
+    store.create("me", talk("Rivers", messages=[message(A, content="The Danube is LONG, " + "x" * 500)]))
+    store.create("me", talk("Mountains"))
+    assert [row["title"] for row in store.page("me", "danube long").conversations] == ["Rivers"]
+    assert "Danube is LONG" in store.page("me", "danube").conversations[0]["snippet"]
+    assert [row["title"] for row in store.page("me", "mount good").conversations] == ["Mountains"]
+    assert store.page("me", "danube mountains").total == 0
+
+
+def test_pages_begin_with_what_changed_last(store: ConversationStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(range(1, 100))
+    monkeypatch.setattr("sporelm.serve.conversations._now", lambda: next(clock))
+    made = [store.create("me", talk(str(index))) for index in range(4)]
+    store.change("me", made[0]["id"], {"version": 1, "title": "changed"})
+    page = store.page("me", offset=0, limit=3)
+    assert ([row["title"] for row in page.conversations], page.total) == (["changed", "3", "2"], 4)
+    assert [row["title"] for row in store.page("me", offset=3).conversations] == ["1"]
+    assert "messages" not in page.conversations[0]
+    assert page.conversations[0]["num_messages"] == 2
+
+
+def test_a_change_adds_replaces_and_removes(store: ConversationStore) -> None:
+    made = store.create("me", talk())
+    added = message(C, A, "Another answer", "assistant")
+    after = store.change(
+        "me", made["id"], {"version": 1, "messages": [message(A, content="Hello!"), added], "current": C}
+    )
+    assert [part["content"] for part in after["messages"]] == ["Hello!", "Good day", "Another answer"]
+    assert (after["version"], after["current"]) == (2, C)
+    after = store.change("me", made["id"], {"version": 2, "remove": [C]})
+    assert [part["id"] for part in after["messages"]] == [A, B]
+    assert after["current"] == B
+    after = store.change("me", made["id"], {"version": 3, "remove": [A]})
+    assert (after["messages"], after["current"]) == ([], None), "what follows a message goes with it"
+
+
+def test_two_tabs_do_not_overwrite_each_other(store: ConversationStore) -> None:
+    made = store.create("me", talk())
+    store.change("me", made["id"], {"version": 1, "title": "first"})
+    with pytest.raises(VersionConflict) as told:
+        store.change("me", made["id"], {"version": 1, "title": "second"})
+    assert told.value.version == 2
+    assert store.get("me", made["id"])["title"] == "first"
+
+
+def test_threads_and_stores_on_one_folder_lose_nothing(store: ConversationStore) -> None:
+    made = store.create("me", talk(messages=[]))
+    failures: list[BaseException] = []
+
+    def add(number: int) -> None:
+        other = store if number % 2 else ConversationStore(store.folder)
+        try:
+            while True:
+                version = other.get("me", made["id"])["version"]
+                try:
+                    other.change("me", made["id"], {"version": version, "messages": [message(f"{number:032x}")]})
+                    return
+                except VersionConflict:
+                    continue
+        except BaseException as failure:
+            failures.append(failure)
+
+    threads = [threading.Thread(target=add, args=(number,)) for number in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    after = store.get("me", made["id"])
+    assert (len(after["messages"]), after["version"]) == (12, 13)
+    assert [path.suffix for path in next(store.folder.iterdir()).iterdir()] == [".json"], "neither locks nor parts stay"
+
+
+WRONG: dict[str, Any] = {
+    "no object": [],
+    "an unknown field": {"nmae": "x"},
+    "a title that is no text": {"title": 7},
+    "half a surrogate pair": {"title": "\ud800"},
+    "an unknown kind": {"kind": "party"},
+    "messages that are no list": {"messages": {}},
+    "a message without content": {"messages": [{"id": A, "role": "user"}]},
+    "a role that is not there": {"messages": [message(A, role="root")]},
+    "an id that is a path": {"messages": [message("../" * 10 + "aa")]},
+    "an id twice": {"messages": [message(A), message(A)]},
+    "a parent that is itself": {"messages": [message(A, A)]},
+    "a parent that comes later": {"messages": [message(A, B), message(B)]},
+    "a current that is not there": {"current": A},
+    "settings that are deep": {"settings": {"a": {"b": 1}}},
+    "settings with odd names": {"settings": {"__proto__": 1}},
+    "a setting that is no number": {"settings": {"temperature": float("nan")}},
+    "a number beyond all": {"settings": {"seed": 10**400}},
+    "too many settings": {"settings": {f"s{index}": 1 for index in range(33)}},
+    "a time before all": {"created": -1},
+}
+
+
+@pytest.mark.parametrize("value", WRONG.values(), ids=WRONG.keys())
+def test_what_is_wrong_is_not_kept(store: ConversationStore, value: Any) -> None:
+    with pytest.raises(BadConversation):
+        store.create("me", value)
+    assert not store.folder.exists()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"x": 1},
+        {"title": None},
+        {"current": C},
+        {"remove": "all"},
+        {"remove": ["../x"]},
+        {"messages": [message(A, B)]},
+        {"messages": [message(C, "d" * 32)]},
+        {"messages": [message(C, A)], "remove": [A], "current": C},
+    ],
+    ids=str,
+)
+def test_a_wrong_change_changes_nothing(store: ConversationStore, change: dict[str, Any]) -> None:
+    made = store.create("me", talk())
+    with pytest.raises(BadConversation):
+        store.change("me", made["id"], {"version": 1, **change})
+    assert store.get("me", made["id"]) == made
+
+
+SMALL = Limits(title=10, content=100, messages=3, conversation_bytes=2_000, conversations=2, owner_bytes=3_000)
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (talk("eleven char"), "title has 11 characters: at most 10"),
+        ({"messages": [message(A, content="x" * 101)]}, "content has 101 characters: at most 100"),
+        ({"messages": [message(f"{index:032x}") for index in range(4)]}, "4 messages: at most 3"),
+        ({"system": "é" * 1_000}, "bytes: at most 2000"),
+    ],
+)
+def test_sizes_are_bounded(tmp_path: Path, value: Any, words: str) -> None:
+    with pytest.raises(TooMuch, match=words):
+        ConversationStore(tmp_path, SMALL).create("me", value)
+
+
+def test_counts_are_bounded(tmp_path: Path) -> None:
+    store = ConversationStore(tmp_path, SMALL)
+    first = store.create("me", {"system": "x" * 1_500})
+    second = store.create("me", {})
+    with pytest.raises(TooMuch, match="at most 2 are kept; delete some"):
+        store.create("me", {})
+    with pytest.raises(TooMuch, match="at most 3000 are kept"):
+        store.change("me", second["id"], {"version": 1, "system": "x" * 1_500})
+    assert store.create("you", {})["version"] == 1, "another's share is not used up"
+    store.delete("me", first["id"])
+    assert store.change("me", second["id"], {"version": 1, "system": "x" * 1_500})["version"] == 2
+
+
+def test_an_export_comes_back(store: ConversationStore) -> None:
+    made = [store.create("me", talk(title)) for title in ("one", "two")]
+    text = "".join(store.export("me"))
+    assert len(store.import_bundle("you", json.loads(text))) == 2
+    found = [store.get("you", row["id"]) for row in store.page("you").conversations]
+    for before, after in zip(sorted(made, key=str), sorted(found, key=str), strict=True):
+        assert before["id"] != after["id"]
+    assert sorted(part["title"] for part in found) == ["one", "two"]
+    assert all(part["messages"] == made[0]["messages"] for part in found)
+    single = json.loads("".join(store.export("me", made[0]["id"])))
+    assert [part["title"] for part in single["conversations"]] == ["one"]
+
+
+@pytest.mark.parametrize(
+    "bundle",
+    [
+        [],
+        {"format": "other"},
+        {"format": "sporelm-conversations", "format_version": 2},
+        {"format": "sporelm-conversations", "format_version": 1, "conversations": [talk(), {"title": 1}]},
+    ],
+)
+def test_an_import_is_whole_or_not_at_all(store: ConversationStore, bundle: Any) -> None:
+    with pytest.raises(BadConversation):
+        store.import_bundle("me", bundle)
+    assert store.page("me").total == 0
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"{", b"[]", b'{"version": 1, "x": 1}', b"\xff", b"[" * 100_000, b'{"title": "a"}']
+)
+def test_a_damaged_file_is_left_out(store: ConversationStore, data: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    made = store.create("me", talk())
+    (folder,) = store.folder.iterdir()
+    (folder / f"{C}.json").write_bytes(data)
+    (folder / "notes.txt").write_text("not ours")
+    assert [row["id"] for row in store.page("me").conversations] == [made["id"]]
+    assert "is left out" in caplog.text
+    with pytest.raises(ConversationNotFound):
+        store.get("me", C)
+
+
+def test_a_lock_of_the_dead_is_removed(store: ConversationStore) -> None:
+    made = store.create("me", talk())
+    lock = next(store.folder.iterdir()) / ".lock"
+    lock.touch()
+    os.utime(lock, (0, 0))
+    assert store.change("me", made["id"], {"version": 1, "title": "x"})["version"] == 2
+
+
+@pytest.fixture
+def ask(store: ConversationStore) -> Callable[..., Any]:
+    """Ask the routes as a key's owner; a body that is no object is sent as it is."""
+    pytest.importorskip("starlette")
+    pytest.importorskip("httpx")
+    from starlette.applications import Starlette
+    from starlette.testclient import TestClient
+
+    from sporelm.serve.routes.conversations import conversation_routes
+
+    app = Starlette(routes=conversation_routes(store, lambda request: request.headers.get("key", "")))
+    client = TestClient(app, raise_server_exceptions=True)
+
+    def send(method: str, path: str, body: Any = None, key: str = "me") -> Any:
+        content = body if isinstance(body, bytes | None) else json.dumps(body).encode()
+        return client.request(
+            method, f"/api/ui/{path}", content=content, headers={"key": key, "content-type": "application/json"}
+        )
+
+    return send
+
+
+def test_routes_from_first_to_last(ask: Callable[..., Any]) -> None:
+    made = ask("POST", "conversations", talk())
+    assert made.status_code == 201
+    place = f"conversations/{made.json()['id']}"
+    assert ask("GET", place).json() == made.json()
+    assert ask("GET", "conversations?q=day&limit=1").json()["total"] == 1
+    assert ask("PATCH", place, {"version": 1, "title": "Other"}).json()["version"] == 2
+    conflict = ask("PATCH", place, {"version": 1, "title": "Third"})
+    assert (conflict.status_code, conflict.json()["error"]["code"]) == (409, "version_conflict")
+    assert conflict.json()["error"]["version"] == 2
+    exported = ask("GET", f"{place}/export")
+    assert "attachment" in exported.headers["content-disposition"]
+    assert ask("GET", "export").json()["conversations"] == exported.json()["conversations"]
+    assert len(ask("POST", "import", exported.content).json()["imported"]) == 1
+    for method in ("GET", "DELETE", "PATCH"):
+        assert ask(method, place, {"version": 2}, key="you").status_code == 404
+    assert ask("GET", f"{place}/export", key="you").status_code == 404
+    assert ask("DELETE", place).status_code == 204
+    assert ask("GET", place).status_code == 404
+    assert ask("GET", "conversations").headers["cache-control"] == "no-store"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status"),
+    [
+        ("POST", "conversations", b"{", 400),
+        ("POST", "conversations", b"[" * 100_000, 400),
+        ("POST", "conversations", b'"\\ud800"', 400),
+        ("POST", "conversations", {"title": "x" * 201}, 413),
+        ("POST", "conversations", b" " * (5 << 20), 413),
+        ("POST", "import", b"null", 400),
+        ("GET", "conversations?limit=-1", None, 400),
+        ("GET", "conversations?offset=9999999999999", None, 400),
+        ("GET", "conversations?limit=%D9%A3", None, 400),
+        ("GET", "conversations?q=" + "x" * 1001, None, 400),
+        ("GET", "conversations/..%2F..%2Fetc%2Fpasswd", None, 404),
+        ("PATCH", f"conversations/{A}", {"version": True}, 400),
+        ("PATCH", f"conversations/{A}", {"version": 1}, 404),
+    ],
+)
+def test_routes_refuse(ask: Callable[..., Any], method: str, path: str, body: Any, status: int) -> None:
+    assert ask(method, path, body).status_code == status
