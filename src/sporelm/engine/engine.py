@@ -65,12 +65,14 @@ class Engine:
         self.watch: Watch | None = None
         self.numbers = count(1)
         self._choosing: Step | None = None  # the step for which tokens are being chosen
+        self._closed = False
         self._turn = threading.RLock()
 
     def add(self, request: Request) -> Request:
         """Queue a request and give it its number. Raises ContextOverflow, QueueFull or RequestError if it cannot be
         served."""
         with self._turn:
+            self.check_open()
             request.id = next(self.numbers)
             self.scheduler.add(request)
             ends = sorted(request.stop_ids)
@@ -83,6 +85,11 @@ class Engine:
             if self.watch is not None:
                 self.watch.added(request)
         return request
+
+    def check_open(self) -> None:
+        """Raise RequestError after `close`."""
+        if self._closed:
+            raise RequestError("this model is closed: open it again")
 
     def step(self) -> list[Advance]:
         """Run one step and say what it did for each request that has a new token or has ended.
@@ -185,6 +192,7 @@ class Engine:
         Raises RequestError while a request uses one that would go.
         """
         with self._turn:
+            self.check_open()
             for number in self.scheduler.adapters.keys() - known.keys() - {0}:
                 if self.scheduler.uses_adapter(number):
                     raise RequestError("requests still use this adapter: wait for them, or cancel them first")
@@ -197,11 +205,13 @@ class Engine:
         What it holds is found by others of the same salt alone.
         """
         with self._turn:
+            self.check_open()
             return self.store.new(salt)
 
     def fork(self, sequence: KvSequence) -> KvSequence:
         """A sequence that begins with what this one holds, in shared pages."""
         with self._turn:
+            self.check_open()
             return self.store.fork(sequence)
 
     def drop(self, sequence: KvSequence) -> None:
@@ -218,6 +228,7 @@ class Engine:
         sequence, or if the file cannot be written.
         """
         with self._turn:
+            self.check_open()
             if sequence.busy:
                 raise RequestError("a request still uses this sequence: wait for it, or cancel it first")
             asleep = self._held(sequence)
@@ -239,9 +250,11 @@ class Engine:
         Raises ModelNotFound, ModelFileError, RequestError, and MemoryShortage if there are not the pages for it.
         """
         with self._turn:
+            self.check_open()
             like = self.runner.export_pages([])
         asleep = read_asleep(path, model, like, self.limits.max_context, self.limits.vocab)  # while others go on
         with self._turn:
+            self.check_open()
             if asleep.adapter not in self.scheduler.adapters.values():
                 told = f"an adapter that is not loaded, known by {asleep.adapter[:12]}"
                 raise RequestError(f"{path} was made with {told}: load the adapter first")
@@ -277,6 +290,7 @@ class Engine:
     ) -> Iterator[NDArray[np.float32]]:
         """One row for every position of a text, in steps of its own."""
         with self._turn:
+            self.check_open()
             probe = Request(tokens, max_tokens=1, adapter=adapter)
             self.scheduler.check(probe)
             sequence = self.store.new("", self.scheduler.adapters[adapter])
@@ -302,8 +316,11 @@ class Engine:
                 self.store.drop(sequence)
 
     def close(self) -> None:
-        """Forget what sleeps; no request can be served after that."""
+        """Cancel what runs, once its step is done, and forget what sleeps; no request is taken after that."""
         with self._turn:
+            self._closed = True
+            for request in [*self.scheduler.running.values(), *self.scheduler.waiting]:
+                self.cancel(request)
             if self.store.dormitory is not None:
                 self.store.dormitory.close()
 
