@@ -119,3 +119,18 @@ THREADS = setting(
     bounds=(1, 1024),
 )
 BACKEND = setting("SPORE_BACKEND", default="cpu", doc="Back-end used when a command or call names none.")
+SERVE_CONFIG = setting("SPORE_SERVE_CONFIG", default="", doc="TOML file of `spore serve`; --config goes before it.")
+SERVE_HOST = setting("SPORE_HOST", default="", doc="Address on which `spore serve` listens; --host goes before it.")
+SERVE_PORT = setting(
+    "SPORE_PORT", default="", doc="Port on which `spore serve` listens; --port goes before it.", bounds=(0, 65535)
+)
+API_KEY = setting(
+    "SPORE_API_KEY",
+    default="",
+    doc="An API key of `spore serve`, as SECRET or NAME:SECRET; --api-key goes before it.",
+)
+API_KEYS_FILE = setting(
+    "SPORE_API_KEYS_FILE",
+    default="",
+    doc="File of API keys of `spore serve`, one a line; --api-keys-file goes before it.",
+)

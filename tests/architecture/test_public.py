@@ -44,6 +44,14 @@ WRITING = {"-o", "--output", "--force", "--dry-run", "--json"}
 OPTIONS = {
     "run": {"--lora", "-p", "--prompt", "-f", "--file", "--json"} | SAMPLING | ANSWERS | ENGINE | WATCHING | EVERY,
     "chat": {"--lora", "--system", "--session-dir"} | SAMPLING | ENGINE | WATCHING | EVERY,
+    "serve": {
+        *{"--model", "--config", "--host", "--port", "--session-dir", "--log", "--api-key", "--api-keys-file"},
+        *{"--cors-origin", "--allowed-host", "--tls-cert", "--tls-key", "--max-waiting", "--max-prompts"},
+        *{"--max-body", "--max-connections", "--request-seconds", "--shutdown-seconds", "--idle-seconds"},
+        *{"--model-memory", "--max-sessions", "--max-batch"},
+    }
+    | ENGINE
+    | EVERY,
     "replay": {"--lora", "--backend", "--device", "--threads", "--eager", "--json"} | EVERY,
     "bench": {"-p", "-n", "-b", "-d", "--whole", "--repeat", "--peer", "--save", "--plot", "--json", "--md", "--csv"}
     | ENGINE

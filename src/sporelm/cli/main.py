@@ -26,6 +26,7 @@ _interrupted: list[bool] = []  # filled by Ctrl-C
 COMMANDS = {
     "run": "complete a prompt",
     "chat": "talk with a model",
+    "serve": "serve models over HTTP, and a chat in the browser",
     "bench": "measure the speed, beside the machine's limits and a peer",
     "replay": "repeat a recorded run, and say whether the same comes out",
     "bench tune": "measure which register tiles of the CPU's kernels are fastest here",

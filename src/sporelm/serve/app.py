@@ -1,0 +1,90 @@
+"""The application: every route in one list, and what stands before them."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+
+from sporelm.serve.config import ServeConfig
+from sporelm.serve.endpoint import Endpoint, json_response
+from sporelm.serve.failures import Refusal, shape_for
+from sporelm.serve.limits import Limits
+from sporelm.serve.models import Opener
+from sporelm.serve.routes import (
+    health,
+    openai_chat,
+    openai_completions,
+    openai_embeddings,
+    openai_models,
+    tokens,
+)
+from sporelm.serve.server import Server
+
+ENDPOINTS: list[Endpoint] = [
+    *health.ENDPOINTS,
+    *openai_models.ENDPOINTS,
+    *openai_chat.ENDPOINTS,
+    *openai_completions.ENDPOINTS,
+    *openai_embeddings.ENDPOINTS,
+    *tokens.ENDPOINTS,
+]
+
+
+def build_app(config: ServeConfig, open_model: Opener | None = None) -> Starlette:
+    """The whole application; `app.state.server` is what it serves. The first model is loaded when it starts.
+
+    Raises RequestError for a configuration that cannot be.
+    """
+    server = Server(config, open_model)
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        await server.open()
+        yield
+        await server.close()
+
+    app = Starlette(
+        routes=routes(server),
+        lifespan=lifespan,
+        middleware=middleware(server),
+        exception_handlers={HTTPException: _http_error},
+    )
+    app.state.server = server
+    return app
+
+
+def routes(server: Server) -> list[BaseRoute]:
+    """All routes of a server."""
+    return [endpoint.route() for endpoint in ENDPOINTS]
+
+
+def middleware(server: Server) -> list[Middleware]:
+    """What every request passes first: CORS, which answers what browsers ask beforehand, then the limits."""
+    found = [Middleware(Limits, config=server.config, access=server.access)]
+    if server.config.cors_origins:
+        cors = Middleware(
+            CORSMiddleware,
+            allow_origins=list(server.config.cors_origins),
+            allow_methods=["GET", "POST", "PATCH", "DELETE"],
+            allow_headers=["authorization", "content-type", "x-api-key", "x-request-id", "anthropic-version"],
+            expose_headers=["x-request-id", "retry-after"],
+        )
+        found.insert(0, cors)
+    return found
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    """A path that is not there, or a method that it does not have."""
+    assert isinstance(error, HTTPException)
+    path = request.url.path
+    if error.status_code == 405:
+        refusal = Refusal(405, f"{path[:100]} does not take {request.method}", code="method_not_allowed")
+    else:
+        refusal = Refusal(error.status_code, f"there is nothing at {path[:100]!r}: see /docs", code="not_found")
+    return json_response(shape_for(path)(refusal), refusal.status, dict(error.headers or {}))

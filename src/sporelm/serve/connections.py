@@ -1,0 +1,62 @@
+"""Connections that send their request's head too slowly, or too much of it, are closed: uvicorn sets no such limits."""
+
+from asyncio import TimerHandle, Transport
+from typing import TYPE_CHECKING, Any
+
+from sporelm.serve.config import ServeConfig
+
+if TYPE_CHECKING:
+    from asyncio import Protocol
+
+
+def limited_protocol(config: ServeConfig) -> "type[Protocol]":
+    """uvicorn's HTTP/1.1 protocol, the fast one where httptools is there, with limits on the heads of requests."""
+    try:
+        from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol as Spoken
+    except ImportError:
+        from uvicorn.protocols.http.h11_impl import H11Protocol as Spoken  # type: ignore[assignment]
+
+    class LimitedProtocol(Spoken):
+        """From the first byte of a request on, the head must be whole within so many seconds and bytes."""
+
+        head_timer: TimerHandle | None = None
+        head_bytes = 0
+        seen: object = None  # the request that was begun last
+
+        def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
+            super().connection_made(transport)
+            self._wait_for_head()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._head_is_there()
+            super().connection_lost(exc)
+
+        def data_received(self, data: bytes) -> None:
+            between = self.cycle is None or self.cycle.response_complete
+            if between and self.head_timer is None:
+                self._wait_for_head()
+            super().data_received(data)
+            if self.cycle is not self.seen:
+                self.seen = self.cycle
+                self._head_is_there()
+            elif between:
+                self.head_bytes += len(data)
+                if self.head_bytes > 2 * config.max_headers and not self.transport.is_closing():
+                    self.transport.close()
+
+        def _wait_for_head(self) -> None:
+            self.head_bytes = 0
+            self.head_timer = self.loop.call_later(config.head_seconds, self._too_late)
+
+        def _head_is_there(self) -> None:
+            if self.head_timer is not None:
+                self.head_timer.cancel()
+                self.head_timer = None
+
+        def _too_late(self) -> None:
+            self.head_timer = None
+            if not self.transport.is_closing():
+                self.transport.close()
+
+    made: Any = LimitedProtocol
+    return made

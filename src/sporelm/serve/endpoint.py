@@ -1,0 +1,229 @@
+"""An endpoint: a path, what its body must look like, and the function that answers. `routes/` are lists of them."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from sporelm.errors import SporeError
+from sporelm.serve.answering import AnswerStream, begin
+from sporelm.serve.failures import ENDING, Refusal, Shape, openai_shape, refusal_of
+from sporelm.serve.keys import ApiKey
+from sporelm.serve.limits import Gone, Message, Receive, Scope, Send
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from sporelm.api.answer import Answer
+    from sporelm.serve.models import ServedModel
+    from sporelm.serve.server import Server
+
+T = TypeVar("T")
+
+
+class Body(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=False):
+    """A request's JSON. A field that we do not know is refused: to ignore it would be to answer something else."""
+
+
+class Call:
+    """One request on its way to its answer: whose it is, and what it has opened."""
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self.server: Server = request.app.state.server
+        self.key: ApiKey = request.state.key
+        self.opened: AsyncExitStack = request.state.opened
+        self.request_id: str = request.state.request_id
+        self.deadline = asyncio.get_running_loop().time() + self.server.config.request_seconds
+
+    async def model(self, name: str | None = None) -> "ServedModel":
+        """A model, for as long as this request lasts. Raises Refusal (404), MemoryShortage, ModelError."""
+        return await self.opened.enter_async_context(self.server.models.use(name))
+
+    async def begin(self, model: "ServedModel", answers: "Iterable[Answer]") -> list[AnswerStream]:
+        """Have answers made; they are cancelled when this request ends. Raises as `answering.begin`."""
+        streams = await begin(model.llm, model.bell, answers)
+        for stream in streams:
+            self.opened.callback(stream.close)
+        return streams
+
+    def in_time(self) -> asyncio.Timeout:
+        """A context that ends with TimeoutError at the request's deadline."""
+        return asyncio.timeout_at(self.deadline)
+
+    @property
+    def late(self) -> Refusal:
+        """What is said after the deadline."""
+        seconds = self.server.config.request_seconds
+        message = f"the answer was not finished in {seconds:g} s, which is the limit (request_seconds): ask for less"
+        return Refusal(504, message, "timeout_error", "request_timeout")
+
+
+Handler = Callable[[Call, Any], Awaitable[Any]]
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """One route. The handler gets the call and the body (None where none is wanted), and returns a Response or what is
+    to become JSON. Its docstring is the route's description.
+
+    body      the type of the JSON body
+    reply     the type of the JSON answer, for the description
+    streams   the media type of an answer in pieces, if it can come so
+    """
+
+    method: str
+    path: str
+    handler: Handler
+    body: type | None = None
+    reply: Any = None
+    streams: str | None = None
+    shape: Shape = openai_shape
+    tag: str = "OpenAI"
+
+    def route(self) -> Route:
+        """As starlette wants it."""
+
+        async def endpoint(request: Request) -> "Guarded":
+            return Guarded(self, request)
+
+        return Route(self.path, endpoint, methods=[self.method])
+
+    async def respond(self, request: Request) -> Response:
+        """The response to a request, errors included."""
+        try:
+            call = Call(request)
+            body = decoded(await request.body(), self.body, request) if self.body is not None else None
+            try:
+                async with call.in_time():
+                    made = await self.handler(call, body)
+            except TimeoutError:
+                raise call.late from None
+        except (ClientDisconnect, asyncio.CancelledError):
+            raise
+        except Exception as error:
+            return self.refused(refusal_of(error))
+        return made if isinstance(made, Response) else json_response(made)
+
+    def refused(self, refusal: Refusal) -> Response:
+        """An error as this endpoint's API writes it."""
+        headers = dict(refusal.headers)
+        if refusal.status in ENDING:
+            headers["connection"] = "close"
+        return json_response(self.shape(refusal), refusal.status, headers)
+
+
+class Guarded(Response):
+    """Makes and sends a response while it watches the connection: when the client leaves, all work for it ends."""
+
+    def __init__(self, endpoint: Endpoint, request: Request) -> None:
+        self.endpoint, self.request = endpoint, request
+        self.background = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        read = asyncio.Event()  # the body is there; from now on the connection says nothing but that it has ended
+        request = Request(scope, _noting(receive, read), send)
+
+        async def answer() -> None:
+            response = await self.endpoint.respond(request)
+            await response(scope, receive, send)
+
+        async def leave() -> None:
+            await read.wait()
+            while (await receive())["type"] != "http.disconnect":
+                pass
+
+        if self.endpoint.body is None:
+            read.set()
+        work, watch = asyncio.ensure_future(answer()), asyncio.ensure_future(leave())
+        try:
+            await asyncio.wait({work, watch}, return_when=asyncio.FIRST_COMPLETED)
+            if work.done():
+                await work
+            else:
+                raise Gone("the client left")
+        except ClientDisconnect:
+            raise Gone("the client left") from None
+        finally:
+            for task in (work, watch):
+                task.cancel()
+            await asyncio.gather(work, watch, return_exceptions=True)
+
+
+def _noting(receive: Receive, read: asyncio.Event) -> Receive:
+    """`receive`, which notes when the body is complete."""
+
+    async def noted() -> Message:
+        message = await receive()
+        if not message.get("more_body", False):
+            read.set()
+        return message
+
+    return noted
+
+
+class Stream(Response):
+    """A response that is sent in pieces as they are made; an error on the way becomes the last piece.
+
+    on_error   what of an error is sent
+    """
+
+    def __init__(
+        self, pieces: AsyncIterator[bytes], media_type: str, on_error: Callable[[Refusal], bytes], call: Call
+    ) -> None:
+        super().__init__(None, 200, {"cache-control": "no-cache", "x-accel-buffering": "no"}, media_type)
+        del self.headers["content-length"]
+        self.pieces, self.on_error, self.call = pieces, on_error, call
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        try:
+            try:
+                async with self.call.in_time():
+                    async for piece in self.pieces:
+                        await send({"type": "http.response.body", "body": piece, "more_body": True})
+            except TimeoutError:
+                raise self.call.late from None
+        except (SporeError, Refusal) as error:
+            await send({"type": "http.response.body", "body": self.on_error(refusal_of(error)), "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+_encoder = msgspec.json.Encoder()
+
+
+def encoded(value: Any) -> bytes:
+    """A value as JSON."""
+    return _encoder.encode(value)
+
+
+def json_response(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """A response with JSON."""
+    return Response(encoded(value), status, headers, "application/json")
+
+
+def decoded(data: bytes, kind: type[T], request: Request) -> T:
+    """A body as what it must be. Raises Refusal, 400 that names the field, or 415."""
+    media = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
+    if media != "application/json" and not media.endswith("+json"):
+        raise Refusal(415, f"the body is {media[:60]!r}: send application/json", code="not_json")
+    try:
+        return msgspec.json.decode(data or b"{}", type=kind)
+    except msgspec.ValidationError as reason:
+        raise Refusal(
+            400, f"the body is not as it must be: {reason}", code="invalid_body", param=_field(reason)
+        ) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as reason:
+        raise Refusal(400, f"the body is no JSON: {reason}", code="invalid_json") from None
+
+
+def _field(reason: msgspec.ValidationError) -> str | None:
+    """The field at fault, as in "... - at `$.messages[0].role`"."""
+    _, mark, place = str(reason).rpartition(" - at `$.")
+    return place.rstrip("`") if mark else None

@@ -1,0 +1,221 @@
+"""The models of a server, by name: loaded when first asked for, unloaded when memory or time says so."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import monotonic, time
+from typing import Any
+
+from sporelm.api.async_llm import AsyncLLM
+from sporelm.backends.backend import Progress
+from sporelm.errors import MemoryShortage, shown
+from sporelm.ops.cache import KV_TYPES
+from sporelm.serve.answering import Bell
+from sporelm.serve.config import ModelSpec, ServeConfig
+from sporelm.serve.failures import RETRY_SECONDS, Refusal
+
+PING_SECONDS = 0.5  # between two questions to an engine whether it still steps
+log = logging.getLogger("sporelm.serve")
+
+Opener = Callable[[ModelSpec, Progress | None], AsyncLLM]
+Farewell = Callable[["ServedModel"], Awaitable[None]]
+
+
+@dataclass(eq=False)
+class ServedModel:
+    """A model that is loaded. Those who use it are counted, and it stays while there are any."""
+
+    name: str
+    llm: AsyncLLM
+    bell: Bell
+    users: int = 0
+    used_at: float = field(default_factory=monotonic)
+    loaded_at: float = field(default_factory=time)  # seconds since 1970
+    asked_at: float | None = None  # when the engine was asked whether it steps, until it says so
+    pinging: "asyncio.Task[None] | None" = None
+
+    @property
+    def nbytes(self) -> int:
+        """Of the weights and the KV cache."""
+        engine, llm = self.llm.llm.engine, self.llm.llm
+        kept = llm.opened.worker.runner.model.memory()
+        page = sum(llm.backend.page_bytes(each.kv_heads, each.head_dim, KV_TYPES[llm.kv]) for each in kept)
+        return llm.model_bytes + engine.limits.num_pages * page
+
+    def trouble(self, stall_seconds: float) -> str | None:
+        """Why nothing can be hoped for from this engine; None if it is well."""
+        if self.llm.pump.failure is not None:
+            return f"the engine of {self.name} failed: {self.llm.pump.failure}"
+        if self.asked_at is not None and monotonic() - self.asked_at > stall_seconds:
+            return f"the engine of {self.name} did not finish a step in {stall_seconds:g} s"
+        return None
+
+    async def ping(self) -> None:
+        """Ask the engine again and again whether it steps."""
+        while True:
+            self.asked_at = monotonic()
+            await self.llm.between_steps(_nothing)
+            self.asked_at = None
+            await asyncio.sleep(PING_SECONDS)
+
+
+def _nothing() -> None:
+    """What an engine is asked to do that is to show that it can."""
+
+
+class Models:
+    """Knows all models by name and holds those that are loaded."""
+
+    def __init__(self, config: ServeConfig, open_model: Opener | None = None) -> None:
+        self.config = config
+        self.specs = {spec.name: spec for spec in config.models}
+        self.loaded: dict[str, ServedModel] = {}
+        self.farewells: list[Farewell] = []  # told before a model goes
+        self.progress: Progress | None = None
+        self._open = open_model or self._opened
+        self._loading = asyncio.Lock()  # one at a time: what a second one finds free would be the first one's
+        self._sweeper: asyncio.Task[None] | None = None
+
+    @property
+    def default(self) -> str:
+        return self.config.models[0].name
+
+    def spec(self, name: str | None) -> ModelSpec:
+        """The model of a name, the default one for none. Raises Refusal, 404, for a name that is not known."""
+        found = self.specs.get(name or self.default)
+        if found is None:
+            names = ", ".join(list(self.specs)[:20])
+            message = f"there is no model {shown(name, 100)}: this server has {names}"
+            raise Refusal(404, message, code="model_not_found", param="model")
+        return found
+
+    @asynccontextmanager
+    async def use(self, name: str | None = None) -> AsyncIterator[ServedModel]:
+        """A model, loaded first if it is not; it stays until the end of the `with`.
+
+        Raises Refusal (404), MemoryShortage, ModelError.
+        """
+        model = self.at_hand(name) or await self._load(self.spec(name))
+        model.users += 1
+        try:
+            yield model
+        finally:
+            model.users -= 1
+            model.used_at = monotonic()
+
+    def at_hand(self, name: str | None) -> ServedModel | None:
+        """A model that is loaded and well, or None. Raises Refusal, 404."""
+        model = self.loaded.get(self.spec(name).name)
+        return model if model is not None and model.llm.healthy else None
+
+    async def _load(self, spec: ModelSpec) -> ServedModel:
+        async with self._loading:
+            found = self.loaded.get(spec.name)
+            if found is not None and found.llm.healthy:
+                return found
+            if found is not None:  # its engine has failed: a new one may do better
+                await self.unload(found)
+            await self._make_room(_file_bytes(spec))
+            began = monotonic()
+            while True:
+                try:
+                    llm = await asyncio.to_thread(self._open, spec, self.progress)
+                    break
+                except MemoryShortage:
+                    if not await self._unload_one():
+                        raise
+            llm.llm.engine.scheduler.waiting.limit = self.config.max_waiting
+            model = ServedModel(spec.name, llm, Bell(asyncio.get_running_loop()))
+            model.pinging = asyncio.ensure_future(_quietly(model.ping()))
+            self.loaded[spec.name] = model
+            if self._sweeper is None and self.config.idle_seconds:
+                self._sweeper = asyncio.ensure_future(self._sweep())
+            log.info("loaded %s in %.2f s", spec.name, monotonic() - began)
+            for note in llm.llm.notes:
+                log.warning("%s: %s", spec.name, note)
+            return model
+
+    async def _make_room(self, needed: int) -> None:
+        """Unload until so many bytes more are within the limit. Raises Refusal, 503, while those loaded are in use."""
+        most = self.config.model_memory
+        while most is not None and self.loaded:
+            held = sum(model.nbytes for model in self.loaded.values())
+            if held + needed <= most:
+                return
+            if not await self._unload_one():
+                raise Refusal(
+                    503,
+                    f"{held / 1e6:.0f} MB of models are in use and {needed / 1e6:.0f} MB more are needed; the limit is "
+                    f"{most / 1e6:.0f} MB (model_memory): ask again when a model is idle",
+                    "server_error",
+                    "models_busy",
+                    {"retry-after": str(5 * RETRY_SECONDS)},
+                )
+
+    async def _unload_one(self) -> bool:
+        """Unload the model that was unused longest; False if all are in use."""
+        idle = [model for model in self.loaded.values() if not model.users]
+        if not idle:
+            return False
+        await self.unload(min(idle, key=lambda model: model.used_at))
+        return True
+
+    async def unload(self, model: ServedModel) -> None:
+        """Free a model. What it was doing is cancelled."""
+        self.loaded.pop(model.name, None)
+        for farewell in self.farewells:
+            await farewell(model)
+        if model.pinging is not None:
+            model.pinging.cancel()
+        await model.llm.close()
+        log.info("unloaded %s", model.name)
+
+    async def _sweep(self) -> None:
+        """Unload what nobody has used for so long."""
+        while True:
+            await asyncio.sleep(min(self.config.idle_seconds / 4, 30.0))
+            limit = monotonic() - self.config.idle_seconds
+            for model in list(self.loaded.values()):
+                if not model.users and model.used_at < limit:
+                    await self.unload(model)
+
+    def troubles(self) -> list[str]:
+        """What is wrong with the engines; nothing if all are well."""
+        found = [model.trouble(self.config.stall_seconds) for model in self.loaded.values()]
+        return [trouble for trouble in found if trouble is not None]
+
+    async def close(self) -> None:
+        """Unload everything."""
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        for model in list(self.loaded.values()):
+            await self.unload(model)
+
+    def _opened(self, spec: ModelSpec, progress: Progress | None) -> AsyncLLM:
+        options: dict[str, Any] = dict(self.config.engine)
+        if self.config.session_dir is not None:
+            folder = self.config.session_dir / "pages"
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            options["session_dir"] = folder
+        return AsyncLLM(spec.path, progress=progress, **options)
+
+
+def _file_bytes(spec: ModelSpec) -> int:
+    """About what a model takes, as far as its files say."""
+    if spec.path is None:
+        return 0
+    path = Path(spec.path)
+    with suppress(OSError):
+        if path.is_file():
+            return path.stat().st_size
+        return sum(each.stat().st_size for each in path.glob("*.safetensors"))
+    return 0
+
+
+async def _quietly(work: Awaitable[None]) -> None:
+    """Something in the background, which may fail: whoever asks hears of it elsewhere."""
+    with suppress(Exception):
+        await work

@@ -1,0 +1,66 @@
+"""Log probabilities of a prompt's own tokens."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sporelm.serve.models import ServedModel
+from sporelm.serve.scores import TextLogprobs, real
+
+
+class PromptScores(NamedTuple):
+    """Of each token of a prompt; the first one has none."""
+
+    tokens: list[str]
+    logprobs: list[float | None]
+    top: list[dict[str, float] | None]
+
+    def joined(self, after: TextLogprobs) -> TextLogprobs:
+        """These, and then an answer's."""
+        offsets, at = [], 0
+        for token in self.tokens:
+            offsets.append(at)
+            at += len(token)
+        return TextLogprobs(
+            self.tokens + after.tokens,
+            self.logprobs + after.token_logprobs,
+            self.top + after.top_logprobs,
+            offsets + after.text_offset,
+        )
+
+
+async def prompt_scores(model: ServedModel, ids: list[int], top: int) -> PromptScores:
+    """The scores of a prompt, with so many alternatives each. The engine computes them between two steps.
+
+    Raises ContextOverflow, RequestError, MemoryShortage.
+    """
+    llm = model.llm.llm
+    logprobs: list[float | None] = [None]
+    others: list[dict[str, float] | None] = [None]
+
+    def compute() -> None:
+        at = 0
+        for chunk in llm.engine.logits(ids):
+            wanted = ids[at + 1 : at + 1 + len(chunk)]
+            for row, token in zip(log_softmax(chunk[: len(wanted)]), wanted, strict=True):
+                logprobs.append(real(row[token]))
+                others.append(best_of(row, top, llm.tokenizer.id_to_piece) if top else {})
+            at += len(chunk)
+
+    await model.llm.between_steps(compute)
+    return PromptScores(llm.tokenizer.pieces(ids), logprobs, others)
+
+
+def best_of(row: NDArray[np.float32], count: int, piece: Callable[[int], str]) -> dict[str, float]:
+    """The likeliest tokens of one position, by their texts."""
+    best = np.argpartition(row, -count)[-count:]
+    best = best[np.argsort(-row[best], kind="stable")]
+    return {piece(int(token)): real(row[token]) for token in best}
+
+
+def log_softmax(scores: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Logarithms of probabilities, row by row: float32 [rows, vocab]."""
+    shifted = scores - scores.max(axis=1, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))

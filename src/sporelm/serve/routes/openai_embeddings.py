@@ -1,0 +1,99 @@
+"""/v1/embeddings: texts as vectors."""
+
+import base64
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+import msgspec
+import numpy as np
+from msgspec import Meta
+from numpy.typing import NDArray
+
+from sporelm.errors import RequestError
+from sporelm.serve.answering import in_thread_if
+from sporelm.serve.endpoint import Body, Call, Endpoint
+from sporelm.serve.failures import Refusal
+from sporelm.serve.models import ServedModel
+from sporelm.serve.routes.openai_completions import LARGE, prompts_of
+
+
+class EmbeddingRequest(Body, kw_only=True):
+    """`input` is a text, token ids, or a list of either."""
+
+    input: str | list[str | int | list[int]]
+    model: str | None = None
+    encoding_format: Literal["float", "base64"] | None = None
+    dimensions: Annotated[int, Meta(ge=1, le=1 << 20)] | None = None
+    pooling: Literal["mean", "last", "cls"] = "mean"
+    user: str | None = None
+
+
+class Embedding(msgspec.Struct):
+    index: int
+    embedding: list[float] | str
+    object: Literal["embedding"] = "embedding"
+
+
+class EmbeddingUsage(msgspec.Struct):
+    prompt_tokens: int
+    total_tokens: int
+
+
+class Embeddings(msgspec.Struct):
+    data: list[Embedding]
+    model: str
+    usage: EmbeddingUsage
+    object: Literal["list"] = "list"
+
+
+async def embeddings(call: Call, body: EmbeddingRequest) -> Embeddings:
+    """A vector of length 1 for each text: the mean of what the model makes of its tokens, or as `pooling` says."""
+    check_count(call, body.input)
+    model = await call.model(body.model)
+    llm = model.llm.llm
+    large = not isinstance(body.input, str) or len(body.input) > LARGE
+    prompts = await in_thread_if(large, lambda: prompts_of(body.input, llm))
+    vectors = await embedded(call, model, prompts, body.pooling)
+    width = vectors.shape[1]
+    if body.dimensions is not None and body.dimensions != width:
+        raise RequestError(f"dimensions is {body.dimensions}: vectors of {model.name} have {width}, which are not cut")
+    count = sum(map(len, prompts))
+    data = [Embedding(index, written(vector, body.encoding_format)) for index, vector in enumerate(vectors)]
+    return Embeddings(data, model.name, EmbeddingUsage(count, count))
+
+
+def check_count(call: Call, given: str | Sequence[str | int | list[int]]) -> None:
+    """Raise Refusal for more texts than one request may have."""
+    most = call.server.config.max_prompts
+    if not isinstance(given, str) and given and not isinstance(given[0], int) and len(given) > most:
+        raise Refusal(
+            400,
+            f"{len(given)} texts are too many: at most {most} are taken in one request (max_prompts)",
+            code="too_many_prompts",
+            param="input",
+        )
+
+
+async def embedded(call: Call, model: ServedModel, prompts: list[list[int]], pooling: str) -> NDArray[np.float32]:
+    """A vector for each prompt: float32 [prompts, width]. Others' steps run between two of them.
+
+    Raises RequestError, ContextOverflow for any of them, before the first one is computed.
+    """
+    llm = model.llm.llm
+    for ids in prompts:
+        llm.engine.limits.check_prompt(len(ids))
+    found = []
+    for ids in prompts:
+        found.append(await model.llm.between_steps(lambda ids=ids: llm.embed([ids], pooling=pooling)))  # type: ignore[misc]
+    return np.concatenate(found)
+
+
+def written(vector: NDArray[np.float32], form: str | None) -> list[float] | str:
+    """A vector as numbers, or its little-endian float32 bytes in base64."""
+    if form == "base64":
+        return base64.b64encode(vector.astype("<f4").tobytes()).decode()
+    numbers: list[float] = vector.tolist()
+    return numbers
+
+
+ENDPOINTS: list[Endpoint] = [Endpoint("POST", "/v1/embeddings", embeddings, body=EmbeddingRequest, reply=Embeddings)]

@@ -1,0 +1,83 @@
+"""The fields of a request that say how tokens are chosen, in the words of OpenAI and of those who extended it."""
+
+from typing import Annotated, Any
+
+from msgspec import Meta
+
+from sporelm.errors import RequestError, shown
+from sporelm.serve.endpoint import Body
+from sporelm.serve.forms import stops_of
+
+Whole = Annotated[int, Meta(ge=0, le=(1 << 31) - 1)]
+Share = Annotated[float, Meta(ge=0, le=1)]
+Penalty = Annotated[float, Meta(ge=-100, le=100)]
+
+
+class SamplingBody(Body, kw_only=True):
+    """What all of OpenAI's requests can say of it. What is not said is as in `SamplingParams`."""
+
+    temperature: Annotated[float, Meta(ge=0, le=100)] | None = None
+    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Meta(ge=-1, le=(1 << 31) - 1)] | None = None
+    min_p: Share | None = None
+    typical_p: Annotated[float, Meta(gt=0, le=1)] | None = None
+    seed: Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)] | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[Whole] | None = None
+    ignore_eos: bool | None = None
+    min_tokens: Whole | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    repetition_penalty: Annotated[float, Meta(ge=0.01, le=100)] | None = None
+    logit_bias: dict[str, Penalty] | None = None
+    xtc_probability: Share | None = None
+    xtc_threshold: Annotated[float, Meta(ge=0, le=0.5)] | None = None
+    dry_multiplier: Annotated[float, Meta(ge=0, le=100)] | None = None
+    dry_base: Annotated[float, Meta(ge=1, le=100)] | None = None
+    dry_allowed_length: Annotated[int, Meta(ge=1, le=(1 << 31) - 1)] | None = None
+    dry_range: Whole | None = None
+    dry_breakers: list[str] | None = None
+    mirostat: Annotated[int, Meta(ge=0, le=2)] | None = None
+    mirostat_tau: Annotated[float, Meta(ge=0, le=100)] | None = None
+    mirostat_eta: Annotated[float, Meta(ge=0, le=100)] | None = None
+    roll: bool | None = None
+    adapter: str | None = None
+    # What OpenAI's clients may send and what changes nothing here; docs/server.md says so.
+    user: str | None = None
+    metadata: dict[str, Any] | None = None
+    store: bool | None = None
+    service_tier: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+
+
+PLAIN = (
+    "temperature", "top_p", "min_p", "typical_p", "ignore_eos", "min_tokens", "presence_penalty", "frequency_penalty",
+    "repetition_penalty", "xtc_probability", "xtc_threshold", "dry_multiplier", "dry_base", "dry_allowed_length",
+    "dry_range", "dry_breakers", "mirostat", "mirostat_tau", "mirostat_eta", "roll", "adapter", "stop_token_ids",
+)  # fmt: skip
+
+
+def fields_of(body: SamplingBody) -> dict[str, Any]:
+    """The fields of `SamplingParams` that a request gives. Raises RequestError."""
+    found = {name: value for name in PLAIN if (value := getattr(body, name)) is not None}
+    if body.top_k is not None:
+        found["top_k"] = max(0, body.top_k)  # -1 is how vLLM's users say "all"
+    if body.seed is not None:
+        found["seed"] = body.seed % (1 << 64)  # a negative one is as good as another
+    if body.stop:
+        found["stop"] = stops_of(body.stop)
+    if body.logit_bias:
+        found["logit_bias"] = {_token(text): bias for text, bias in body.logit_bias.items()}
+    return found
+
+
+def _token(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) <= 10):
+        raise RequestError(f"a token of logit_bias is {shown(text)}: it must be a token's number")
+    return int(text)
+
+
+def room_for(max_context: int, prompt: int, asked: int | None) -> int:
+    """Tokens of an answer at most: as many as asked for, or as the context has room for."""
+    return asked if asked is not None else max(1, max_context - prompt + 1)

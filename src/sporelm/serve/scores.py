@@ -1,0 +1,70 @@
+"""Log probabilities of tokens, as OpenAI's APIs write them."""
+
+import msgspec
+
+from sporelm.api.answer import Answer
+from sporelm.serve.models import ServedModel
+
+LEAST = -9999.0  # what is written for a token that cannot be: JSON has no infinity
+
+
+class TopLogprob(msgspec.Struct):
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class TokenLogprob(msgspec.Struct):
+    token: str
+    logprob: float
+    bytes: list[int]
+    top_logprobs: list[TopLogprob]
+
+
+class TextLogprobs(msgspec.Struct):
+    """Of a completion: one entry a token; the first token of an echoed prompt has none."""
+
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
+    text_offset: list[int]
+
+
+def chat_logprobs(model: ServedModel, answer: Answer, begin: int, end: int | None = None) -> list[TokenLogprob]:
+    """Of an answer's tokens from `begin` to `end`, the token that ends it left out."""
+    tokenizer, request = model.llm.llm.tokenizer, answer.request
+    ids = answer.token_ids[begin:end]
+    found = []
+    for token, score in zip(ids, request.scores[begin : begin + len(ids)], strict=True):
+        if token in request.stop_ids:
+            continue
+        data = tokenizer.token_bytes(token)
+        top = []
+        for other, logprob in score.top.items():
+            its = tokenizer.token_bytes(other)
+            top.append(TopLogprob(its.decode("utf-8", "replace"), real(logprob), list(its)))
+        found.append(TokenLogprob(data.decode("utf-8", "replace"), real(score.logprob), list(data), top))
+    return found
+
+
+def real(value: float) -> float:
+    """A log probability that JSON can hold."""
+    return max(float(value), LEAST)
+
+
+def text_logprobs(model: ServedModel, answer: Answer, begin: int, end: int | None, offset: int) -> TextLogprobs:
+    """The same as /v1/completions writes it; the text of the answer begins at `offset`."""
+    tokenizer, request = model.llm.llm.tokenizer, answer.request
+    found = TextLogprobs([], [], [], [])
+    at = offset + sum(len(tokenizer.id_to_piece(token)) for token in answer.token_ids[:begin])
+    ids = answer.token_ids[begin:end]
+    for token, score in zip(ids, request.scores[begin : begin + len(ids)], strict=True):
+        if token in request.stop_ids:
+            continue
+        piece = tokenizer.id_to_piece(token)
+        found.tokens.append(piece)
+        found.token_logprobs.append(real(score.logprob))
+        found.top_logprobs.append({tokenizer.id_to_piece(other): real(value) for other, value in score.top.items()})
+        found.text_offset.append(at)
+        at += len(piece)
+    return found

@@ -1,0 +1,38 @@
+"""What the routes of one server share."""
+
+from time import time
+
+from sporelm.serve.access import Access
+from sporelm.serve.config import ServeConfig
+from sporelm.serve.models import Models, Opener
+
+
+class Server:
+    """A server's parts. It is open from `open` to `close`; from `drain` on it takes nothing new."""
+
+    def __init__(self, config: ServeConfig, open_model: Opener | None = None) -> None:
+        """`open_model` is for tests. Raises RequestError for keys that are the same."""
+        self.config = config
+        self.access = Access(config)
+        self.models = Models(config, open_model)
+        self.draining = False
+        self.began = int(time())
+
+    async def open(self) -> None:
+        """Load the first model, so that what is wrong with it is said at once. Raises SporeError."""
+        async with self.models.use():
+            pass
+
+    @property
+    def ready(self) -> bool:
+        """Whether a request would be answered soon."""
+        return not self.draining and self.models.at_hand(None) is not None
+
+    def drain(self) -> None:
+        """Say that the server will end: what runs is finished."""
+        self.draining = True
+
+    async def close(self) -> None:
+        """Free all models."""
+        self.draining = True
+        await self.models.close()

@@ -1,0 +1,78 @@
+"""A server's configuration: flags before the environment before the file, every wrong value named."""
+
+from pathlib import Path
+
+import pytest
+
+from sporelm import settings
+from sporelm.errors import RequestError
+from sporelm.serve.config import ModelSpec, ServeConfig, load
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Path:
+    path = tmp_path / "serve.toml"
+    path.write_text(
+        'host = "0.0.0.0"\nport = 1234\nmax_body = "2M"\nrequest_seconds = 5\napi_keys = ["a:x"]\n'
+        'cors_origins = ["https://a.example"]\n[models]\nsmall = "one.gguf"\n"big/one" = "two"\n'
+        '[engine]\nthreads = 2\nkv_memory = "1G"\n'
+    )
+    return path
+
+
+def test_a_file_says_everything(written: Path) -> None:
+    config = load({}, written)
+    assert (config.host, config.port, config.max_body, config.request_seconds) == ("0.0.0.0", 1234, 2_000_000, 5.0)
+    assert config.models == (ModelSpec("small", "one.gguf"), ModelSpec("big/one", "two"))
+    assert [key.owner for key in config.keys] == ["a"]
+    assert config.engine == {"threads": 2, "kv_memory": "1G"}
+    assert not config.is_loopback
+
+
+def test_flags_go_before_the_environment_and_that_before_the_file(
+    written: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def said(variable: str, value: str) -> None:
+        monkeypatch.setitem(settings.__dict__[variable].__dict__, "value", value)
+
+    said("SERVE_PORT", "99")
+    said("API_KEY", "b:env")
+    config = load({"host": "127.0.0.1", "engine": {"threads": 1, "kv": None}}, written)
+    assert (config.host, config.port, config.is_loopback) == ("127.0.0.1", 99, True)
+    assert [key.owner for key in config.keys] == ["b"]
+    assert config.engine == {"threads": 1, "kv_memory": "1G"}
+    assert load({"port": 7, "api_keys": ["c:flag"]}, written).port == 7
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("prot = 1", "'prot' is unknown: there are models"),
+        ('port = "1"', "port is '1': it must be a whole number"),
+        ("port = 70000", "port is 70000: it must be from 0 to 65535"),
+        ("max_body = 1", "max_body is 1: it must be from 1024"),
+        ("[engine]\nthread = 1", "engine.thread is unknown"),
+        ("[engine]\neager = 1", "engine.eager is 1: it must be a truth"),
+        ('[models]\n"../x" = "a"', "a model's name is '../x'"),
+        ("host = ", "it is no TOML"),
+        ("log = 'loud'", "log is 'loud': it must be text or json"),
+        ("tls_cert = 'a'", "TLS needs both files"),
+        ("cors_origins = ['*']", r"a CORS origin is '\*'"),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_named(tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "serve.toml"
+    path.write_text(text)
+    with pytest.raises(RequestError, match=said):
+        load({}, path)
+
+
+def test_names_of_models() -> None:
+    assert ModelSpec.of("a=b/c.gguf") == ModelSpec("a", "b/c.gguf")
+    assert ModelSpec.of("folder/My Model.gguf") == ModelSpec("My-Model", "folder/My Model.gguf")
+    assert ModelSpec.of("hf:owner/name:q4.gguf").name == "name:q4"
+    for wrong in ("", "..", "a..b", "/a", "a b", "x" * 129):
+        with pytest.raises(RequestError, match="a model's name is"):
+            ModelSpec(wrong, None)
+    with pytest.raises(RequestError, match="two models are called 'm'"):
+        ServeConfig(models=(ModelSpec("m", "a"), ModelSpec("m", "b")))
