@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sporelm.engine.constraint import Constraint
+from sporelm.engine.own_file import check_place
 from sporelm.engine.runner import Scores
 from sporelm.engine.sampling import Picked, Sampler, Sampling
 from sporelm.engine.step import Step
@@ -50,7 +51,7 @@ class RecordingFile:
         self.failure: str | None = None
         self.nbytes = 0
         try:
-            _check_place(path)
+            check_place(path, BEGINNING, "recording")
             self._file: IO[str] = os.fdopen(_for_owner(path), "w", BUFFER, "ascii", newline="\n")
         except OSError as reason:
             raise RequestError(f"{path} cannot be written: {reason.strerror or reason}") from None
@@ -177,15 +178,3 @@ _USUAL = Sampling()
 def _for_owner(path: Path) -> int:
     """An empty file that only its owner can read: it will hold what was asked."""
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-
-
-def _check_place(path: Path) -> None:
-    """Raise RequestError if something else than an earlier recording is there."""
-    if not path.exists():
-        return
-    if path.is_file():
-        with path.open("rb") as file:
-            start = file.read(len(BEGINNING))
-        if start in (b"", BEGINNING.encode()):
-            return
-    raise RequestError(f"{path} is there and is no recording: it stays as it is; give another name")

@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from sporelm.engine.own_file import check_place
 from sporelm.errors import RequestError
 
 MOST_EVENTS = 500_000  # about 100 MB; viewers become slow beyond
@@ -30,7 +31,7 @@ class TraceFile:
         self.failure: str | None = None  # why it could not be written
         self._beside = path.with_name(f".{path.name}.{os.getpid()}.part")
         try:
-            _check_place(path)
+            check_place(path, BEGINNING, "trace")
             self._file = self._beside.open("w", encoding="utf-8", buffering=1 << 20)
             self._file.write(f'{BEGINNING}{json.dumps(about)}, "traceEvents": [')
         except OSError as reason:
@@ -80,15 +81,3 @@ class TraceFile:
                 self._file.close()
             with suppress(OSError):
                 self._beside.unlink(missing_ok=True)
-
-
-def _check_place(path: Path) -> None:
-    """Raise RequestError if something else than an earlier trace is there, and OSError if it cannot be looked at."""
-    if not path.exists():
-        return
-    if path.is_file():
-        with path.open("rb") as file:
-            start = file.read(len(BEGINNING))
-        if start in (b"", BEGINNING.encode()):
-            return
-    raise RequestError(f"{path} is there and is no trace: it stays as it is; give another name")
