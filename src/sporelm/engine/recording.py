@@ -176,5 +176,11 @@ _USUAL = Sampling()
 
 
 def _for_owner(path: Path) -> int:
-    """An empty file that only its owner can read: it will hold what was asked."""
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    """An empty file that only its owner can read, whoever could read what was there: it will hold what was asked."""
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        os.chmod(path, 0o600)
+    except OSError:
+        os.close(file)
+        raise
+    return file

@@ -165,3 +165,14 @@ def test_steps_that_would_reach_beyond_the_memory_are_refused(step):
     check_step(Step([GOOD], [(0, 23)]), limits())
     with pytest.raises(RequestError):
         check_step(step, limits())
+
+
+@pytest.mark.skipif(os.name != "posix", reason="only POSIX has modes of files")
+def test_others_cannot_read_what_takes_the_place_of_a_file_that_they_could(tmp_path):
+    path = tmp_path / "r.jsonl"
+    path.touch()
+    path.chmod(0o644)
+    file = RecordingFile(path)
+    file.line({MARK: 1})
+    file.close()
+    assert path.stat().st_mode & 0o777 == 0o600
