@@ -386,3 +386,9 @@ def test_figures_of_models_and_event_loops(story: Path, tmp_path: Path) -> None:
         assert found[name] == plain[name]
     assert found["vllm:generation_tokens_total"]["samples"] == [{"labels": {}, "value": 24}]
     assert any(event["name"] == "step 1" for event in events(tmp_path / "t.json"))
+
+
+def test_a_trace_and_a_recording_are_two_files(shared: Path, tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match=r"trace and record are both .*one: one would take the other's place"):
+        LLM(shared / "data" / "story", trace=tmp_path / "one", record=str(tmp_path / "." / "one"))
+    assert not list(tmp_path.iterdir())

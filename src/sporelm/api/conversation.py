@@ -95,7 +95,7 @@ class Conversation:
         """Write the conversation to a file, keys and values too; the file's bytes.
 
         `LLM.wake` goes on from there, without computing anything again. Raises RequestError while an answer is being
-        made, or if the file cannot be written.
+        made, if the file cannot be written, or if there is one already that is no session.
         """
         self.check_idle()
         notes = {"messages": self.messages, "told": [list(told) for told in self._told]}

@@ -10,6 +10,7 @@ from sporelm.backends.backend import Ready
 from sporelm.engine.recording import RecordingFile
 from sporelm.engine.trace import Summary, Trace
 from sporelm.engine.trace_file import TraceFile
+from sporelm.errors import RequestError
 
 if TYPE_CHECKING:
     from sporelm.api.loading import Opened
@@ -20,6 +21,10 @@ class Watching:
 
     def __init__(self, trace: str | Path | None, record: str | Path | None) -> None:
         """Begin the files, before anything else takes time. Raises RequestError for one that cannot be."""
+        if trace is not None and record is not None:
+            paths = path_of("trace", trace), path_of("record", record)
+            if paths[0].resolve() == paths[1].resolve():
+                raise RequestError(f"trace and record are both {paths[0]}: one would take the other's place; give two")
         self.trace: Trace | None = None
         self.recording = RecordingFile(path_of("record", record)) if record is not None else None
         self.file: TraceFile | None = None

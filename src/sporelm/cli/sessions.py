@@ -115,11 +115,7 @@ class Sessions:
         return f"dropped {dropped}; {self.create([])}"
 
     def save(self, words: list[str]) -> str:
-        from sporelm.engine.kv.asleep import is_asleep
-
         path = file_of(words, "/save FILE")
-        if path.exists() and not is_asleep(path):
-            raise RequestError(f"{path} is there and is no session: it is not overwritten; give another name")
         return f"wrote {path}, {self.current.save(path) / 1e6:.1f} MB"
 
     def load(self, words: list[str]) -> str:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from sporelm.engine.adapted import Adapted
 from sporelm.engine.kv import KvSequence, PagePool, SequenceStore
-from sporelm.engine.kv.asleep import Asleep, read_asleep, write_asleep
+from sporelm.engine.kv.asleep import Asleep, check_replaceable, read_asleep, write_asleep
 from sporelm.engine.kv.pages import pages_for
 from sporelm.engine.kv.store import Dormitory
 from sporelm.engine.limits import Limits
@@ -225,8 +225,9 @@ class Engine:
         """Write what a sequence holds to a file, beside `notes`; the file's bytes. The sequence stays as it is.
 
         `model` is what the model is known by: only it can wake the file. Raises RequestError while a request uses the
-        sequence, or if the file cannot be written.
+        sequence, if the file cannot be written, or if there is one already that is no session.
         """
+        check_replaceable(path)
         with self._turn:
             self.check_open()
             if sequence.busy:

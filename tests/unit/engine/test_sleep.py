@@ -11,7 +11,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from sporelm.engine import Engine, KvSequence, Request
-from sporelm.engine.kv.asleep import Asleep, read_asleep
+from sporelm.engine.kv.asleep import Asleep, check_replaceable, read_asleep
 from sporelm.errors import MemoryShortage, ModelFileError, ModelNotFound, RequestError, SporeError
 from unit.engine.fake import engine, expected
 from unit.engine.test_engine import prompt
@@ -249,3 +249,15 @@ def test_a_sequence_in_use_does_not_sleep_and_a_bad_place_leaves_nothing(tmp_pat
     with pytest.raises(RequestError, match="still uses this sequence"):
         made.sleep(sequence, tmp_path / "file", "m", {})
     assert not list(tmp_path.iterdir())
+
+
+def test_a_file_that_is_no_session_is_not_replaced(tmp_path: Path) -> None:
+    mine, empty, folder = tmp_path / "mine", tmp_path / "empty", tmp_path / "folder"
+    mine.write_text("mine")
+    empty.touch()
+    folder.mkdir()
+    for path in (mine, folder):
+        with pytest.raises(RequestError, match="is there and is no session: it is not overwritten; give another name"):
+            check_replaceable(path)
+    check_replaceable(empty)
+    check_replaceable(tmp_path / "new")

@@ -94,7 +94,8 @@ def read_asleep(
         known = files.metadata
         if (known.get("format"), known.get("version")) != (FORMAT, VERSION):
             raise ModelFileError(
-                f"{path} is no session of version {VERSION}: its format is {known.get('format')!r:.40}"
+                f"{path} is no session of version {VERSION}: its format is {known.get('format')!r:.40}, its version "
+                f"{known.get('version')!r:.20}"
             )
         if known.get("model") != model:
             raise RequestError(f"{path} is a session of another model: open it with the model that it was made with")
@@ -123,6 +124,12 @@ def is_asleep(path: Path) -> bool:
             return files.metadata.get("format") == FORMAT
     except ModelError:
         return False
+
+
+def check_replaceable(path: Path) -> None:
+    """Raise RequestError if something is there that is neither a session nor an empty file: it is never replaced."""
+    if path.exists() and not (path.is_file() and (path.stat().st_size == 0 or is_asleep(path))):
+        raise RequestError(f"{path} is there and is no session: it is not overwritten; give another name")
 
 
 def _open(path: Path) -> SafetensorsFiles:
