@@ -30,5 +30,8 @@ def test_growth_is_said() -> None:
     load.acts, load.refused, load.checked, load.faults = {}, 0, [], ["stuck"]
     samples = [Sample(1000 + number, 5, 9) for number in range(100)]
     assert report(load, samples)["faults"] == ["stuck", "rss grew 1.0792-fold"]
+    assert report(load, [Sample(number * 1_000_000, 1, 1) for number in range(12)])["rss_mb"] == [
+        0.5, 2.5, 4.5, 6.5, 8.5, 10.5,
+    ]  # fmt: skip
     assert report(load, samples[:20])["faults"] == ["stuck"]
     assert report(load, [Sample(0, 3, 0), Sample(0, 4, 0)])["faults"] == ["stuck", "threads grew 1.3333-fold"]

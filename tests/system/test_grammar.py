@@ -4,8 +4,10 @@ import asyncio
 import gc
 import json
 import re
+import threading
 import weakref
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -195,6 +197,25 @@ def test_a_grammar_is_compiled_once_and_few_are_kept(letters: Path) -> None:
         compiled(tokenizer, Grammar(choice=[f"{number}"]))
     assert len(_kept[tokenizer]) == MOST_KEPT
     assert compiled(tokenizer, Grammar(choice=["yes", "no"])) is not first
+
+
+def test_one_thread_compiles_for_all(letters: Path) -> None:
+    tokenizer = load_tokenizer(letters)
+
+    def make(number: int) -> bool:
+        """Whether it was refused."""
+        try:
+            compiled(tokenizer, Grammar(regex="(a" if number % 3 == 0 else f"one{number}"))
+        except RequestError:
+            return True
+        return False
+
+    make(1)
+    before = [thread for thread in threading.enumerate() if thread.name == "grammar"]
+    with ThreadPoolExecutor(6) as pool:
+        assert list(pool.map(make, range(24))) == [number % 3 == 0 for number in range(24)]
+    assert len(before) == 1
+    assert [thread for thread in threading.enumerate() if thread.name == "grammar"] == before
 
 
 def test_what_is_allowed_is_what_the_mask_says(letters: Path) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import cache
+from queue import SimpleQueue
 from threading import Lock, Thread, stack_size
 from typing import Any
 from weakref import WeakKeyDictionary, ref
@@ -132,7 +133,7 @@ class CompiledGrammar:
         from llguidance import LLMatcher
 
         words, source = _vocabulary(tokenizer), grammar.source()
-        self._first = _on_a_large_stack(lambda: LLMatcher(words, source, log_level=0, limits=_limits()))
+        self._first = _large_stack.run(lambda: LLMatcher(words, source, log_level=0, limits=_limits()))
         self._stop_ids = tokenizer.stop_ids
         # The first steps here rather than in the engine's thread: they show a grammar that allows nothing or too much.
         begun = self.matcher()
@@ -162,30 +163,49 @@ def compiled(tokenizer: Tokenizer, grammar: Grammar) -> CompiledGrammar:
     return made
 
 
-def _on_a_large_stack(make: Callable[[], Any]) -> Any:
-    """What a call gives in a thread of its own: llguidance's compilers call themselves as deep as a grammar is, and a
-    thread may have as little as 128 kB. The size is the process's for a moment: threads that begin then have it."""
-    made: Future[Any] = Future()
+class _LargeStack:
+    """A thread in which grammars are compiled one after the other: llguidance's compilers call themselves as deep as a
+    grammar is, and a thread may have as little as 128 kB. One for all, so that what compiling takes is taken once."""
 
-    def run() -> None:
-        try:
-            made.set_result(make())
-        except BaseException as error:
-            made.set_exception(error)
+    def __init__(self) -> None:
+        self._jobs: SimpleQueue[tuple[Callable[[], Any], Future[Any]]] = SimpleQueue()
+        self._thread: Thread | None = None
 
-    with _lock:
-        before = stack_size(STACK_BYTES)
+    def run(self, make: Callable[[], Any]) -> Any:
+        """What a call gives, or raises."""
+        made: Future[Any] = Future()
+        with _lock:
+            if self._thread is None or not self._thread.is_alive():  # as in a child after a fork
+                self._begin()
+        self._jobs.put((make, made))
+        return made.result()
+
+    def _begin(self) -> None:
+        self._jobs = SimpleQueue()
+        self._thread = Thread(target=self._work, args=(self._jobs,), name="grammar", daemon=True)
+        before = stack_size(STACK_BYTES)  # the process's for a moment: threads that begin then have it
         try:
-            Thread(target=run, name="grammar", daemon=True).start()
+            self._thread.start()
         finally:
             stack_size(before)
-    return made.result()
+
+    def _work(self, jobs: Any) -> None:
+        while True:
+            make, made = jobs.get()
+            try:
+                made.set_result(make())
+            except BaseException as error:
+                made.set_exception(error)
+            del make, made  # not kept until the next one comes
 
 
 def first_line(reason: str) -> str:
     """What an error of llguidance says, without the state of its parser."""
     line = next((line.strip() for line in reason.splitlines() if line.strip()), "unknown reason")
     return line[:200]
+
+
+_large_stack = _LargeStack()
 
 
 @cache
