@@ -6,7 +6,7 @@ The page asks for nothing from outside, runs no inline script and sets no inline
 from pathlib import Path
 
 from starlette.requests import Request
-from starlette.responses import FileResponse, Response
+from starlette.responses import Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
@@ -47,10 +47,11 @@ class _Files(StaticFiles):
         return response
 
 
-async def _index(request: Request) -> Response:
-    return FileResponse(FOLDER / "index.html", media_type=KINDS[".html"], headers=HEADERS)
-
-
 def web_chat_routes() -> list[BaseRoute]:
     """`/` and `/webui/...`: to be served without a key, for it is in this page that one is entered."""
-    return [Route("/", _index, methods=["GET"]), Mount("/webui", _Files(directory=FOLDER))]
+    files = _Files(directory=FOLDER)
+
+    async def index(request: Request) -> Response:
+        return await files.get_response("index.html", request.scope)
+
+    return [Route("/", index, methods=["GET"]), Mount("/webui", files)]

@@ -1,0 +1,104 @@
+"""The web chat's files: complete in both languages, nothing from outside, nothing inline, licences beside libraries."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).resolve().parents[3] / "src" / "sporelm" / "serve" / "webui"
+OURS = sorted(
+    path for kind in ("html", "js", "css") for path in FOLDER.rglob(f"*.{kind}") if "vendor" not in path.parts
+)
+WORD = re.compile(r"^  (\w+): \"(.*)\",$", re.MULTILINE)
+
+
+def words(language: str) -> dict[str, str]:
+    return dict(WORD.findall((FOLDER / "js" / "lang" / f"{language}.js").read_text(encoding="utf-8")))
+
+
+def test_both_languages_say_the_same() -> None:
+    english, chinese = words("en"), words("zh")
+    assert list(english) == list(chinese)
+    for name, text in english.items():
+        holes = [set(re.findall(r"\{(\w+)\}", each)) for each in (text, chinese[name])]
+        assert holes[0] == holes[1], name
+
+
+def test_every_word_that_is_asked_for_is_there() -> None:
+    text = "".join(path.read_text(encoding="utf-8") for path in OURS)
+    asked = {*re.findall(r'\bt\("(\w+)"', text), *re.findall(r'data-t(?:-\w+)?="(\w+)"', text)}
+    assert asked - words("en").keys() == set()
+    english = (FOLDER / "js" / "lang" / "en.js").read_text(encoding="utf-8")
+    rest = text.replace(english, "")
+    assert [name for name in words("en") if not re.search(rf'["\']{name}["\']|\b{name}:', rest)] == []
+
+
+@pytest.mark.parametrize("path", OURS, ids=lambda path: path.name)
+def test_nothing_from_outside_and_nothing_inline(path: Path) -> None:
+    text = path.read_text(encoding="utf-8").replace("http://www.w3.org/2000/svg", "")
+    assert not re.search(r"https?://|//[a-z]+\.[a-z]|@import|\beval\(|new Function", text)
+    assert not re.search(r"<script(?![^>]*\bsrc=)|<style|\sstyle=|\son[a-z]+=\"", text)
+    assert len(text.splitlines()) <= 400
+
+
+@pytest.mark.parametrize("path", OURS, ids=lambda path: path.name)
+def test_what_a_file_asks_for_is_there(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    for target in re.findall(r'(?:from|import|import\() ?"(\.[^"]+)"', text):
+        assert (path.parent / target).is_file(), target
+    for target in re.findall(r'(?:src|href)="(webui/[^"]+)"', text):
+        assert (FOLDER.parent / target).is_file(), target
+
+
+def test_libraries_have_their_licences_and_are_named() -> None:
+    notice = (FOLDER.parents[3] / "NOTICE").read_text(encoding="utf-8")
+    for folder in (FOLDER / "vendor").iterdir():
+        assert (folder / "LICENSE").is_file()
+        assert f"{folder.name}/LICENSE" in notice
+    for version, file in [
+        ("marked 18.2.1", "marked/marked.esm.js"),
+        ("DOMPurify 3.4.18", "dompurify/purify.min.js"),
+        ("highlight.js 11.12.0", "highlight/highlight.min.js"),
+        ("KaTeX 0.19.1", "katex/katex.min.js"),
+    ]:
+        assert version in notice
+        assert version.split()[1] in (FOLDER / "vendor" / file).read_text(encoding="utf-8")
+    style = (FOLDER / "vendor" / "katex" / "katex.min.css").read_text(encoding="utf-8")
+    fonts = set(re.findall(r"url\(([^)]+)\)", style))
+    assert fonts
+    assert all((FOLDER / "vendor" / "katex" / font).is_file() for font in fonts)
+
+
+def test_the_routes_serve_the_files_and_no_others() -> None:
+    pytest.importorskip("starlette")
+    pytest.importorskip("httpx")
+    from starlette.applications import Starlette
+    from starlette.testclient import TestClient
+
+    from sporelm.serve.webui import web_chat_routes
+
+    client = TestClient(Starlette(routes=web_chat_routes()))
+    kinds = {
+        "/": "text/html; charset=utf-8",
+        "/webui/js/app.js": "text/javascript; charset=utf-8",
+        "/webui/css/page.css": "text/css; charset=utf-8",
+        "/webui/icon.svg": "image/svg+xml",
+        "/webui/vendor/katex/fonts/KaTeX_Main-Regular.woff2": "font/woff2",
+    }
+    for place, kind in kinds.items():
+        found = client.get(place)
+        assert (found.status_code, found.headers["content-type"]) == (200, kind)
+        policy = found.headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+        assert found.headers["x-content-type-options"] == "nosniff"
+        assert client.get(place, headers={"if-none-match": found.headers["etag"]}).status_code == 304
+    for place in (
+        "__init__.py",
+        "js",
+        "js/../__init__.py",
+        "..%2fconversations.py",
+        "%2e%2e/keys.py",
+        "vendor/katex/LICENSE",
+    ):
+        assert client.get(f"/webui/{place}").status_code == 404
