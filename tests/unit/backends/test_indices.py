@@ -41,6 +41,12 @@ class Arguments:
             self.f32(2, 8), self.cache, self.i32(*starts), self.i32(*lengths), self.i32(*pages), scale=1.0
         )
 
+    def added(self, *which: Any, y: Any = None, a: Any = (2, 8), b: Any = (2, 16)) -> Any:
+        """With one adapter of rank 2, from 8 columns to 16."""
+        rows = self.f32(len(which), 16) if y is None else y
+        pair = tuple(each if each is None or not isinstance(each, tuple) else self.f32(*each) for each in (a, b))
+        return ops.add_lora(rows, self.f32(len(which), 8), self.i32(*which), (pair[0],), (pair[1],))
+
     def rope(self, *positions: int) -> Any:
         return ops.rope(self.f32(len(positions), 8), self.i32(*positions), self.table, head_dim=8, style="half")
 
@@ -80,6 +86,8 @@ OUTSIDE: dict[str, tuple[Callable[[Arguments], Any], str]] = {
     "rows past the last": (lambda a: a.attend((0, 1, 3)), "must rise from 0 to the 2 rows of q in 3 elements"),
     "rows left out": (lambda a: a.attend((0, 1, 1)), "must rise from 0 to the 2 rows"),
     "falling starts": (lambda a: a.attend((0, 3, 2)), "must rise"),
+    "adapter": (lambda a: a.added(0, 1), r"which\[1\] is 1; .* -1 and 0"),
+    "adapter before none": (lambda a: a.added(-2), r"which\[0\] is -2"),
     "starts of another count": (lambda a: a.attend((0, 2)), "in 3 elements"),
 }
 
@@ -98,6 +106,7 @@ def test_the_last_index_inside_is_taken(given: Arguments) -> None:
     assert given.rope(0, 9).shape == (2, 8)
     given.store(0, 3 * PAGE - 1)
     given.rope_store(9, 3 * PAGE - 1)
+    assert given.added(0, -1).numpy()[:, 0].tolist() == [17.0, 1.0]
     assert np.isfinite(given.attend().numpy()).all()
     assert np.isfinite(given.attend(pages=((2, 0), (1, HUGE))).numpy()).all()
 
@@ -124,6 +133,13 @@ WRONG: dict[str, tuple[Callable[[Arguments], Any], str]] = {
     "store_kv rows": (lambda a: ops.store_kv(a.other(1, 8), a.other(1, 8), a.cache, a.i32(0)), "k i32"),
     "store_kv slots": (lambda a: ops.store_kv(a.f32(1, 8), a.f32(1, 8), a.cache, a.f32(1)), "slots f32"),
     "store_kv cache": (lambda a: ops.store_kv(a.f32(1, 8), a.f32(1, 8), a.table, a.i32(0)), "cache f32"),
+    "add_lora": (lambda a: a.added(0, y=a.other(1, 16)), "y i32"),
+    "add_lora rows": (lambda a: a.added(0, y=a.f32(2, 16)), "one row for each token"),
+    "add_lora a": (lambda a: a.added(0, a=a.other(2, 8, kind=np.float16)), r"a\[0\] f16"),
+    "add_lora columns of a": (lambda a: a.added(0, a=(2, 9)), r"a\[0\] .* as many columns as x"),
+    "add_lora b": (lambda a: a.added(0, b=(3, 16)), r"b\[0\] .* must be \[2, 16\]"),
+    "add_lora half": (lambda a: a.added(0, b=None), "only one of its two"),
+    "add_lora rank": (lambda a: a.added(0, a=(1025, 8), b=(1025, 16)), "rank 1025: it must be 1 to 1024"),
     "attention": (
         lambda a: ops.attention(a.f32(1, 8), a.cache, a.i32(0, 1), a.f32(1), a.i32((0,)), scale=1.0),
         "lengths f32",
