@@ -15,7 +15,8 @@ from sporelm.text.fragments import Fragments
 from sporelm.text.token_bytes import SPACE, byte_alphabet
 from sporelm.text.tokenizer import Encoded
 
-_MAX_KNOWN_CHARACTERS = 1 << 22  # what the memory of pieces may hold; then it begins anew
+_MOST_KNOWN = 64 << 20  # bytes that the memory of pieces may take; then it begins anew
+_PIECE, _CHARACTER = 200, 6  # bytes that a piece takes, measured: by itself, and for each of its characters
 _NO_UTF8 = 0xFF  # a byte that no text holds stands between pieces while they are spelled
 _SPELLING = "".join("\n" if byte == _NO_UTF8 else sign for byte, sign in sorted(byte_alphabet().items()))
 
@@ -44,10 +45,10 @@ class Merging:
         known = self._known
         new = set(pieces).difference(known)
         if new:
-            if self._held + sum(map(len, new)) > _MAX_KNOWN_CHARACTERS:
+            if self._held + _bytes(new) > _MOST_KNOWN:
                 known = self._known = {}  # anew: another thread may go on with the old one
                 new, self._held = set(pieces), 0
-            self._held += sum(map(len, new))
+            self._held += _bytes(new)
             self._learn(known, list(new))
         return list(chain.from_iterable(map(known.__getitem__, pieces)))
 
@@ -66,6 +67,11 @@ class Merging:
         if missing:
             shown = min(missing).replace(SPACE, " ")
             raise RequestError(f"the text holds {shown!r}, which this model's vocabulary cannot write; remove it")
+
+
+def _bytes(pieces: Collection[str]) -> int:
+    """What these pieces take when they are known."""
+    return _PIECE * len(pieces) + _CHARACTER * sum(map(len, pieces))
 
 
 def _spelled(pieces: list[str]) -> list[str]:

@@ -104,12 +104,13 @@ def test_a_second_encoding_gives_the_same_and_threads_may_share(vocabs: dict[str
 
 
 def test_the_memory_of_pieces_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sporelm.text.bpe_engine._MAX_KNOWN_CHARACTERS", 30)
+    monkeypatch.setattr("sporelm.text.bpe_engine._MOST_KNOWN", 1500)
     tokenizer = tokenizer_of_gguf(metadata(), "small")
     for count in range(200):
         text = f"abc {'ab' * (count % 20)} abc"
         assert tokenizer.decode(tokenizer.encode(text)) == text
-        assert sum(map(len, tokenizer._parsing._merging._known)) <= max(30, len(text))
+        known = tokenizer._parsing._merging._known
+        assert 200 * len(known) + 6 * sum(map(len, known)) <= 1500
 
 
 def test_smollm2(smollm2: Path) -> None:
