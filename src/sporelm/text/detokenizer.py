@@ -18,15 +18,23 @@ class Detokenizer:
     before. One detokenizer serves one text.
     """
 
-    def __init__(self, tokenizer: Tokenizer, *, skip_special_tokens: bool = False, continues: bool = False) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        *,
+        skip_special_tokens: bool = False,
+        shown: frozenset[int] = frozenset(),
+        continues: bool = False,
+    ) -> None:
         """
-        skip_special_tokens    leave control tokens out of the text
+        skip_special_tokens    leave control tokens out of the text, but for
+        shown                  those that mark parts of it (`Dialect.shown_ids`)
         continues              the text goes on with another (an answer after its prompt): a leading space is kept
         """
         decoding = tokenizer.decoding
         self._cleans = isinstance(decoding, CleanedDecoding)
         self._decoding = decoding.raw if isinstance(decoding, CleanedDecoding) else decoding
-        self._skipped = tokenizer.special.control if skip_special_tokens else frozenset[int]()
+        self._skipped = tokenizer.special.control - shown if skip_special_tokens else frozenset[int]()
         self._spaces = 0 if continues else tokenizer.decoding.leading_spaces
         self._bytes = isinstance(self._decoding, ByteDecoding)
         self._unclean = ""  # text that may still lose spaces

@@ -1,18 +1,28 @@
 """The messages of a chat: what they must look like before a template sees them."""
 
+import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sporelm.errors import RequestError
 
 MAX_NESTING = 32
+MOST_TOOLS = 128
+MOST_CALLS = 128  # of one message
+LONGEST_TOOLS = 1 << 18  # characters of all tools together
+REASONING = ("reasoning_content", "reasoning", "thinking")  # what templates call it
+
+_NAME = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
 
 
 def check_messages(messages: Any) -> list[dict[str, Any]]:
     """The messages as plain data of our own: a template may hold no object of the caller's.
 
     Each is a mapping with a `role` (text) and a `content`: a text, or a list of parts {"type": "text", "text": ...}.
-    A message with `tool_calls` may go without content. Other keys pass through if they are plain data.
+    A message with `tool_calls` may go without content; its calls are checked by `_check_calls`, and arguments that are
+    the text of a JSON object become that object, which is what templates take. `tool_call_id` is a text. Other keys
+    pass through if they are plain data.
     Raises RequestError with the index of the message at fault.
     """
     if not isinstance(messages, Sequence) or isinstance(messages, (str, bytes)):
@@ -38,7 +48,98 @@ def _message(message: Any, where: str) -> dict[str, Any]:
     elif not isinstance(content, str):
         raise RequestError(f"{where}: content is a {type(content).__name__}; it must be a text or a list of parts")
     plain: dict[str, Any] = plain_data(message, where)
+    if plain.get("tool_calls") is not None:
+        plain["tool_calls"] = _checked_calls(plain["tool_calls"], where)
+    for name in ("tool_call_id", "name", *REASONING):
+        if not isinstance(plain.get(name, ""), str | None):
+            raise RequestError(f"{where}: {name} is a {type(plain[name]).__name__}; it must be a text")
     return plain
+
+
+def _checked_calls(calls: Any, where: str) -> list[dict[str, Any]]:
+    """The calls of a message, {"function": {"name", "arguments"}} or {"name", "arguments"}; arguments become objects.
+
+    Raises RequestError with the index of the call at fault.
+    """
+    if not isinstance(calls, list):
+        raise RequestError(f"{where}: tool_calls is a {type(calls).__name__}; it must be a list")
+    if len(calls) > MOST_CALLS:
+        raise RequestError(f"{where} has {len(calls)} tool calls: at most {MOST_CALLS} are taken")
+    found = []
+    for index, call in enumerate(calls):
+        place = f"{where}, tool call {index}"
+        function = call.get("function", call) if isinstance(call, dict) else None
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str) or not function["name"]:
+            raise RequestError(f"{place} names no function; it must be {{function: {{name, arguments}}}}")
+        arguments = _object(function.get("arguments"), place)
+        if call is function:
+            found.append({**call, "arguments": arguments})
+        else:
+            found.append({**call, "function": {**function, "arguments": arguments}})
+    return found
+
+
+def _object(arguments: Any, where: str) -> dict[str, Any]:
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments) if arguments.strip() else {}
+        except (ValueError, RecursionError) as error:
+            raise RequestError(f"{where}: its arguments are no JSON: {str(error)[:100]}") from None
+        arguments = plain_data(arguments, f"{where}: its arguments")
+    if arguments is None:
+        return {}
+    if not isinstance(arguments, dict):
+        raise RequestError(
+            f"{where}: its arguments are a {type(arguments).__name__}; they must be an object, or its text"
+        )
+    return arguments
+
+
+def check_tools(tools: Any) -> list[dict[str, Any]]:
+    """Tools as plain data: {"type": "function", "function": {"name", "description", "parameters"}}, each name once.
+
+    `parameters` is a JSON schema of an object, or missing. Raises RequestError with the index of the tool at fault.
+    """
+    if not isinstance(tools, Sequence) or isinstance(tools, (str, bytes)):
+        raise RequestError(f"tools is a {type(tools).__name__}; it must be a list of functions")
+    if len(tools) > MOST_TOOLS:
+        raise RequestError(f"tools has {len(tools)} functions: at most {MOST_TOOLS} are taken")
+    names: set[str] = set()
+    found = []
+    for index, tool in enumerate(tools):
+        where = f"tool {index}"
+        plain = plain_data(tool, where)
+        function = plain.get("function") if isinstance(plain, dict) else None
+        if not isinstance(function, dict) or plain.get("type", "function") != "function":
+            raise RequestError(f"{where} is no function; it must be {{type: 'function', function: {{name, ...}}}}")
+        name = function.get("name")
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise RequestError(f"{where}: its name is {name!r:.80}; it must be 1 to 64 of a-z, A-Z, 0-9, _, - and .")
+        if name in names:
+            raise RequestError(f"{where} has the name {name!r} of another tool; names must differ")
+        names.add(name)
+        _check_function(function, where)
+        found.append(plain if "type" in plain else {"type": "function", **plain})
+    if (size := size_of(found)) > LONGEST_TOOLS:
+        raise RequestError(f"the tools have {size} characters: at most {LONGEST_TOOLS} are taken")
+    return found
+
+
+def _check_function(function: dict[str, Any], where: str) -> None:
+    if not isinstance(function.get("description"), str | None):
+        raise RequestError(f"{where}: its description must be a text")
+    schema = function.get("parameters")
+    if not isinstance(schema, dict | None):
+        raise RequestError(
+            f"{where}: its parameters are a {type(schema).__name__}; they must be a JSON schema, an object"
+        )
+    if schema and schema.get("type", "object") != "object":
+        raise RequestError(f"{where}: its parameters have type {schema['type']!r:.60}; it must be 'object'")
+    if schema and not isinstance(schema.get("properties"), dict | None):
+        raise RequestError(f"{where}: the properties of its parameters must be an object")
+    required = schema.get("required") if schema else None
+    if not isinstance(required, list | None) or not all(isinstance(name, str) for name in required or ()):
+        raise RequestError(f"{where}: what is required of its parameters must be a list of names")
 
 
 def _check_part(part: Any, where: str) -> None:
@@ -84,6 +185,26 @@ def joined_parts(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
         else message
         for message in messages
     ]
+
+
+def with_content(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The messages with an empty text where there is no content, for templates that need one."""
+    return [message if message.get("content") is not None else {**message, "content": ""} for message in messages]
+
+
+def with_reasoning(messages: list[dict[str, Any]], names: Sequence[str]) -> list[dict[str, Any]]:
+    """The messages with their reasoning under each name that a template knows.
+
+    Not under "thinking" beside content and calls: the one template that asks for it refuses all three together.
+    """
+    found = []
+    for message in messages:
+        text = next((message[name] for name in REASONING if message.get(name)), None)
+        if text:
+            crowded = bool(message.get("content") and message.get("tool_calls"))
+            message = {**{name: text for name in names if not (crowded and name == "thinking")}, **message}
+        found.append(message)
+    return found
 
 
 def size_of(value: Any) -> int:

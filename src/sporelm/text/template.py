@@ -1,16 +1,33 @@
 """Chat templates: messages in, the text that the model expects out."""
 
+import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
 from sporelm.errors import ModelFileError, RequestError
 from sporelm.text.budget import Budget, LimitReached, spending
-from sporelm.text.messages import check_messages, joined_parts, plain_data, size_of
+from sporelm.text.messages import (
+    REASONING,
+    check_messages,
+    check_tools,
+    joined_parts,
+    plain_data,
+    size_of,
+    with_content,
+    with_reasoning,
+)
 from sporelm.text.tokenizer import Tokenizer, one_line
 
 MAX_TEMPLATE_CHARACTERS = 256 << 10
 _PROBE = "a text to be found again"
+_NAME = "a_name_to_be_found_again"
+_TOOL = {
+    "type": "function",
+    "function": {"name": _NAME, "description": "", "parameters": {"type": "object", "properties": {}, "required": []}},
+}
+_CALL = {"id": "abcdefghi", "type": "function", "function": {"name": _NAME, "arguments": {}}}
+_USER: dict[str, Any] = {"role": "user", "content": "x"}
 
 
 class ChatTemplate:
@@ -63,43 +80,80 @@ class ChatTemplate:
 
         messages                 as `check_messages` describes them
         add_generation_prompt    end with what makes the model answer
-        tools                    JSON schemas of functions that the model may call
+        tools                    functions that the model may call, as `check_tools` describes them; none is None
         kwargs                   further variables of the template, plain data (enable_thinking=False)
 
         Raises RequestError for messages that are malformed or that the template refuses, ModelFileError for a template
         that fails or exceeds its budget.
         """
-        checked = check_messages(messages)
+        checked = with_reasoning(check_messages(messages), self._reasoning_names)
+        if any(message.get("content") is None for message in checked) and not self._takes_no_content:
+            checked = with_content(checked)
         if any(isinstance(message.get("content"), list) for message in checked) and not self._takes_parts:
             checked = joined_parts(checked)
         extra = {name: plain_data(value, f"the template's variable {name!r}") for name, value in kwargs.items()}
-        given = None if tools is None else plain_data(list(tools), "tools")
-        variables = {
-            **self._special_tokens,
-            "documents": None,
-            **extra,
-            "messages": checked,
-            "tools": given,
-            "add_generation_prompt": add_generation_prompt,
-        }
-        return self._render(variables)
+        given = check_tools(tools) if tools is not None else []
+        return self._render(self._variables(checked, given, add_generation_prompt, extra))
+
+    @cached_property
+    def takes_tools(self) -> bool:
+        """Whether the template tells the model of tools; if not, `render` would leave them out unseen."""
+        return _NAME in self._trial([_USER], tools=[_TOOL])
+
+    @cached_property
+    def writes_calls(self) -> bool:
+        """Whether it writes the calls of earlier answers."""
+        told = [_USER, {"role": "assistant", "content": "", "tool_calls": [_CALL]}]
+        before = self._trial([_USER], tools=[_TOOL]).count(_NAME)
+        return self._trial(told, tools=[_TOOL]).count(_NAME) > before
+
+    @cached_property
+    def writes_results(self) -> bool:
+        """Whether it writes what calls gave."""
+        result = {"role": "tool", "tool_call_id": "abcdefghi", "name": _NAME, "content": _PROBE}
+        told = [_USER, {"role": "assistant", "content": "", "tool_calls": [_CALL]}, result]
+        return _PROBE in self._trial(told, tools=[_TOOL])
+
+    @cached_property
+    def _takes_no_content(self) -> bool:
+        """Whether a message of calls alone may have None as its content, as far as a trial tells."""
+        without = self._trial([_USER, {"role": "assistant", "content": None, "tool_calls": [_CALL]}], tools=[_TOOL])
+        return bool(without) and "None" not in without
+
+    @cached_property
+    def _reasoning_names(self) -> tuple[str, ...]:
+        """What the template calls the reasoning of a message."""
+        return tuple(name for name in REASONING if re.search(rf"\b{name}\b", self.source))
 
     @cached_property
     def _takes_parts(self) -> bool:
         """Whether the template writes the text of parts itself, rather than failing or printing the list."""
-        parts = [{"type": "text", "text": _PROBE}]
-        variables = {
+        text = self._trial([{"role": "user", "content": [{"type": "text", "text": _PROBE}]}])
+        return _PROBE in text and f"'{_PROBE}'" not in text and f'"{_PROBE}"' not in text
+
+    def _trial(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()) -> str:
+        """What the template makes of messages, to learn its habits; nothing where it fails or refuses them."""
+        try:
+            return self._render(self._variables(messages, tools, False, {}))
+        except (ModelFileError, RequestError):
+            return ""
+
+    def _variables(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]],
+        add_generation_prompt: bool,
+        extra: Mapping[str, Any],
+    ) -> dict[str, Any]:
+        """What the template sees, as plain data."""
+        return {
             **self._special_tokens,
             "documents": None,
-            "messages": [{"role": "user", "content": parts}],
-            "tools": None,
-            "add_generation_prompt": False,
+            **extra,
+            "messages": messages,
+            "tools": list(tools) or None,
+            "add_generation_prompt": add_generation_prompt,
         }
-        try:
-            text = self._render(variables)
-        except (ModelFileError, RequestError):
-            return False
-        return _PROBE in text and f"'{_PROBE}'" not in text and f'"{_PROBE}"' not in text
 
     def _compile(self) -> Any:
         from sporelm.text.sandbox import ChatEnvironment

@@ -1,0 +1,23 @@
+"""Dialects of tool calls and reasoning: one small parser for each, and which of them a model speaks."""
+
+from sporelm.text.dialects.choice import DIALECTS, choose
+from sporelm.text.dialects.deltas import Arguments, Call, CallBegun, CallEnded, Content, Delta, Reasoning, Reply
+from sporelm.text.dialects.dialect import Dialect, Parser, Thinking
+from sporelm.text.dialects.forced import call_grammar
+
+__all__ = [
+    "DIALECTS",
+    "Arguments",
+    "Call",
+    "CallBegun",
+    "CallEnded",
+    "Content",
+    "Delta",
+    "Dialect",
+    "Parser",
+    "Reasoning",
+    "Reply",
+    "Thinking",
+    "call_grammar",
+    "choose",
+]

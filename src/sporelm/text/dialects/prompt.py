@@ -1,0 +1,135 @@
+"""What a model is told of tools: by its template, or in words where the template says nothing of them."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sporelm.errors import RequestError, shown
+from sporelm.text.dialects.deltas import Call
+from sporelm.text.dialects.dialect import Dialect
+from sporelm.text.messages import check_messages, check_tools
+from sporelm.text.template import ChatTemplate
+
+# What a request may set in a template: name -> type. A template must not be given names that it did not expect.
+VARIABLES: dict[str, type | tuple[type, ...]] = {
+    "enable_thinking": bool,
+    "thinking": bool,
+    "preserve_thinking": bool,
+    "clear_thinking": bool,
+    "reasoning_effort": str,
+    "thinking_budget": int,
+    "model_identity": str,
+    "builtin_tools": list,
+    "tools_in_user_message": bool,
+    "date_string": str,
+    "documents": list,
+    "controls": dict,
+    "add_vision_id": bool,
+    "xml_tools": list,
+    "python_tools": list,
+}
+EXAMPLE = Call("", "function_name", '{"argument_name": "value"}')
+
+
+def check_variables(given: Any) -> dict[str, Any]:
+    """A request's variables for its template, each of a name and a type that is known. Raises RequestError."""
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        raise RequestError(f"chat_template_kwargs is {shown(given)}: it must be an object")
+    for name, value in given.items():
+        if name not in VARIABLES:
+            raise RequestError(f"chat_template_kwargs has {shown(name)}: only {', '.join(VARIABLES)} are taken")
+        kind = VARIABLES[name]
+        if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+            wanted = kind.__name__ if isinstance(kind, type) else "value"
+            raise RequestError(f"chat_template_kwargs: {name} is {shown(value)}; it must be a {wanted}")
+    return dict(given)
+
+
+def render_with_tools(
+    template: ChatTemplate,
+    dialect: Dialect,
+    messages: Sequence[Mapping[str, Any]],
+    tools: Sequence[Mapping[str, Any]] | None = None,
+    **variables: Any,
+) -> str:
+    """The text of a chat with tools, whatever the template knows of them.
+
+    Where it does not tell the model of tools, the system message does; where it does not write calls and results, they
+    become text in the dialect's form and messages of the user. `variables` are those of `ChatTemplate.render`. Raises
+    as that does.
+    """
+    told = check_messages(messages)
+    given = check_tools(tools) if tools else []
+    told = [_with_fitting_ids(message, dialect) for message in told]
+    if not template.writes_calls:
+        told = [_with_calls_as_text(message, dialect) for message in told]
+    if not template.writes_results or not (template.takes_tools or template.writes_calls):
+        told = _with_results_as_text(told)
+    if given and not template.takes_tools:
+        told, given = _with_instructions(told, instructions(dialect, given)), []
+    return template.render(told, tools=given or None, **variables)
+
+
+def instructions(dialect: Dialect, tools: Sequence[Mapping[str, Any]]) -> str:
+    """What tools there are, and how to call them, in words."""
+    listed = "\n".join(json.dumps(tool["function"], ensure_ascii=False) for tool in tools)
+    return (
+        f"You may call these functions, each given with the JSON schema of its arguments:\n{listed}\n\n"
+        f"To call one, answer with exactly this form, with its name and your arguments:\n{dialect.written([EXAMPLE])}\n"
+        "Its result comes with the next message. Answer in words where no function is needed."
+    )
+
+
+def _with_fitting_ids(message: dict[str, Any], dialect: Dialect) -> dict[str, Any]:
+    found = dict(message)
+    if isinstance(found.get("tool_call_id"), str):
+        found["tool_call_id"] = dialect.fitting_id(found["tool_call_id"])
+    if found.get("tool_calls"):
+        found["tool_calls"] = [
+            {**call, "id": dialect.fitting_id(call["id"])} if isinstance(call.get("id"), str) else call
+            for call in found["tool_calls"]
+        ]
+    return found
+
+
+def _with_calls_as_text(message: dict[str, Any], dialect: Dialect) -> dict[str, Any]:
+    if not message.get("tool_calls"):
+        return message
+    functions = [call.get("function", call) for call in message["tool_calls"]]
+    calls = [Call("", each["name"], json.dumps(each["arguments"], ensure_ascii=False)) for each in functions]
+    found = {name: value for name, value in message.items() if name != "tool_calls"}
+    content = _text(message.get("content"))
+    return {**found, "content": f"{content}\n{dialect.written(calls)}" if content else dialect.written(calls)}
+
+
+def _with_results_as_text(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Results that follow each other as one message of the user: many templates want turns to alternate."""
+    found: list[dict[str, Any]] = []
+    open_result = False
+    for message in messages:
+        if message["role"] != "tool":
+            found.append(message)
+            open_result = False
+            continue
+        text = f"<tool_response>\n{_text(message.get('content'))}\n</tool_response>"
+        if open_result:
+            found[-1]["content"] += "\n" + text
+        else:
+            found.append({"role": "user", "content": text})
+            open_result = True
+    return found
+
+
+def _with_instructions(messages: Sequence[dict[str, Any]], text: str) -> list[dict[str, Any]]:
+    first = messages[0]
+    if first["role"] in ("system", "developer"):
+        return [{**first, "content": f"{_text(first.get('content'))}\n\n{text}"}, *messages[1:]]
+    return [{"role": "system", "content": text}, *messages]
+
+
+def _text(content: Any) -> str:
+    if isinstance(content, list):
+        return "".join(part["text"] for part in content)
+    return content or ""

@@ -1,0 +1,60 @@
+"""Calls that are written as Python: name(argument="value"), read without running anything."""
+
+import ast
+import json
+from collections.abc import Mapping
+
+from sporelm.text.dialects.dialect import Turn
+from sporelm.text.dialects.source import Steps
+from sporelm.text.dialects.tool import Tool
+
+LONGEST = 1 << 16  # characters of a block of code
+MOST_ENDS = 16  # marks of the end inside of a block, in its texts
+
+
+def read_python(turn: Turn, ends: tuple[str, ...]) -> Steps[bool]:
+    """All calls up to an end mark, or to the end of the text without any; False if there is anything but calls.
+
+    They are given out when the block is whole. A mark inside of a text argument does not end it.
+    """
+    parts: list[str] = []
+    for _ in range(MOST_ENDS):
+        mark = yield from turn.source.until(ends, parts.append)
+        calls = calls_in("".join(parts), turn.tools)
+        for name, arguments in calls:
+            turn.begin(name)
+            turn.out.arguments(arguments)
+            turn.out.end_call(True)
+        if calls or mark is None:
+            return bool(calls)
+        parts.append(mark)
+    return False
+
+
+def calls_in(text: str, tools: Mapping[str, Tool]) -> list[tuple[str, str]]:
+    """Names and JSON arguments of the calls that a piece of Python is made of; none if it is anything else."""
+    if len(text) > LONGEST:
+        return []
+    try:
+        statements = ast.parse(text.strip()).body
+        return [_call(statement, tools) for statement in statements]
+    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
+        return []
+
+
+def _call(statement: ast.stmt, tools: Mapping[str, Tool]) -> tuple[str, str]:
+    """One statement: a call, printed or assigned or neither. Raises ValueError or TypeError for anything else."""
+    call = statement.value if isinstance(statement, ast.Expr | ast.Assign) else None
+    if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "print":
+        call = call.args[0] if len(call.args) == 1 and not call.keywords else None
+    if not isinstance(call, ast.Call):
+        raise ValueError("no call")
+    tool = tools.get(ast.unparse(call.func)) or tools.get(ast.unparse(call.func).removesuffix(".call"))
+    if tool is None:
+        raise ValueError("the name is not that of a tool")
+    named = list(tool.parameters.get("properties") or {})
+    if len(call.args) > len(named) or any(keyword.arg is None for keyword in call.keywords):
+        raise ValueError("arguments without a name")
+    given = dict(zip(named, call.args, strict=False)) | {str(each.arg): each.value for each in call.keywords}
+    values = {name: ast.literal_eval(value) for name, value in given.items()}
+    return tool.name, json.dumps(values, ensure_ascii=False, allow_nan=False)

@@ -1,0 +1,202 @@
+"""Calls whose arguments stand between tags, as raw text: what their JSON is, the tool's schema says.
+
+A text argument ends at its closing tag where another argument, or the end of the call, follows: the tag may stand
+inside of it.
+"""
+
+import json
+import re
+from collections.abc import Callable
+from typing import ClassVar
+
+from sporelm.text.dialects.dialect import Dialect, Turn
+from sporelm.text.dialects.forms import Expression, Forms
+from sporelm.text.dialects.json_text import inside_string, whole
+from sporelm.text.dialects.source import Out, Source, Steps
+from sporelm.text.dialects.tool import Tool
+
+NAME = re.compile(r"[\w.-]{1,128}")
+KEY = re.compile(r"[^<>\"\n]{1,256}")
+RAW = "<![CDATA["
+RAW_END = "]]>"
+TEXT = frozenset(("string",))
+
+
+class Tagged(Dialect):
+    """The tags, in the order they come; a subclass names them. None but `lines` may be missing where it says \"\".
+
+    opening          before a call, may be left out if name_open is there
+    lines            whether an argument has lines of its own
+    """
+
+    opening: ClassVar[str]
+    name_open: ClassVar[str] = ""
+    name_close: ClassVar[str] = ""
+    key_open: ClassVar[str]
+    key_close: ClassVar[str]
+    value_open: ClassVar[str] = ""
+    value_close: ClassVar[str]
+    end: ClassVar[str]
+    closing: ClassVar[str] = ""
+    lines: ClassVar[bool] = False
+    line: ClassVar[str] = "\n"  # between the tags, where calls are forced
+
+    def all_marks(self) -> tuple[str, ...]:
+        tags = (self.opening, self.name_open, self.key_open, self.key_close, self.value_open, self.value_close)
+        found = (*self.begins, *tags, self.end, self.closing, *super().all_marks())
+        return tuple(tag for tag in found if len(tag) > 2)  # no mere quotes and brackets
+
+    def call(self, turn: Turn, mark: str) -> Steps[bool]:
+        source = turn.source
+        if self.name_open and mark != self.name_open and not (yield from source.skip(self.name_open)):
+            return False
+        yield from source.space()
+        name = source.take(len((yield from source.ahead(NAME))))
+        if not name or (self.name_close and not (yield from source.skip(self.name_close))):
+            return False
+        following = (self.key_open, self.end)
+        tag = yield from source.skip(*following)
+        if tag is None:
+            return False
+        turn.begin(name)
+        arguments = _Arguments(turn, turn.tools.get(name))
+        whole_so_far = True
+        while tag == self.key_open and whole_so_far:
+            whole_so_far = yield from self._argument(source, arguments)
+            tag = (yield from source.skip(*following)) if whole_so_far else None
+        arguments.end(complete=tag == self.end)
+        if self.closing:
+            yield from source.skip(self.closing)
+        return True
+
+    def _argument(self, source: Source, arguments: "_Arguments") -> Steps[bool]:
+        key = source.take(len((yield from source.ahead(KEY))))
+        if not key or not (yield from source.literal(self.key_close)):
+            return False
+        if self.value_open and not (yield from source.skip(self.value_open)):
+            return False
+        if (yield from source.literal(RAW)):
+            return (yield from arguments.value(key, RAW_END + self.value_close, (), lines=False))
+        follow = (self.key_open, self.end)
+        return (yield from arguments.value(key, self.value_close, follow, lines=self.lines))
+
+    def forced(self, forms: Forms) -> Expression:
+        return forms.many(forms.each(lambda tool: self._forced(forms, tool)), "\n")
+
+    def _forced(self, forms: Forms, tool: Tool) -> Expression:
+        parts: list[str] = [f"{self.opening}{self.line if self.name_open else ''}{self.name_open}{tool.name}"]
+        parts.append(self.name_close + self.line)
+        schema = forms.schema(tool)
+        edge = "\n" if self.lines else ""
+        for key, inner in (schema.get("properties") or {}).items():
+            before = (
+                f"{self.key_open}{key}{self.key_close}{self.line if self.value_open else ''}{self.value_open}{edge}"
+            )
+            argument = forms.sequence(before, forms.raw_value(inner, schema, edge + self.value_close), self.line)
+            required = key in (schema.get("required") or ())
+            parts.append(argument if required else Expression(f"({argument})?"))
+        parts.append(self.end + (self.line + self.closing if self.closing else ""))
+        return forms.sequence(*parts)
+
+
+class _Arguments:
+    """Writes arguments as one JSON object."""
+
+    def __init__(self, turn: Turn, tool: Tool | None) -> None:
+        self._source, self._out, self._tool = turn.source, turn.out, tool
+        self._keys: set[str] = set()
+
+    def value(self, key: str, close: str, follow: tuple[str, ...], *, lines: bool) -> Steps[bool]:
+        """Read a value up to its closing tag; texts go out as they come. False if the tag does not come."""
+        types = self._tool.types(key) if self._tool else frozenset()
+        if key in self._keys:  # the first one counts
+            return (yield from self._raw(close, follow, lambda text: None))
+        if types == TEXT:
+            self._key(key)
+            self._out.arguments('"')
+            text = _Lines(lambda text: self._out.arguments(inside_string(text)), lines)
+            found = yield from self._raw(close, follow, text.take)
+            if not found:
+                text.cut()
+            self._out.arguments('"')
+            return found
+        parts: list[str] = []
+        text = _Lines(parts.append, lines)
+        if not (yield from self._raw(close, follow, text.take)):
+            return False
+        self._key(key)
+        self._out.arguments(as_json("".join(parts), types))
+        return True
+
+    def end(self, *, complete: bool) -> None:
+        """No more arguments."""
+        self._out.arguments("}" if self._keys else "{}")
+        self._out.end_call(complete)
+
+    def _key(self, key: str) -> None:
+        self._out.arguments(("{" if not self._keys else ", ") + json.dumps(key, ensure_ascii=False) + ": ")
+        self._keys.add(key)
+
+    def _raw(self, close: str, follow: tuple[str, ...], out: Out) -> Steps[bool]:
+        """Text up to a closing tag that something of `follow`, or the end of the text, follows."""
+        source = self._source
+        while (yield from source.until((close,), out)):
+            place = source.hold()
+            yield from source.space()
+            found = not follow or (yield from source.peek()) == "" or (yield from source.which(follow)) is not None
+            source.back_to(place)
+            source.release()
+            if found:
+                return True
+            out(close)
+        return False
+
+
+class _Lines:
+    """Leaves out one line break at the beginning of a text, and one at its end."""
+
+    def __init__(self, out: Out, lines: bool) -> None:
+        self._out, self._lines = out, lines
+        self._begun, self._held = not lines, ""
+
+    def take(self, text: str) -> None:
+        """More of the text."""
+        if not self._begun:
+            text, self._begun = text.removeprefix("\n"), True
+        text = self._held + text
+        self._held = "\n" if self._lines and text.endswith("\n") else ""
+        if text := text.removesuffix(self._held):
+            self._out(text)
+
+    def cut(self) -> None:
+        """The text ends without its tag: what was held back belongs to it."""
+        if self._held:
+            self._out(self._held)
+
+
+def as_json(text: str, types: frozenset[str]) -> str:
+    """A raw value as JSON: what it looks like, if its types allow that, and otherwise a text."""
+    found = whole(text) if types != TEXT else None
+    if found is not None and not found.startswith('"') and _fits(found, types):
+        return found
+    if types == frozenset(("boolean",)) and text.strip().lower() in ("true", "false"):
+        return text.strip().lower()
+    if found is not None and found.startswith('"') and types and "string" not in types:
+        return found
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _fits(value: str, types: frozenset[str]) -> bool:
+    """Whether JSON of this look may stand where these types are asked for; not, where a text would do as well."""
+    if "string" not in types:
+        return True
+    kinds: dict[str, Callable[[str], bool]] = {
+        "object": lambda text: text.startswith("{"),
+        "array": lambda text: text.startswith("["),
+        "boolean": lambda text: text in ("true", "false"),
+        "null": lambda text: text == "null",
+        "integer": lambda text: text.lstrip("-").isdigit(),
+        "number": lambda text: text[0] in "-0123456789",
+        "any": lambda text: True,
+    }
+    return any(kinds[kind](value) for kind in types if kind in kinds)

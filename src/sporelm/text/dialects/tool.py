@@ -1,0 +1,75 @@
+"""The functions that a model may call."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sporelm.errors import RequestError
+from sporelm.text.messages import check_tools
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A function: its name, the JSON schema of its arguments, and what it is for."""
+
+    name: str
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    description: str = ""
+
+    def types(self, argument: str) -> frozenset[str]:
+        """The JSON types that an argument may have; none where the schema does not say."""
+        properties = self.parameters.get("properties")
+        return types_of(properties.get(argument) if isinstance(properties, Mapping) else None)
+
+
+def tools_of(given: Sequence[Mapping[str, Any]] | None) -> tuple[Tool, ...]:
+    """Tools as the OpenAI API writes them. Raises RequestError, as `check_tools`."""
+    if not given:
+        return ()
+    functions = [tool["function"] for tool in check_tools(given)]
+    return tuple(Tool(each["name"], each.get("parameters") or {}, each.get("description") or "") for each in functions)
+
+
+def wanted(tools: Sequence[Tool], choice: Any) -> tuple[Tool, ...] | None:
+    """The tools of which one must be called; None where the model may decide.
+
+    choice    None, "auto" or "none": the model decides; "required" or "any": any of them; {"type": "function",
+              "function": {"name": ...}}, {"name": ...} or {"type": "function", "name": ...}: that one
+
+    Raises RequestError for a choice that is none of these, or that no tool fits.
+    """
+    if choice is None or choice in ("auto", "none"):
+        return None
+    if choice in ("required", "any"):
+        if not tools:
+            raise RequestError(f"tool_choice is {choice!r}, but there are no tools; give tools")
+        return tuple(tools)
+    inner = choice.get("function", choice) if isinstance(choice, Mapping) else None
+    name = inner.get("name") if isinstance(inner, Mapping) else None
+    if not isinstance(name, str):
+        raise RequestError(
+            f"tool_choice is {choice!r:.80}; it must be 'auto', 'none', 'required' or an object that names a function"
+        )
+    found = tuple(tool for tool in tools if tool.name == name)
+    if not found:
+        raise RequestError(f"tool_choice names {name!r:.80}, which is not among the tools")
+    return found
+
+
+def types_of(schema: Any) -> frozenset[str]:
+    """The JSON types that a schema allows, as far as it says so itself."""
+    if not isinstance(schema, Mapping):
+        return frozenset()
+    kinds = schema.get("type")
+    if isinstance(kinds, str):
+        return frozenset((kinds,))
+    if isinstance(kinds, Sequence):
+        return frozenset(kind for kind in kinds if isinstance(kind, str))
+    values = schema.get("enum") if "enum" in schema else [schema["const"]] if "const" in schema else None
+    if isinstance(values, Sequence):
+        return frozenset("string" if isinstance(value, str) else "any" for value in values)
+    for name in ("anyOf", "oneOf"):
+        if isinstance(schema.get(name), Sequence):
+            found = [types_of(each) for each in schema[name]]
+            return frozenset().union(*found) if all(found) else frozenset()
+    return frozenset()

@@ -1,0 +1,148 @@
+# ruff: noqa: E501 - answers are easier to read in one line
+"""Answers as the models' documented formats have them, written by hand, and what they are made of.
+
+Each is (dialect, prompt's end, answer, content, reasoning, calls); a call is (name, arguments, complete).
+"""
+
+from collections.abc import Iterator
+from itertools import count, pairwise
+from typing import Any
+
+from sporelm.text.dialects import DIALECTS, Dialect, Reply
+from sporelm.text.dialects.deepseek import DeepSeek
+from sporelm.text.dialects.mistral import Mistral
+
+PLACE = {"type": "object", "properties": {"k": {"type": "boolean"}}, "required": ["k"], "additionalProperties": False}
+WEATHER = {
+    "type": "object",
+    "properties": {"place": {"type": "string"}, "days": {"type": "integer"}, "near": {"$ref": "#/$defs/near"}},
+    "required": ["place"],
+    "$defs": {"near": PLACE},
+}
+TOOLS: list[dict[str, Any]] = [
+    {"type": "function", "function": {"name": "weather", "description": "The weather.", "parameters": WEATHER}},
+    {"type": "function", "function": {"name": "clock"}},
+]
+BOTH = '{"place": "Zürich", "days": 2}'
+BEGIN, CALL, SEPARATOR = "<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>"
+CALL_END, END = "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>"
+CHECKS = "I look it up."
+
+
+def call(arguments: str = BOTH, name: str = "weather", complete: bool = True) -> tuple[str, str, bool]:
+    return name, arguments, complete
+
+
+HERMES = f'<tool_call>\n{{"name": "weather", "arguments": {BOTH}}}\n</tool_call>'
+CLOCK = '<tool_call>\n{"name": "clock", "arguments": {}}\n</tool_call>'
+TAGS = '{"place": "a</tool_call>b<tool_call>"}'
+CODER = "<tool_call>\n<function=weather>\n<parameter=place>\nZürich\n</parameter>\n<parameter=days>\n2\n</parameter>\n"
+HARMONY = "<|channel|>commentary to=functions.weather <|constrain|>json<|message|>"
+GEMMA = '<|tool_call>call:weather{days:2,near:{k:true},place:<|"|>a "b"\n<|"|>}<tool_call|>'
+
+ANSWERS: dict[str, tuple[str, str, str, str, str, list[tuple[str, str, bool]]]] = {
+    "plain": ("hermes", "", " Hello <b>\n\n", " Hello <b>\n\n", "", []),
+    "one": ("hermes", "", HERMES, "", "", [call()]),
+    "text before": ("hermes", "", f"{CHECKS}\n\n{HERMES}\n", CHECKS, "", [call()]),
+    "between and after": ("hermes", "", f"A\n{HERMES}\nB\n{CLOCK}\nC", "A\n\nB\n\nC", "", [call(), call("{}", "clock")]),
+    "parallel": ("hermes", "", f"{HERMES}\n{CLOCK}", "", "", [call(), call("{}", "clock")]),
+    "thinks": ("hermes", "", f"<think>\nHm.\n</think>\n\nHi\n{HERMES}", "Hi", "Hm.", [call()]),
+    "thinks from the prompt": ("hermes", "<think>\n", f"Hm.\n\nSo.\n</think>\n\nHi{HERMES}", "Hi", "Hm.\n\nSo.", [call()]),
+    "says it twice": ("hermes", "<think>\n", "<think>\nHm.</think>Hi", "Hi", "Hm.", []),
+    "did not think": ("hermes", "<think>\n\n</think>\n\n", "Hi", "Hi", "", []),
+    "thinks to the end": ("hermes", "<think>", "Hm <tool_call> hm ", "", "Hm <tool_call> hm", []),
+    "speaks of tags": ("hermes", "", "The tag <think> and </think>, <tool_call>.", *["The tag <think> and </think>, <tool_call>.", "", []]),
+    "closing tag inside": ("hermes", "", f'<tool_call>{{"name": "weather", "arguments": {TAGS}}}</tool_call>.', ".", "", [call(TAGS)]),
+    "no closing tag": ("hermes", "", HERMES.removesuffix("\n</tool_call>"), "", "", [call()]),
+    "cut in a text": ("hermes", "", HERMES[: HERMES.index("ürich")], "", "", [call('{"place": "Z"}', complete=False)]),
+    "cut in a key": ("hermes", "", HERMES[: HERMES.index("ays")], "", "", [call('{"place": "Zürich"}', complete=False)]),
+    "cut in a number": ("hermes", "", HERMES[: HERMES.index("}}")], "", "", [call('{"place": "Zürich"}', complete=False)]),
+    "cut before the name": ("hermes", "", 'Hi\n<tool_call>\n{"name": "wea', 'Hi\n<tool_call>\n{"name": "wea', "", []),
+    "cut in a tag": ("hermes", "", "Hi <tool_c", "Hi <tool_c", "", []),
+    "arguments first": ("hermes", "", f'<tool_call>{{"arguments": {BOTH}, "name": "weather"}}</tool_call>', "", "", [call()]),
+    "arguments as text": ("hermes", "", '<tool_call>{"name": "weather", "arguments": "{\\"place\\": \\"x\\"}"}</tool_call>', "", "", [call('{"place": "x"}')]),
+    "nested": ("hermes", "", f'<tool_call>{{"type": "function", "function": {{"name": "weather", "arguments": {BOTH}}}}}</tool_call>', "", "", [call()]),
+    "not a call": ("hermes", "", '<tool_call>{"a": [1]}</tool_call>', '<tool_call>{"a": [1]}</tool_call>', "", []),
+    "arguments no object": ("hermes", "", '<tool_call>{"name": "clock", "arguments": [1]}</tool_call>', '<tool_call>{"name": "clock", "arguments": [1]}</tool_call>', "", []),
+    "malformed": ("hermes", "", '<tool_call>{"name": "weather", "arguments": {"days": 1, place}}\n', "place}}\n", "", [call('{"days": 1}', complete=False)]),
+    "mended": ("hermes", "", '<tool_call>{"name": "weather", "arguments": {"place": "a\nb\\d\\ud800", "near": [True, None,],}}', "", "", [call('{"place": "a\\nb\\\\d\\ufffd", "near": [true, null]}')]),
+    "coder": ("qwen_coder", "", f"{CHECKS}\n\n{CODER}</function>\n</tool_call>", CHECKS, "", [call()]),
+    "coder, two": ("qwen_coder", "<think>\n", f"Hm\n</think>\n\n{CODER}</function>\n</tool_call>\n<tool_call>\n<function=clock>\n</function>\n</tool_call>", "", "Hm", [call(), call("{}", "clock")]),
+    "coder, tag inside": ("qwen_coder", "", "<tool_call>\n<function=weather>\n<parameter=place>\na\n</parameter>\nb\n\n</parameter>\n</function>", "", "", [call('{"place": "a\\n</parameter>\\nb\\n"}')]),
+    "coder, object": ("qwen_coder", "", '<function=weather>\n<parameter=near>\n{"k":\n true}\n</parameter>\n<parameter=new>\nx y\n</parameter>\n</function>', "", "", [call('{"near": {"k":\n true}, "new": "x y"}')]),
+    "coder, cut": ("qwen_coder", "", CODER[: CODER.index("ürich")], "", "", [call('{"place": "Z"}', complete=False)]),
+    "coder, cut in a number": ("qwen_coder", "", CODER[: CODER.rindex("\n</para")], "", "", [call('{"place": "Zürich"}', complete=False)]),
+    "coder, prose": ("qwen_coder", "", "<tool_call> and <function=f>", "<tool_call> and <function=f>", "", []),
+    "seed": ("seed", "", "<seed:think>Hm</seed:think>" + CODER.replace("tool_call", "seed:tool_call") + "</function>\n</seed:tool_call>", "", "Hm", [call()]),
+    "glm": ("glm", "", f"\n<think>Hm</think>\n{CHECKS}\n<tool_call>weather\n<arg_key>place</arg_key>\n<arg_value>Zürich</arg_value>\n<arg_key>days</arg_key>\n<arg_value>2</arg_value>\n</tool_call>", CHECKS, "Hm", [call()]),
+    "glm, no arguments": ("glm", "", "<tool_call>clock\n</tool_call>\n<tool_call>clock</tool_call>", "", "", [call("{}", "clock")] * 2),
+    "minicpm": ("minicpm", "", '<function name="weather"><param name="place"><![CDATA[<a></param>]]></param><param name="days">2</param></function>', "", "", [call('{"place": "<a></param>", "days": 2}')]),
+    "llama": ("llama3", "", f'{{"name": "weather", "parameters": {BOTH}}}', "", "", [call()]),
+    "llama, two": ("llama3", "", f'<|python_tag|>{{"name": "weather", "parameters": {BOTH}}}; {{"name": "clock", "parameters": {{}}}}', "", "", [call(), call("{}", "clock")]),
+    "llama, built in": ("llama3", "", '<|python_tag|>weather.call(place="Zürich", days=2)', "", "", [call()]),
+    "llama, code": ("llama3", "", "<|python_tag|>import os", "<|python_tag|>import os", "", []),
+    "llama, another's JSON": ("llama3", "", '{"name": "Bob", "parameters": {}}', '{"name": "Bob", "parameters": {}}', "", []),
+    "llama, in a line": ("llama3", "", 'So {"name": "clock"}\n{"name": "clock"}', 'So {"name": "clock"}', "", [call("{}", "clock")]),
+    "llama, semicolon": ("llama3", "", '{"name": "clock"}; bye', "; bye", "", [call("{}", "clock")]),
+    "mistral": ("mistral", "", f'[TOOL_CALLS][{{"name": "weather", "arguments": {BOTH}, "id": "abcdefghi"}}, {{"name": "clock", "arguments": {{}}}}]', "", "", [call(), call("{}", "clock")]),
+    "mistral, later": ("mistral", "", f"[THINK]Hm[/THINK]{CHECKS}[TOOL_CALLS]weather[ARGS]{BOTH}[TOOL_CALLS]clock[CALL_ID]abcdefghi[ARGS]{{}}", CHECKS, "Hm", [call(), call("{}", "clock")]),
+    "mistral, no call": ("mistral", "", "[TOOL_CALLS] are [1]", "[TOOL_CALLS] are [1]", "", []),
+    "deepseek": ("deepseek", "<think>\n", f'Hm\n</think>\n\n{CHECKS}{BEGIN}{CALL}function{SEPARATOR}weather\n```json\n{BOTH}\n```{CALL_END}\n{CALL}function{SEPARATOR}clock\n```json\n{{}}\n```{CALL_END}{END}', CHECKS, "Hm", [call(), call("{}", "clock")]),
+    "deepseek 3.1": ("deepseek", "</think>", f"{BEGIN}{CALL}weather{SEPARATOR}{BOTH}{CALL_END}{CALL}clock{SEPARATOR}{{}}{CALL_END}{END}", "", "", [call(), call("{}", "clock")]),
+    "deepseek, fence inside": ("deepseek", "", f'{BEGIN}{CALL}function{SEPARATOR}weather\n```json\n{{"place": "```{CALL_END}"}}\n```{CALL_END}{END}', "", "", [call(f'{{"place": "```{CALL_END}"}}')]),
+    "deepseek, no call": ("deepseek", "", f"{BEGIN}{CALL}x y{END}", f"{BEGIN}{CALL}x y{END}", "", []),
+    "harmony": ("harmony", "<|start|>assistant", f"<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>commentary<|message|>{CHECKS}<|end|><|start|>assistant{HARMONY}{BOTH}<|call|>", CHECKS, "Hm.", [call()]),
+    "harmony, final": ("harmony", "", "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>Hi.\n", "Hi.\n", "Hm.", []),
+    "harmony, role first": ("harmony", "", f" to=functions.weather<|channel|>commentary json<|message|>{BOTH}", "", "", [call()]),
+    "harmony, mark inside": ("harmony", "", HARMONY + '{"place": "<|end|>"}<|call|>', "", "", [call('{"place": "<|end|>"}')]),
+    "harmony, own tool": ("harmony", "", "<|channel|>analysis to=python code<|message|>1+1<|call|>", "", "1+1", []),
+    "harmony, no header": ("harmony", "", "Just text <|chan", "Just text <|chan", "", []),
+    "harmony, no JSON": ("harmony", "", HARMONY + "hello", "hello", "", []),
+    "gemma 4": ("gemma4", "", f"<|channel>thought\nHm\n<channel|>{CHECKS}{GEMMA}<|tool_call>call:clock{{}}<tool_call|>", CHECKS, "Hm", [call('{"days":2,"near":{"k":true},"place":"a \\"b\\"\\n"}'), call("{}", "clock")]),
+    "gemma 4, cut": ("gemma4", "", GEMMA[: GEMMA.index("true")], "", "", [call('{"days":2,"near":{}}', complete=False)]),
+    "gemma": ("gemma", "", '```tool_code\nprint(weather("Zürich", days=2))\nclock()\n```', "", "", [call(), call("{}", "clock")]),
+    "gemma, fence inside": ("gemma", "", "Hi\n```tool_code\nweather(place='```')\n```", "Hi", "", [call('{"place": "```"}')]),
+    "gemma, code": ("gemma", "", "```tool_code\nimport os\n```\nx", "```tool_code\nimport os\n```\nx", "", []),
+    "granite": ("granite", "", f'<|tool_call|>[{{"name": "weather", "arguments": {BOTH}}}]', "", "", [call()]),
+    "granite, response": ("granite", "", "<think>Hm</think><response>Hi\n</response>", "Hi", "Hm", []),
+    "granite, spoken": ("granite", "", "A <response> tag", "A <response> tag", "", []),
+    "generic, fence": ("generic", "", f'{CHECKS}\n\n```json\n{{"name": "weather", "arguments": {BOTH}}}\n```\n', CHECKS, "", [call()]),
+    "generic, list": ("generic", "", '[{"name": "clock", "parameters": {}}, {"name": "clock"}]', "", "", [call("{}", "clock")] * 2),
+    "generic, JSON": ("generic", "", 'So:\n```json\n{"a": [1]}\n```\n[1, 2]', 'So:\n```json\n{"a": [1]}\n```\n[1, 2]', "", []),
+    "generic, tags": ("generic", "", HERMES, "", "", [call()]),
+}  # fmt: skip
+# What `call_grammar` must allow, and how the model's tokenizer shows it, is the same text.
+FORCED: dict[str, tuple[Dialect, str]] = {
+    "hermes": (DIALECTS["hermes"](), f"{HERMES}\n{CLOCK}"),
+    "generic": (DIALECTS["generic"](), f"<think>a b\n</think>\n\n{HERMES}"),
+    "qwen_coder": (DIALECTS["qwen_coder"](), f'{CODER}<parameter=near>\n{{"k": true}}\n</parameter>\n</function>\n</tool_call>'),
+    "seed": (DIALECTS["seed"](), CODER.replace("tool_call", "seed:tool_call") + "</function>\n</seed:tool_call>"),
+    "glm": (DIALECTS["glm"](), "<tool_call>weather\n<arg_key>place</arg_key>\n<arg_value>a<b</arg_value>\n</tool_call>\n<tool_call>clock\n</tool_call>"),
+    "minicpm": (DIALECTS["minicpm"](), '<function name="weather"><param name="place">Z</param><param name="days">2</param></function>'),
+    "llama3": (DIALECTS["llama3"](), f'{{"name": "weather", "parameters": {BOTH}}}'),
+    "gemma": (DIALECTS["gemma"](), '{"name": "clock", "parameters": {}}'),
+    "gemma4": (DIALECTS["gemma4"](), GEMMA + "<|tool_call>call:clock{}<tool_call|>"),
+    "granite": (DIALECTS["granite"](), f'<|tool_call|>[{{"name": "weather", "arguments": {BOTH}}}, {{"name": "clock", "arguments": {{}}}}]'),
+    "mistral": (Mistral(), f"[THINK]x[/THINK][TOOL_CALLS]weather[ARGS]{BOTH}[TOOL_CALLS]clock[ARGS]{{}}"),
+    "mistral, old": (Mistral(named=False), f'[TOOL_CALLS][{{"name": "weather", "arguments": {BOTH}}}]'),
+    "deepseek": (DeepSeek(), f"<think>x</think>{BEGIN}{CALL}function{SEPARATOR}weather\n```json\n{BOTH}\n```{CALL_END}{END}"),
+    "deepseek 3.1": (DeepSeek(fenced=False), f"{BEGIN}{CALL}weather{SEPARATOR}{BOTH}{CALL_END}{CALL}clock{SEPARATOR}{{}}{CALL_END}{END}"),
+    "harmony": (DIALECTS["harmony"](), f"<|channel|>analysis<|message|>Hm<|end|><|start|>assistant{HARMONY}{BOTH}"),
+}  # fmt: skip
+
+
+def pieces(text: str, cuts: list[int]) -> Iterator[str]:
+    """A text cut at places, of which some may be outside of it, or the same."""
+    places = sorted({0, len(text), *(cut for cut in cuts if 0 < cut < len(text))})
+    for begin, end in pairwise(places):
+        yield text[begin:end]
+
+
+def read(dialect: Dialect, parts: Iterator[str] | list[str], prompt: str = "") -> Reply:
+    """What a parser makes of an answer in pieces; ids are counted."""
+    numbers = count()
+    parser = dialect.parser(TOOLS, prompt=prompt, new_id=lambda: f"id{next(numbers)}")
+    reply = Reply()
+    for part in parts:
+        reply.add(parser.push(part))
+    return reply.add(parser.finish())

@@ -1,0 +1,135 @@
+"""Parsers of answers: the documented formats, and that no cutting of a text changes what is made of it."""
+
+import json
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sporelm.errors import RequestError
+from sporelm.text.dialects import DIALECTS, Arguments, CallBegun, CallEnded, Content, Reply
+from unit.text.dialects.answers import ANSWERS, CHECKS, HERMES, TOOLS, pieces, read
+
+# Parts of all formats, to be put together in any order.
+MARKS = sorted({mark for make in DIALECTS.values() for mark in make().all_marks()})
+PARTS = [
+    *MARKS, *"{}[]\":,;`\\ \n<x1", '{"name": "weather", "arguments": ', '{"name": "clock"}', '{"place": "', "weather",
+    "clock", "assistant", "to=functions.clock", "call:clock{", "```json\n", "```tool_code\n", "clock()", "true",
+    "\\u00", "\\ud83d\\ude00", "12e3", "é",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_documented_answers(name: str) -> None:
+    dialect, prompt, text, content, reasoning, calls = ANSWERS[name]
+    reply = read(DIALECTS[dialect](), [text], prompt)
+    assert reply.content == content
+    assert reply.reasoning == reasoning
+    assert [(call.name, call.arguments, call.complete) for call in reply.calls] == calls
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_cutting_changes_nothing(name: str) -> None:
+    dialect, prompt, text, *_ = ANSWERS[name]
+    whole = read(DIALECTS[dialect](), [text], prompt)
+    assert read(DIALECTS[dialect](), list(text), prompt) == whole
+    for size in (2, 3, 7):
+        assert read(DIALECTS[dialect](), [text[at : at + size] for at in range(0, len(text), size)], prompt) == whole
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.sampled_from(sorted(DIALECTS)), st.lists(st.sampled_from(PARTS), max_size=14), st.lists(st.integers(1, 200)))
+def test_any_text_in_any_pieces(name: str, parts: list[str], cuts: list[int]) -> None:
+    check(name, "".join(parts), cuts)
+
+
+@pytest.mark.all
+@settings(max_examples=20000, deadline=None)
+@given(st.sampled_from(sorted(DIALECTS)), st.lists(st.sampled_from(PARTS), max_size=24), st.lists(st.integers(1, 300)))
+def test_many_texts_in_any_pieces(name: str, parts: list[str], cuts: list[int]) -> None:
+    check(name, "".join(parts), cuts)
+
+
+@pytest.mark.parametrize("name", sorted(ANSWERS))
+def test_answers_cut_off_anywhere(name: str) -> None:
+    """Whatever is left of an answer: its calls are valid JSON, and begin as the whole answer's do."""
+    dialect, prompt, text, content, *_ = ANSWERS[name]
+    for end in range(len(text)):
+        reply = read(DIALECTS[dialect](), [text[:end]], prompt)
+        assert all(isinstance(json.loads(call.arguments), dict) for call in reply.calls)
+        if reply.calls and not reply.calls[-1].complete and "," not in name:
+            assert content.startswith(reply.content)
+
+
+def check(name: str, text: str, cuts: list[int]) -> None:
+    dialect = DIALECTS[name]()
+    whole = read(dialect, [text])
+    assert read(dialect, pieces(text, cuts)) == whole
+    for call in whole.calls:
+        assert isinstance(json.loads(call.arguments, parse_constant=pytest.fail), dict)
+    if not whole.calls and not whole.reasoning and name not in ("harmony", "granite") and "think" not in text.lower():
+        silent = {"<|channel>thought", "<channel|>"}
+        if not any(mark in text for mark in silent):
+            assert whole.content == text
+
+
+def test_text_is_out_as_soon_as_it_can_be_no_mark() -> None:
+    parser = DIALECTS["hermes"]().parser(TOOLS)
+    assert parser.push("Hello <b") == [Content("Hello <b")]
+    assert parser.push(" <tool") == []
+    assert parser.push("box>") == [Content(" <toolbox>")]
+
+
+def test_arguments_stream() -> None:
+    parser = DIALECTS["hermes"]().parser(TOOLS, new_id=lambda: "i")
+    assert parser.push('<tool_call>{"name": "weather", ') == []
+    assert parser.push('"arguments": {"place": "Zü') == [CallBegun(0, "i", "weather"), Arguments(0, '{"place": "Zü')]
+    assert parser.push('rich", "days"') == [Arguments(0, 'rich"')]
+    assert parser.push(": 1") == []
+    assert parser.push("2}") == [Arguments(0, ', "days": 12}'), CallEnded(0, True)]
+    assert parser.push("}\n</tool_call>\n") == []
+    assert parser.finish() == []
+    assert parser.finish() == []
+    with pytest.raises(RequestError, match="finished"):
+        parser.push("x")
+
+
+def test_without_tools_nothing_is_a_call() -> None:
+    parser = DIALECTS["hermes"]().parser()
+    reply = Reply().add(parser.push(f"<think>a</think>{CHECKS}\n{HERMES}")).add(parser.finish())
+    assert (reply.content, reply.reasoning, reply.calls) == (f"{CHECKS}\n{HERMES}", "a", [])
+
+
+def test_ids_differ_and_have_the_form_that_templates_want() -> None:
+    parser = DIALECTS["mistral"]().parser(TOOLS)
+    text = "[TOOL_CALLS]clock[CALL_ID]abcdefghi[ARGS]{}" * 2 + "[TOOL_CALLS]clock[CALL_ID]x[ARGS]{}"
+    reply = Reply().add(parser.push(text)).add(parser.finish())
+    ids = [call.id for call in reply.calls]
+    assert ids[0] == "abcdefghi"
+    assert len(set(ids)) == 3
+    assert all(len(each) == 9 and each.isalnum() for each in ids)
+    assert DIALECTS["hermes"]().new_id().startswith("call_")
+
+
+def test_marks_that_lead_nowhere_cost_little() -> None:
+    """Each failed attempt ends where the next begins: no part of a text is read again and again."""
+    for name in DIALECTS:
+        dialect = DIALECTS[name]()
+        for mark in dialect.begins:
+            text = (mark + '{"a": "' + mark + '\\"') * 3000
+            assert read(dialect, [text]).content == text
+
+
+def test_deep_and_long_arguments() -> None:
+    deep = '<tool_call>{"name": "clock", "arguments": {"a": ' + "[" * 5000
+    assert json.loads(read(DIALECTS["hermes"](), [deep]).calls[0].arguments)
+    long = "".join(random.Random(1).choice('ab\\"\n{}') for _ in range(50_000))
+    text = f"<tool_call>{json.dumps({'name': 'clock', 'arguments': {'a': long}})}</tool_call>"
+    reply = read(DIALECTS["hermes"](), [text[at : at + 5] for at in range(0, len(text), 5)])
+    assert json.loads(reply.calls[0].arguments) == {"a": long}
+
+
+def test_malformed_tools_are_refused() -> None:
+    with pytest.raises(RequestError, match="tool 0 is no function"):
+        DIALECTS["hermes"]().parser([{"name": "x"}])
