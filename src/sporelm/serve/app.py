@@ -22,6 +22,7 @@ from sporelm.serve.routes import (
     openai_completions,
     openai_embeddings,
     openai_models,
+    operations,
     tokens,
 )
 from sporelm.serve.server import Server
@@ -33,6 +34,7 @@ ENDPOINTS: list[Endpoint] = [
     *openai_completions.ENDPOINTS,
     *openai_embeddings.ENDPOINTS,
     *tokens.ENDPOINTS,
+    *operations.ENDPOINTS,
 ]
 
 
@@ -42,6 +44,7 @@ def build_app(config: ServeConfig, open_model: Opener | None = None) -> Starlett
     Raises RequestError for a configuration that cannot be.
     """
     server = Server(config, open_model)
+    server.endpoints = ENDPOINTS
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:

@@ -73,6 +73,7 @@ class Models:
         self.config = config
         self.specs = {spec.name: spec for spec in config.models}
         self.loaded: dict[str, ServedModel] = {}
+        self.sizes: dict[str, int] = {}  # bytes of those that were loaded once
         self.farewells: list[Farewell] = []  # told before a model goes
         self.progress: Progress | None = None
         self._open = open_model or self._opened
@@ -118,7 +119,7 @@ class Models:
                 return found
             if found is not None:  # its engine has failed: a new one may do better
                 await self.unload(found)
-            await self._make_room(_file_bytes(spec))
+            await self._make_room(self.sizes.get(spec.name) or _file_bytes(spec))
             began = monotonic()
             while True:
                 try:
@@ -130,7 +131,8 @@ class Models:
             llm.llm.engine.scheduler.waiting.limit = self.config.max_waiting
             model = ServedModel(spec.name, llm, Bell(asyncio.get_running_loop()))
             model.pinging = asyncio.ensure_future(_quietly(model.ping()))
-            self.loaded[spec.name] = model
+            self.loaded[spec.name], self.sizes[spec.name] = model, model.nbytes
+            await self._trim(model)
             if self._sweeper is None and self.config.idle_seconds:
                 self._sweeper = asyncio.ensure_future(self._sweep())
             log.info("loaded %s in %.2f s", spec.name, monotonic() - began)
@@ -155,9 +157,17 @@ class Models:
                     {"retry-after": str(5 * RETRY_SECONDS)},
                 )
 
-    async def _unload_one(self) -> bool:
-        """Unload the model that was unused longest; False if all are in use."""
-        idle = [model for model in self.loaded.values() if not model.users]
+    async def _trim(self, newest: ServedModel) -> None:
+        """Unload others, where a model has turned out to be larger than its files said."""
+        most = self.config.model_memory
+        while most is not None and sum(model.nbytes for model in self.loaded.values()) > most:
+            if not await self._unload_one(newest):
+                log.warning("%s is loaded, and with it more than model_memory: the others are in use", newest.name)
+                return
+
+    async def _unload_one(self, but: ServedModel | None = None) -> bool:
+        """Unload the model that was unused longest, but not this one; False if all are in use."""
+        idle = [model for model in self.loaded.values() if not model.users and model is not but]
         if not idle:
             return False
         await self.unload(min(idle, key=lambda model: model.used_at))

@@ -4,6 +4,7 @@ from time import time
 
 from sporelm.serve.access import Access
 from sporelm.serve.config import ServeConfig
+from sporelm.serve.endpoint import Endpoint
 from sporelm.serve.models import Models, Opener
 
 
@@ -15,6 +16,7 @@ class Server:
         self.config = config
         self.access = Access(config)
         self.models = Models(config, open_model)
+        self.endpoints: list[Endpoint] = []  # which it describes to those who ask
         self.draining = False
         self.began = int(time())
 

@@ -1,0 +1,241 @@
+"""Health, readiness, metrics, the description, disconnects, time limits, and the end of a server."""
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from sporelm import AsyncLLM
+from sporelm.serve.config import ModelSpec
+from system.serve.conftest import Running
+
+Serve = Callable[..., Running]
+LONG = {"prompt": "Once upon a time", "max_tokens": 480, "temperature": 0, "ignore_eos": True}
+
+
+def until(what: Callable[[], bool], seconds: float = 20) -> None:
+    """Wait until something is so; fail if it is not in time."""
+    end = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(0.01)
+
+
+def slowed(seconds: float) -> Callable[..., AsyncLLM]:
+    """Opens models whose steps take so long."""
+
+    def open_model(spec: ModelSpec, progress: object) -> AsyncLLM:
+        made = AsyncLLM(spec.path, threads=1)
+        runner, step = made.llm.engine.runner, made.llm.engine.runner.run
+
+        def slow(what: Any) -> Any:
+            time.sleep(seconds)
+            return step(what)
+
+        runner.run = slow  # type: ignore[method-assign]
+        return made
+
+    return open_model
+
+
+def test_health_readiness_and_the_description(served: Running) -> None:
+    client = served.client()
+    assert client.get("/health").json() == {"status": "ok", "troubles": []}
+    assert client.get("/ready").status_code == 200
+    described = client.get("/openapi.json").json()
+    assert described["openapi"] == "3.1.0"
+    assert described["paths"]["/v1/chat/completions"]["post"]["requestBody"]
+    page = client.get("/docs")
+    assert "/v1/chat/completions" in page.text
+    assert "http" not in page.text.replace("http-equiv", "")  # nothing is asked of other sites
+    assert "default-src 'none'" in page.headers["content-security-policy"]
+
+
+def test_metrics_have_the_names_that_dashboards_know(served: Running) -> None:
+    from prometheus_client.parser import text_string_to_metric_families
+
+    client = served.client()
+    client.post("/v1/completions", json={"prompt": "Lily", "max_tokens": 3}).raise_for_status()
+    text = client.get("/metrics").text
+    found = {family.name: family for family in text_string_to_metric_families(text)}
+    for name in ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc", "time_to_first_token_seconds"):
+        assert f"vllm:{name}" in found
+    (generated,) = found["vllm:generation_tokens"].samples
+    assert generated.name == "vllm:generation_tokens_total"
+    assert generated.labels == {"model_name": "story"}
+    assert generated.value >= 3
+    buckets = [each for each in found["vllm:e2e_request_latency_seconds"].samples if each.name.endswith("_bucket")]
+    assert buckets[-1].labels["le"] == "+Inf"
+    assert [each.value for each in buckets] == sorted(each.value for each in buckets)
+
+
+def test_an_engine_that_stalls_is_told_within_five_seconds(serve: Serve) -> None:
+    gate = threading.Event()
+    stuck = threading.Event()
+
+    def open_model(spec: ModelSpec, progress: object) -> AsyncLLM:
+        made = AsyncLLM(spec.path, threads=1)
+        step = made.llm.engine.runner.run
+
+        def wait(what: Any) -> Any:
+            stuck.set()
+            gate.wait(30)
+            return step(what)
+
+        made.llm.engine.runner.run = wait  # type: ignore[method-assign]
+        return made
+
+    running = serve(open_model, stall_seconds=0.3)
+    client = running.client()
+    assert client.get("/health").status_code == 200
+    asked = threading.Thread(target=lambda: client.post("/v1/completions", json={"prompt": "Lily", "max_tokens": 2}))
+    asked.start()
+    assert stuck.wait(20)
+    until(lambda: client.get("/health").status_code == 503, 5)
+    assert "did not finish a step in 0.3 s" in client.get("/health").json()["troubles"][0]
+    assert client.get("/ready").status_code == 503
+    gate.set()
+    asked.join(20)
+    until(lambda: client.get("/health").status_code == 200)
+
+
+def test_an_engine_that_failed_is_told_and_the_next_request_has_a_new_one(serve: Serve) -> None:
+    opened = []
+
+    def open_model(spec: ModelSpec, progress: object) -> AsyncLLM:
+        made = AsyncLLM(spec.path, threads=1)
+        if not opened:
+
+            def fail(what: Any) -> Any:
+                raise RuntimeError("the device is gone")
+
+            made.llm.engine.runner.run = fail  # type: ignore[method-assign]
+        opened.append(made)
+        return made
+
+    client = serve(open_model).client()
+    refused = client.post("/v1/completions", json={"prompt": "Lily"})
+    assert refused.status_code == 503
+    assert "the device is gone" in refused.json()["error"]["message"]
+    assert client.get("/health").status_code == 503
+    assert client.post("/v1/completions", json={"prompt": "Lily"}).status_code == 200
+    assert client.get("/health").status_code == 200
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_who_leaves_is_not_answered_on(serve: Serve, stream: bool) -> None:
+    running = serve(slowed(0.02))
+    body = json.dumps(LONG | {"stream": stream}).encode()
+    head = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+    with socket.create_connection(("127.0.0.1", running.port)) as connection:
+        connection.sendall(head + b"content-length: %d\r\n\r\n" % len(body) + body)
+        if stream:
+            assert b"200 OK" in connection.recv(4096)
+        until(lambda: not running.engine_idle())
+    until(running.engine_idle, 2)  # the whole answer would take ten seconds
+
+
+def test_who_leaves_in_the_middle_of_a_prompt_frees_the_engine(serve: Serve) -> None:
+    running = serve(slowed(0.05), engine={"threads": 1})
+    engine = running.server.models.loaded["story"].llm.llm.engine
+    object.__setattr__(engine.limits, "token_budget", 8)
+    body = json.dumps({"prompt": "dog cat " * 100, "max_tokens": 1}).encode()
+    head = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+    with socket.create_connection(("127.0.0.1", running.port)) as connection:
+        connection.sendall(head + b"content-length: %d\r\n\r\n" % len(body) + body)
+        until(lambda: not running.engine_idle())
+    until(running.engine_idle, 1)
+    engine.check_integrity()
+
+
+def test_an_answer_that_takes_too_long_ends_with_an_error(serve: Serve) -> None:
+    client = serve(slowed(0.05), request_seconds=0.5).client()
+    whole = client.post("/v1/completions", json=LONG)
+    assert whole.status_code == 504
+    assert "request_seconds" in whole.json()["error"]["message"]
+    streamed = client.post("/v1/completions", json=LONG | {"stream": True})
+    assert streamed.status_code == 200
+    assert "request_seconds" in streamed.text.strip().splitlines()[-1]
+
+
+def test_a_full_queue_is_429_with_a_time_to_come_again(serve: Serve) -> None:
+    running = serve(slowed(0.02), max_waiting=1)
+    found: list[httpx.Response] = []
+
+    def ask() -> None:
+        found.append(running.client().post("/v1/completions", json=LONG | {"max_tokens": 30}))
+
+    running.server.models.loaded["story"].llm.llm.engine.scheduler.limits.__dict__["max_batch"] = 1
+    threads = [threading.Thread(target=ask) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    refused = [each for each in found if each.status_code == 429]
+    assert refused
+    assert {each.status_code for each in found} == {200, 429}
+    assert int(refused[0].headers["retry-after"]) > 0
+    assert refused[0].json()["error"]["type"] == "rate_limit_error"
+
+
+def test_a_thousand_prompts_are_answered_or_refused_by_name(serve: Serve) -> None:
+    running = serve(max_waiting=4)
+    client = running.client()
+    made = client.post("/v1/completions", json={"prompt": ["Lily"] * 100, "max_tokens": 1, "temperature": 0})
+    assert made.status_code == 200
+    assert len({choice["text"] for choice in made.json()["choices"]}) == 1
+    assert [choice["index"] for choice in made.json()["choices"]] == list(range(100))
+    refused = client.post("/v1/completions", json={"prompt": ["Lily"] * 2000, "max_tokens": 1})
+    assert refused.status_code == 400
+    assert "max_prompts" in refused.json()["error"]["message"]
+    streamed = client.post("/v1/completions", json={"prompt": ["Lily", "Tom"] * 20, "max_tokens": 2, "stream": True})
+    ends = [json.loads(line[6:]) for line in streamed.text.splitlines() if '"finish_reason":"length"' in line]
+    assert sorted(each["choices"][0]["index"] for each in ends) == list(range(40))
+
+
+def test_a_server_that_ends_finishes_its_streams(serve: Serve) -> None:
+    running = serve(slowed(0.01))
+    text: list[str] = []
+    begun = threading.Event()
+
+    def read() -> None:
+        with running.client().stream("POST", "/v1/completions", json=LONG | {"stream": True, "max_tokens": 60}) as got:
+            for line in got.iter_lines():
+                text.append(line)
+                begun.set()
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    assert begun.wait(20)
+    running.loop.call_soon_threadsafe(running.listener.handle_exit, 15, None)
+    thread.join(30)
+    assert text[-2] == "data: [DONE]"
+    assert any('"finish_reason":"length"' in line for line in text)
+
+
+def test_models_are_loaded_when_asked_for_and_the_oldest_goes(serve: Serve, chatty: Path) -> None:
+    specs = tuple(ModelSpec(name, str(chatty)) for name in ("a", "b", "c"))
+    running = serve(models=specs)
+    models, client = running.server.models, running.client()
+    size = models.loaded["a"].nbytes
+    object.__setattr__(running.config, "model_memory", int(2.5 * size))
+    for name in ("b", "a", "c"):
+        assert (
+            client.post("/v1/completions", json={"model": name, "prompt": "Lily", "max_tokens": 1}).status_code == 200
+        )
+    assert sorted(models.loaded) == ["a", "c"]  # b was unused longest
+    cards = {card["id"]: card["loaded"] for card in client.get("/v1/models").json()["data"]}
+    assert cards == {"a": True, "b": False, "c": True}
+    assert client.post("/v1/completions", json={"model": "d", "prompt": "Lily"}).status_code == 404
+
+
+def test_models_that_nobody_uses_are_unloaded(serve: Serve) -> None:
+    running = serve(idle_seconds=0.2)
+    until(lambda: not running.server.models.loaded)
+    assert running.client().post("/v1/completions", json={"prompt": "Lily", "max_tokens": 1}).status_code == 200
