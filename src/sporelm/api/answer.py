@@ -51,6 +51,7 @@ class Answer:
             stop_ids=ends | set(params.stop_token_ids),
             sequence=sequence,
             salt=params.salt,
+            priority=params.priority,
             twin=first.request if first else None,
             adapter=first.request.adapter if first else adapter,
             constraint=self.grammar.matcher() if self.grammar else None,

@@ -91,7 +91,8 @@ class LLM(OpenModel):
     ) -> list[Completion]:
         """Continue prompts, raw texts or token ids, together; the completions come in the order of the prompts.
 
-        `params` are for all prompts, or one for each. Raises RequestError, ContextOverflow.
+        `params` are for all prompts, or one for each. Raises RequestError, ContextOverflow, which say which of several
+        prompts it is that cannot be served; then none is.
         """
         texts = several(prompts)
         one = SamplingParams() if params is None else params
@@ -99,7 +100,10 @@ class LLM(OpenModel):
         if size_of(chosen) != len(texts):
             count = size_of(chosen)
             raise RequestError(f"{count} sampling parameters for {len(texts)} prompts: give one, or one for each")
-        groups = [self.several_answers(self.prompt_ids(text), each) for text, each in zip(texts, chosen, strict=True)]
+        groups = [
+            self._group(number, len(texts), text, each)
+            for number, (text, each) in enumerate(zip(texts, chosen, strict=True), 1)
+        ]
         self.run([answer for group in groups for answer in group])
         return [self.best_of(group) for group in groups]
 
@@ -208,6 +212,15 @@ class LLM(OpenModel):
         self.engine.scheduler.check(answer.request)
         answer.prepare()
         return answer
+
+    def _group(self, number: int, count: int, prompt: Prompt, params: SamplingParams) -> list[Answer]:
+        """The answers to one prompt of a list; an error says which it is."""
+        try:
+            return self.several_answers(self.prompt_ids(prompt), params)
+        except RequestError as reason:
+            if count == 1:
+                raise
+            raise type(reason)(f"prompt {number} of {count}: {reason}") from None
 
     def several_answers(self, ids: list[int], params: SamplingParams) -> list[Answer]:
         """The answers that are made of one prompt."""

@@ -77,6 +77,7 @@ def check_fits(engine: Engine, n: int, batch: int, held: int) -> None:
     check("batch", batch)
     if batch > engine.limits.max_batch:
         raise RequestError(f"batch is {batch}: at most {engine.limits.max_batch} run together; raise max_batch")
+    engine.limits.check_prompt(held)
     if held + n > engine.limits.max_context:
         raise RequestError(f"{held} + {n} tokens are more than the context of {engine.limits.max_context} holds")
 

@@ -13,6 +13,7 @@ from sporelm.text.grammar import Grammar
 MOST_STOPS = 64
 MOST_ANSWERS = 128
 LONGEST_SALT = 256
+MOST_PRIORITY = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,7 @@ class SamplingParams:
     best_of              answers that are made, of which the n with the greatest mean log probability are given
     salt                 what is computed of a prompt is found again by requests of the same salt alone; give each user
                          one where answers must not tell, by their time, what others have asked
+    priority             requests of a lower one are served first; among equals those whose salt has the fewest running
     """
 
     max_tokens: int = 256
@@ -75,6 +77,7 @@ class SamplingParams:
     grammar: Grammar | None = None
     adapter: str | None = None
     roll: bool = False
+    priority: int = 0
 
     def __post_init__(self) -> None:
         if not 1 <= whole_number("max_tokens", self.max_tokens) <= MOST_WHOLE:
@@ -94,6 +97,11 @@ class SamplingParams:
             raise RequestError(f"n is {shown(self.n)}: it must be from 1 to {MOST_ANSWERS}")
         if not self.n <= whole_number("best_of", self.made) <= MOST_ANSWERS:
             raise RequestError(f"best_of is {shown(self.best_of)}: it must be from n, {self.n}, to {MOST_ANSWERS}")
+        object.__setattr__(self, "priority", whole_number("priority", self.priority))
+        if not -MOST_PRIORITY <= self.priority <= MOST_PRIORITY:
+            raise RequestError(
+                f"priority is {shown(self.priority)}: it must be from {-MOST_PRIORITY} to {MOST_PRIORITY}"
+            )
         if self.adapter is not None and not isinstance(self.adapter, str):
             raise RequestError(f"adapter is {shown(self.adapter)}: it must be the name of one that is loaded, or None")
         if not isinstance(self.salt, str) or len(self.salt) > LONGEST_SALT:
