@@ -7,29 +7,18 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from sporelm.api.answer import Answer
 from sporelm.api.completion import Completion, Piece
-from sporelm.api.llm import LLM
 from sporelm.api.params import SamplingParams
-from sporelm.errors import ModelFileError, RequestError, shown
+from sporelm.errors import ModelFileError, RequestError
 from sporelm.serve.answering import AnswerStream, answers_to, in_thread_if, merged
 from sporelm.serve.endpoint import Call
 from sporelm.serve.models import ServedModel
-from sporelm.serve.reading import CallBegun, Delta, Reading, Reply
+from sporelm.serve.reading import CallBegun, Delta, Reading, Reply, check_variables
 from sporelm.serve.sampling import room_for
 from sporelm.serve.usage import Usage, check_finished, usage_of
-from sporelm.text import ChatTemplate
 
 LARGE = 8192  # characters of messages from which on a thread renders and encodes them
-# Variables that a request may set in a template, with their types: others could change what a template does with what
-# is not the caller's.
-VARIABLES: dict[str, type | tuple[type, ...]] = {
-    "enable_thinking": bool,
-    "thinking": bool,
-    "reasoning_effort": str,
-    "thinking_budget": int,
-    "date_string": str,
-    "builtin_tools": list,
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +29,7 @@ class ChatAsk:
     max_tokens    of each answer; None: what the context has room for
     tools         functions that may be called, as OpenAI's API writes them
     tool_choice   as OpenAI's API writes it; None: the model decides
-    variables     of the template, of those in VARIABLES
+    variables     of the template, of those that `check_variables` takes
     """
 
     messages: Sequence[Mapping[str, Any]]
@@ -114,59 +103,43 @@ class Chat:
 
 
 async def begin_chat(call: Call, model: ServedModel, ask: ChatAsk) -> Chat:
-    """Have the engine take a chat. Raises RequestError, ContextOverflow, QueueFull, ModelFileError."""
+    """Have the engine take a chat. Raises RequestError, ContextOverflow, QueueFull."""
     llm = model.llm.llm
     reading = Reading(llm, ask.tools, ask.tool_choice, parallel=ask.parallel)
-    text = await rendered(llm, ask.messages, tools=ask.tools if reading.wants_tools else None, variables=ask.variables)
-    reading.prompt = text[-256:]
-    large = len(text) > LARGE or ask.sampling.get("grammar") is not None or reading.constrains
+    text = await rendered(reading, ask.messages, ask.variables)
 
-    def prepare() -> list[Any]:
+    def prepare() -> list[Answer]:
+        forced = reading.constraint()
+        if forced and "grammar" in ask.sampling:
+            raise RequestError("tool_choice wants a call, response_format a form of its own: leave one of them out")
         ids = llm.chat_ids(text)
-        params = SamplingParams(
-            **{
-                **ask.sampling,
-                **reading.constraint(),
-                "max_tokens": room_for(llm.max_context, len(ids), ask.max_tokens),
-                "salt": call.key.salt,
-            }
-        )
+        length = room_for(llm.max_context, len(ids), ask.max_tokens)
+        params = SamplingParams(**{**ask.sampling, **forced, "max_tokens": length, "salt": call.key.salt})
         found = answers_to(llm, ids, params, continues=False)
         for each in found:
-            reading.show(each)
+            reading.show(each, continues=False)
         return found
 
+    large = len(text) > LARGE or "grammar" in ask.sampling or bool(ask.tools)
     answers = await in_thread_if(large, prepare)
     return Chat(model, await call.begin(model, answers), reading)
 
 
 async def rendered(
-    llm: LLM,
+    reading: Reading,
     messages: Sequence[Mapping[str, Any]],
-    *,
-    tools: Sequence[Mapping[str, Any]] | None = None,
     variables: Mapping[str, Any] | None = None,
+    *,
     add_generation_prompt: bool = True,
 ) -> str:
     """Messages as the model is shown them. Raises RequestError, also where its template fails at them."""
-    known = allowed(variables or {})
+    known = check_variables(variables)
     given = [{**each, "role": "system"} if each.get("role") == "developer" else each for each in messages]
-    template = ChatTemplate.of(llm.tokenizer, tools=True) if tools else llm.template
 
     def render() -> str:
-        return template.render(given, add_generation_prompt=add_generation_prompt, tools=tools, **known)
+        return reading.render(given, add_generation_prompt=add_generation_prompt, **known)
 
     try:
         return await in_thread_if(sum(len(str(each.get("content"))) for each in given) > LARGE, render)
     except ModelFileError as reason:  # the template is the model's, but what it fails at is the caller's
         raise RequestError(str(reason)) from None
-
-
-def allowed(variables: Mapping[str, Any]) -> dict[str, Any]:
-    """Variables for a template. Raises RequestError for one that a request may not set."""
-    for name, value in variables.items():
-        if name not in VARIABLES:
-            raise RequestError(f"the template variable {shown(name)} may not be set: there are {', '.join(VARIABLES)}")
-        if not isinstance(value, VARIABLES[name]) or (VARIABLES[name] is int and isinstance(value, bool)):
-            raise RequestError(f"the template variable {name} is {shown(value)}, which is of the wrong type")
-    return dict(variables)

@@ -1,101 +1,78 @@
 """How an answer's text is read: the one place where a model's dialect is applied."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sporelm.api.answer import Answer
 from sporelm.api.llm import LLM
-from sporelm.errors import RequestError
+from sporelm.text import ChatTemplate, Detokenizer
+from sporelm.text.dialects import (
+    Arguments,
+    CallBegun,
+    CallEnded,
+    Content,
+    Delta,
+    Dialect,
+    Parser,
+    Reasoning,
+    Reply,
+    call_grammar,
+    choose,
+)
+from sporelm.text.dialects.prompt import check_variables, render_with_tools
 
+__all__ = [
+    "Arguments",
+    "CallBegun",
+    "CallEnded",
+    "Content",
+    "Delta",
+    "Reading",
+    "Reasoning",
+    "Reply",
+    "check_variables",
+    "render_with_tools",
+]
 
-@dataclass(frozen=True)
-class Content:
-    text: str
-
-
-@dataclass(frozen=True)
-class Reasoning:
-    text: str
-
-
-@dataclass(frozen=True)
-class CallBegun:
-    index: int
-    id: str
-    name: str
-
-
-@dataclass(frozen=True)
-class Arguments:
-    index: int
-    text: str
-
-
-Delta = Content | Reasoning | CallBegun | Arguments
-
-
-@dataclass
-class ToolCall:
-    id: str
-    name: str
-    arguments: str = ""
-
-
-@dataclass
-class Reply:
-    """A whole answer, taken apart."""
-
-    content: str = ""
-    reasoning: str = ""
-    calls: list[ToolCall] = field(default_factory=list)
-
-    def add(self, deltas: Iterable[Delta]) -> "Reply":
-        """Take deltas in, in their order. Changes the reply and returns it."""
-        for delta in deltas:
-            if isinstance(delta, Content):
-                self.content += delta.text
-            elif isinstance(delta, Reasoning):
-                self.reasoning += delta.text
-            elif isinstance(delta, CallBegun):
-                self.calls.append(ToolCall(delta.id, delta.name))
-            else:
-                self.calls[delta.index].arguments += delta.text
-        return self
-
-
-class Parser:
-    """Reads an answer in which all text is for the reader."""
-
-    def push(self, text: str) -> list[Delta]:
-        """What follows from some more text."""
-        return [Content(text)]
-
-    def finish(self) -> list[Delta]:
-        """What was held back, at the end of the text."""
-        return []
+SEEN = 256  # characters of a prompt's end in which reasoning may have begun
 
 
 class Reading:
-    """How the answers to one chat are read; `prompt` is the end of what the model was shown."""
+    """How the answers to one chat are read: the dialect of the model, and the tools that may be called."""
 
     def __init__(
         self, llm: LLM, tools: Sequence[Mapping[str, Any]] | None, choice: Any, *, parallel: bool = True
     ) -> None:
-        """Raises RequestError for tools or a choice that cannot be."""
+        """`choice` is a tool_choice as OpenAI's API has it. Raises RequestError where the model has no template."""
+        self.llm, self.choice, self.parallel = llm, choice, parallel
+        self.template = ChatTemplate.of(llm.tokenizer, tools=True) if tools else llm.template
+        self.dialect: Dialect = choose(self.template.source, llm.tokenizer)
+        self.tools = list(tools) if tools and choice != "none" else None
         self.prompt = ""
-        if tools:
-            raise RequestError("tools are not read out of answers yet: leave them out")
-        self.wants_tools = False
-        self.constrains = False
+
+    def render(self, messages: Sequence[Mapping[str, Any]], **variables: Any) -> str:
+        """The text of the chat. Raises RequestError, ModelFileError."""
+        text = render_with_tools(self.template, self.dialect, messages, self.tools, **variables)
+        self.prompt = text[-SEEN:]
+        return text
 
     def constraint(self) -> dict[str, Any]:
-        """Fields of `SamplingParams` that hold the answer to the tools that must be called."""
-        return {}
+        """Fields of `SamplingParams` that hold the answer to the tools that must be called. Raises RequestError."""
+        if self.tools is None:
+            return {}
+        form = call_grammar(
+            self.dialect, self.tools, self.choice, self.llm.tokenizer, parallel=self.parallel, prompt=self.prompt
+        )
+        return {} if form is None else {"grammar": form}
 
-    def show(self, answer: Answer) -> None:
+    def show(self, answer: Answer, *, continues: bool) -> None:
         """Have an answer's text show the special tokens that are marks of the dialect."""
+        kept = self.dialect.shown_ids(self.llm.tokenizer)
+        if kept:
+            answer.detokenizer = Detokenizer(
+                self.llm.tokenizer, skip_special_tokens=True, continues=continues, shown=kept
+            )
 
     def parser(self) -> Parser:
         """A parser of one answer."""
-        return Parser()
+        return self.dialect.parser(self.tools, prompt=self.prompt)

@@ -285,7 +285,7 @@ def test_a_request_cannot_set_what_it_should_not_in_a_template(served: Running, 
     for path in ("/v1/chat/completions", "/apply-template"):
         answer = served.client().post(path, json=ask)
         assert answer.status_code == 400
-        assert "the template variable" in answer.json()["error"]["message"]
+        assert "chat_template_kwargs" in answer.json()["error"]["message"]
 
 
 def test_messages_that_a_template_could_choke_on_are_a_400(served: Running) -> None:

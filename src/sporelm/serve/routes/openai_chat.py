@@ -175,8 +175,8 @@ class Chunks:
         for delta in said.deltas:
             if isinstance(delta, Content) and scores is None:
                 found.append(self._text(said.number, b"content", delta.text))
-            else:
-                found.append(self._chunk(said.number, delta_of(delta), scores))
+            elif (told := delta_of(delta)) is not None:
+                found.append(self._chunk(said.number, told, scores))
                 scores = None if scores is None else []
         if scores:
             found.append(self._chunk(said.number, {"content": ""}, scores))
@@ -207,8 +207,8 @@ class Chunks:
         return b"data: " + self._head + b',"choices":[' + encoded(choice) + b"]" + self._tail
 
 
-def delta_of(delta: Delta) -> dict[str, Any]:
-    """Something new, as a chunk's `delta`."""
+def delta_of(delta: Delta) -> dict[str, Any] | None:
+    """Something new, as a chunk's `delta`; None for the end of a call, which has none."""
     if isinstance(delta, Content):
         return {"content": delta.text}
     if isinstance(delta, Reasoning):
@@ -217,8 +217,9 @@ def delta_of(delta: Delta) -> dict[str, Any]:
         function = {"name": delta.name, "arguments": ""}
         call = {"index": delta.index, "id": delta.id, "type": "function", "function": function}
         return {"tool_calls": [call]}
-    assert isinstance(delta, Arguments)
-    return {"tool_calls": [{"index": delta.index, "function": {"arguments": delta.text}}]}
+    if isinstance(delta, Arguments):
+        return {"tool_calls": [{"index": delta.index, "function": {"arguments": delta.text}}]}
+    return None
 
 
 ENDPOINTS: list[Endpoint] = [

@@ -7,6 +7,7 @@ import msgspec
 from sporelm.serve.answering import in_thread_if
 from sporelm.serve.chat import rendered
 from sporelm.serve.endpoint import Body, Call, Endpoint
+from sporelm.serve.reading import Reading
 
 LARGE = 4096  # characters or tokens, from which on a thread takes over
 
@@ -60,7 +61,7 @@ async def tokenize(call: Call, body: TokenizeRequest) -> TokenizeReply:
     """The tokens of a text, or of a chat as the model is shown it."""
     llm = (await call.model(body.model)).llm.llm
     if body.messages is not None:
-        text, special = await rendered(llm, body.messages), False
+        text, special = await rendered(Reading(llm, None, None), body.messages), False
     else:
         text, special = body.prompt if body.prompt is not None else body.content or "", True
     if body.add_special_tokens is not None:
@@ -86,12 +87,9 @@ async def detokenize(call: Call, body: DetokenizeRequest) -> DetokenizeReply:
 async def apply_template(call: Call, body: TemplateRequest) -> TemplateReply:
     """A chat as the text that the model is shown."""
     llm = (await call.model(body.model)).llm.llm
+    reading = Reading(llm, body.tools, None)
     text = await rendered(
-        llm,
-        body.messages,
-        tools=body.tools,
-        variables=body.chat_template_kwargs,
-        add_generation_prompt=body.add_generation_prompt,
+        reading, body.messages, body.chat_template_kwargs, add_generation_prompt=body.add_generation_prompt
     )
     return TemplateReply(text)
 
