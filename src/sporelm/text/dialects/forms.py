@@ -65,8 +65,9 @@ class Forms:
     def text_until(self, mark: str) -> Expression:
         """Any text without a mark, and the mark."""
         text = self.terminal(TEXT)
-        if any(mark.startswith(special) for special in self._special):  # which no text can hold
-            return self.sequence(text, mark)
+        inside = [mark.index(special) for special in self._special if special in mark]
+        if inside:  # no text can hold a special token; what is before it in the mark, the text can
+            return self.sequence(text, mark[min(inside) :])
         return Expression(self._rule("until", f"[suffix={quoted(mark)}]: {text}"))
 
     def json(self, schema: Mapping[str, Any]) -> Expression:
