@@ -195,6 +195,22 @@ def test_conversations_are_found_renamed_moved_and_deleted(serve: Serve, open_pa
 
 
 @pytest.mark.all
+def test_what_is_deleted_while_it_is_answered_stays_away(serve: Serve, open_page: Open) -> None:
+    page = open_page(serve().url)
+    say(page, "slow words", wait=False)
+    row = page.locator("#list li", has_text="slow")
+    row.hover()
+    row.get_by_role("button").click()
+    page.get_by_role("menuitem", name="Delete").click()
+    page.locator("#ask").get_by_role("button", name="Delete").click()
+    page.wait_for_selector("#list .none")
+    page.wait_for_load_state("networkidle")
+    page.reload()
+    page.wait_for_selector("#list .none")
+    assert page.locator("#empty").is_visible()
+
+
+@pytest.mark.all
 def test_two_tabs_keep_both_of_their_turns(serve: Serve, open_page: Open) -> None:
     server = serve()
     first = open_page(server.url)

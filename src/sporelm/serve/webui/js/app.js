@@ -83,7 +83,7 @@ function send() {
   if (!content || conversation.answering || !state.model) return;
   area.value = "";
   grow(area);
-  if (!conversation.data.title) conversation.set("title", content.replace(/\s+/g, " ").slice(0, TITLE).toWellFormed?.() ?? "");
+  if (!conversation.data.title) conversation.set("title", [...content.replace(/\s+/g, " ")].slice(0, TITLE).join(""));
   conversation.set("model", state.model);
   const { id } = conversation.add({ parent: conversation.data.current, role: "user", content });
   emit("asked");
@@ -162,12 +162,25 @@ function startComposer() {
 }
 
 function startEvents() {
-  on("changed", (conversation) => { if (conversation === state.conversation) composing(); });
+  const known = new Set(); // models that were asked about again after their first answer, which loaded them
+  on("changed", (conversation) => {
+    if (conversation !== state.conversation) return;
+    composing();
+    if (conversation.answering || pickedModel()?.context !== null || known.has(state.model)) return;
+    known.add(state.model);
+    loadModels();
+  });
   on("saved", (conversation, isNew) => {
     held.set(conversation.id, conversation);
     if (isNew && conversation === state.conversation && state.page === "chat") history.replaceState(null, "", `#/c/${conversation.id}`);
   });
-  on("deleted", (id) => { held.delete(id); if (state.conversation.id === id) { state.conversation.answering?.controller.abort(); startFresh(); } });
+  on("deleted", (id) => {
+    held.get(id)?.drop();
+    held.delete(id);
+    if (state.conversation.id !== id) return;
+    state.conversation.drop();
+    startFresh();
+  });
   on("new", startFresh);
   on("set", set);
   on("titled", titled);

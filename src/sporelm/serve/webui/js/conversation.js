@@ -16,6 +16,7 @@ export class Conversation {
   #fields = new Set();
   #saving = null;
   #again = false;
+  #dropped = false;
 
   constructor(data) {
     this.data = data;
@@ -60,6 +61,12 @@ export class Conversation {
     return this.#changed.size > 0 || this.#fields.size > 0 || this.#saving !== null;
   }
 
+  /** It was deleted: whatever comes now is not kept. */
+  drop() {
+    this.answering?.controller.abort();
+    this.#dropped = true;
+  }
+
   /** Save what changed; calls meanwhile join. Never throws: what went wrong is shown, and kept for the next time. */
   save() {
     this.#again = true;
@@ -75,7 +82,7 @@ export class Conversation {
   }
 
   async #drain() {
-    while (this.#again && this.data.messages.length) {
+    while (this.#again && !this.#dropped && this.data.messages.length) {
       this.#again = false;
       const [changed, fields] = [this.#changed, this.#fields];
       [this.#changed, this.#fields] = [new Set(), new Set()];
@@ -107,6 +114,7 @@ export class Conversation {
       Object.assign(this.data, { version: kept.version, updated: kept.updated });
       emit("saved", this, false);
     } catch (error) {
+      if (this.#dropped) return;
       if (error.status === 404) { // deleted on another device, while it was open here: keep what is here
         delete this.data.id;
       } else if (error.status === 409 && tries > 0) {

@@ -1,0 +1,83 @@
+"""The web chat on the server itself, with a real model: talking, branching, stopping, a reload."""
+
+import re
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from system.webui.conftest import Open
+from system.webui.test_web_chat import DONE, kept, say, texts, until
+
+
+@pytest.fixture
+def url(smollm2: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A server with SmolLM2 whose conversations lie in a folder of their own."""
+    uvicorn = pytest.importorskip("uvicorn", reason="the server needs uvicorn, which is not installed")
+    from sporelm.serve.app import build_app
+    from sporelm.serve.config import ModelSpec, ServeConfig
+
+    monkeypatch.setattr("sporelm.serve.conversations.default_folder", lambda: tmp_path)
+    app = build_app(ServeConfig(models=(ModelSpec("smollm2", str(smollm2)),), session_dir=tmp_path))
+    if "/" not in [getattr(route, "path", "") for route in app.routes]:
+        pytest.skip("the application does not serve the web chat")
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None, ws="none", lifespan="on"))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    while not server.started:
+        assert thread.is_alive()
+        time.sleep(0.01)
+    yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}/"
+    server.should_exit = True
+    thread.join(30)
+
+
+@pytest.mark.all
+def test_a_real_chat(url: str, open_page: Open) -> None:
+    page = open_page(url)
+    page.keyboard.press("Control+,")
+    page.fill("#set-temperature", "0")
+    page.fill("#set-max_tokens", "24")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Escape")
+    say(page, "What is the capital of France?")
+    first = texts(page)[1]
+    assert first
+    assert "tokens/s" in page.inner_text("article.assistant .stats")
+    say(page, "And of Italy?")
+    cached = page.locator("article.assistant .stats").nth(1).inner_text()
+    found = re.search(r"(\d+) of (\d+) prompt tokens cached", cached)
+    assert found
+    assert int(found[1]) <= int(found[2])
+    page.locator("article").nth(1).get_by_role("button", name="Answer again").click()
+    page.wait_for_selector("article.assistant .branch")
+    page.wait_for_selector(DONE)
+    kept(page)
+    assert texts(page)[1] == first, "greedy answers are repeated"
+    page.click("#new-chat")
+    page.keyboard.press("Control+,")
+    page.fill("#set-max_tokens", "2000")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Escape")
+    say(page, "Tell me a very long story about a river", wait=False)
+    until(page, "document.querySelector('article.assistant .body').innerText.length > 60")
+    page.click("#stop")
+    page.wait_for_selector(DONE)
+    kept(page)
+    shown = texts(page)
+    page.reload()
+    page.wait_for_selector(DONE)
+    assert texts(page) == shown
+    assert page.locator("#list li").count() == 2
+
+
+@pytest.mark.all
+def test_a_real_completion(url: str, open_page: Open) -> None:
+    page = open_page(url + "#/complete")
+    page.fill("#complete-text", "The capital of France is")
+    page.keyboard.press("Control+Enter")
+    until(page, "document.querySelector('#complete-text').value.includes('Paris')")
+    page.keyboard.press("Escape")
+    page.wait_for_selector("#complete-run")
