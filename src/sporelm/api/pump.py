@@ -8,6 +8,8 @@ from concurrent.futures import Future
 from sporelm.engine import Engine, Request
 from sporelm.errors import BackendError
 
+MOST_FAILED = 3  # steps in a row, after which nothing more is tried
+
 News = Callable[[Request], None]
 
 
@@ -15,8 +17,8 @@ class Pump:
     """Steps the engine while there are requests, in a thread of its own.
 
     What is asked of it happens between two steps, so that nobody who asks waits for one. `news(request)` is called
-    from that thread when a request has new tokens or has ended. A step that fails ends every request, and the pump:
-    `failure` then says why.
+    from that thread when a request has new tokens or has ended. A step that fails is tried again; after some in a row
+    every request ends, and the pump: `failure` then says why.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -26,6 +28,7 @@ class Pump:
         self._followed: dict[int, tuple[Request, News, int]] = {}  # by id, with the tokens that were told of
         self._awake = threading.Condition()
         self._closing = False
+        self._failed = 0  # steps, one after the other
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._thread.start()
 
@@ -86,12 +89,23 @@ class Pump:
                 while self._todo:
                     self._todo.popleft()()
                 if not self.engine.scheduler.idle:
-                    self.engine.step()
+                    self._step()
                 self._tell()
         except BaseException as failure:  # whoever waits must hear of it, whatever it is
             with self._awake:
                 self.failure = failure
         self._end()
+
+    def _step(self) -> None:
+        """One step. The engine goes on after one that fails, as memory may be short for a moment; not after several."""
+        try:
+            self.engine.step()
+        except Exception:
+            self._failed += 1
+            if self._failed >= MOST_FAILED:
+                raise
+        else:
+            self._failed = 0
 
     def _wait(self) -> bool:
         """Sleep until there is something to do; False when the pump is to end."""

@@ -186,8 +186,11 @@ class Engine:
         with self._turn:
             return self.scheduler.uses_adapter(number)
 
-    def use_adapters(self, known: Mapping[int, str], adapted: Adapted | None) -> None:
-        """Have the runner use these adapters from the next step on; `known` by number says what each is known by.
+    def use_adapters(
+        self, known: Mapping[int, str], adapted: Adapted | None, titles: Mapping[int, str] | None = None
+    ) -> None:
+        """Have the runner use these adapters from the next step on; `known` by number says what each is known by,
+        `titles` what users call it.
 
         Raises RequestError while a request uses one that would go.
         """
@@ -197,7 +200,7 @@ class Engine:
                 if self.scheduler.uses_adapter(number):
                     raise RequestError("requests still use this adapter: wait for them, or cancel them first")
             self.runner.use(adapted)
-            self.scheduler.adapters = {0: "", **known}
+            self.scheduler.adapters, self.scheduler.titles = {0: "", **known}, titles or {}
 
     def sequence(self, salt: str = "") -> KvSequence:
         """An empty sequence, to be given to requests one after the other; `drop` it at last.
@@ -293,7 +296,7 @@ class Engine:
         with self._turn:
             self.check_open()
             probe = Request(tokens, max_tokens=1, adapter=adapter)
-            self.scheduler.check(probe)
+            self.scheduler.check(probe, rolls=False)
             sequence = self.store.new("", self.scheduler.adapters[adapter])
             self.store.use(sequence)
             try:
@@ -314,6 +317,7 @@ class Engine:
                     self.store.extend(sequence, ids)
             finally:
                 sequence.busy = False
+                self.store.discard(sequence)  # it has no salt: nobody may find it, or tell by the time that it was there
                 self.store.drop(sequence)
 
     def close(self) -> None:
@@ -324,6 +328,7 @@ class Engine:
                 self.cancel(request)
             if self.store.dormitory is not None:
                 self.store.dormitory.close()
+            self.metrics.close()
 
     def check_integrity(self) -> None:
         """Raise BackendError unless pages, sequences and requests agree. Changes nothing."""

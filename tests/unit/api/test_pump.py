@@ -51,3 +51,22 @@ def test_after_a_failure_each_hears_of_it_though_it_cannot_be_cancelled(monkeypa
     with pytest.raises(BackendError, match="no memory is left"):
         pump.ask(lambda: None)
     pump.close()
+
+
+def test_a_step_that_fails_once_is_tried_again(monkeypatch):
+    made = engine()
+    run, failing = made.runner.run, [2, 5, 6]
+
+    def sometimes(step):
+        failing[:] = [number - 1 for number in failing]
+        if 0 in failing:
+            raise MemoryError("no memory is left, for a moment")
+        return run(step)
+
+    monkeypatch.setattr(made.runner, "run", sometimes)
+    pump = Pump(made)
+    requests, ends = followed(pump, 4)
+    assert all(ends.acquire(timeout=10) for _ in requests)
+    assert [request.generated for request in requests] == [expected(request.prompt, 8) for request in requests]
+    assert pump.failure is None
+    pump.close()
