@@ -317,7 +317,7 @@ class Engine:
                     self.store.extend(sequence, ids)
             finally:
                 sequence.busy = False
-                self.store.discard(sequence)  # it has no salt: nobody may find it, or tell by the time that it was there
+                self.store.discard(sequence)  # it has no salt of its own: nobody may find it
                 self.store.drop(sequence)
 
     def close(self) -> None:
