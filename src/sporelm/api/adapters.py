@@ -139,8 +139,9 @@ class Adapters:
         if loaded:
             adapted = self.holder.opened.worker.adapt({each.number: each.matrices for each in loaded.values()})
         known = {each.number: each.identity for each in loaded.values()}
+        titles = {each.number: name for name, each in loaded.items()}
         try:
-            between(lambda: self.holder.opened.engine.use_adapters(known, adapted))
+            between(lambda: self.holder.opened.engine.use_adapters(known, adapted, titles))
         except BaseException:
             if adapted is not None:
                 adapted.close()

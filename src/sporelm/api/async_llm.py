@@ -4,13 +4,18 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from sporelm.api.adapters import LoraAdapter
 from sporelm.api.answer import Answer
 from sporelm.api.completion import Completion, Piece
-from sporelm.api.llm import LLM
+from sporelm.api.embedding import check_wish, finished, pooled
+from sporelm.api.llm import LLM, several
 from sporelm.api.open_model import Message, Prompt
 from sporelm.api.params import SamplingParams, single
 from sporelm.api.pump import Pump
@@ -76,6 +81,22 @@ class AsyncLLM:
         """The answer to messages. Raises as `stream`."""
         return await _last(self.chat_stream(messages, params))
 
+    async def embed(
+        self,
+        texts: Prompt | Sequence[Prompt],
+        *,
+        pooling: str = "mean",
+        normalize: bool = True,
+        adapter: str | None = None,
+    ) -> NDArray[np.float32]:
+        """`LLM.embed`, one text after the other, each between two steps of what else runs. Raises likewise."""
+        prompts = several(texts)
+        check_wish(prompts, pooling)
+        number, engine = self.llm.adapters.number(adapter), self.llm.engine
+        ids = await asyncio.to_thread(lambda: [self.llm.prompt_ids(prompt) for prompt in prompts])
+        found = [await self.between_steps(partial(pooled, engine, each, pooling, number)) for each in ids]
+        return finished(found, normalize=normalize)
+
     async def load_adapter(self, path: str | Path, name: str | None = None, scale: float = 1.0) -> str:
         """`LLM.load_adapter`, while answers go on; its name. Raises likewise."""
         source = LoraAdapter(path, name, scale)
@@ -88,6 +109,9 @@ class AsyncLLM:
     async def close(self) -> None:
         """Cancel what runs, and free the model. Closing again does nothing."""
         await asyncio.to_thread(self._close)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("an AsyncLLM cannot be pickled or copied: open the model again where it is needed")
 
     async def __aenter__(self) -> "AsyncLLM":
         return self

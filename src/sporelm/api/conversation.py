@@ -3,7 +3,7 @@
 from collections.abc import Generator, Mapping
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from sporelm.api.answer import Answer
 from sporelm.api.completion import Piece
@@ -32,13 +32,14 @@ NOTHING = Told(0, "", [])
 class Conversation:
     """Made by `LLM.conversation`. Messages are dicts {"role", "content"}; the system message, if any, is the first."""
 
-    def __init__(self, llm: "LLM", system: str | None = None) -> None:
+    def __init__(self, llm: "LLM", system: str | None = None, *, salt: str = "") -> None:
+        """What it computes is found by others of the same `salt` alone. Raises RequestError."""
         if system is not None and not isinstance(system, str):
             raise RequestError(f"the system message is {shown(system)}: it must be a text, or None")
         self.llm = llm
         self.messages: list[dict[str, Any]] = [{"role": "system", "content": system}] if system else []
         self._told: list[Told] = []  # after each answer, the latest last
-        self._sequence: KvSequence | None = llm.engine.sequence()
+        self._sequence: KvSequence | None = llm.engine.sequence(salt)
 
     def ask(self, text: str, params: SamplingParams | None = None) -> Generator[Piece, None, None]:
         """Say `text` and yield the answer piece by piece. Both join the messages when the answer begins.
@@ -114,9 +115,9 @@ class Conversation:
         return self._sequence is not None and self.llm.is_open and self.llm.engine.store.sleeps(self._sequence)
 
     @classmethod
-    def woken(cls, llm: "LLM", path: Path) -> "Conversation":
+    def woken(cls, llm: "LLM", path: Path, *, salt: str = "") -> "Conversation":
         """What `sleep` wrote. Raises as `Engine.wake`."""
-        sequence, notes = llm.engine.wake(path, llm.opened.identity)
+        sequence, notes = llm.engine.wake(path, llm.opened.identity, salt)
         made = cls.__new__(cls)
         made.llm, made._sequence = llm, sequence
         try:
@@ -133,6 +134,9 @@ class Conversation:
             self.check_idle()
             self.llm.engine.drop(self._sequence)
         self._sequence = None
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Conversation cannot be pickled or copied: fork() copies it, save() writes it to a file")
 
     @property
     def sequence(self) -> KvSequence:
@@ -153,14 +157,18 @@ class Conversation:
                 for piece in pieces:
                     # A failed answer says nothing that could be kept; a cancelled one is kept below.
                     if piece.finish_reason in ("stop", "length"):
-                        self._keep(answer, messages, rendered, ids)
+                        self.keep(answer, messages, rendered, ids)
                     yield piece
         finally:
             if answer.finish_reason == "cancelled" and answer.token_ids and self.llm.is_open:
-                self._keep(answer, messages, rendered, ids)
+                self.keep(answer, messages, rendered, ids)
 
-    def _keep(self, answer: Answer, messages: list[dict[str, Any]], rendered: str, ids: list[int]) -> None:
-        """Take an answer into the history, with its ids as far as they stand for exactly its text."""
+    def keep(self, answer: Answer, messages: list[dict[str, Any]], rendered: str, ids: list[int]) -> None:
+        """Take an answer into the history, with its ids as far as they stand for exactly its text.
+
+        For those who have answers made themselves: `messages` are all up to the answer, `rendered` is their text, and
+        `ids`, which `ids_of` gave for it, were continued in this conversation's `sequence`.
+        """
         self.messages = [*messages, {"role": "assistant", "content": answer.text}]
         generated = list(answer.token_ids)
         if generated and generated[-1] in answer.request.stop_ids:

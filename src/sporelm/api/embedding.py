@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sporelm.engine import Engine
+from sporelm.engine.scheduler import blamed
 from sporelm.errors import BackendError, RequestError, shown
 
 POOLINGS = ("mean", "last", "cls")
@@ -15,23 +16,32 @@ def embed(
     engine: Engine, texts: Sequence[Sequence[int]], pooling: str, *, normalize: bool, adapter: int = 0
 ) -> NDArray[np.float32]:
     """A vector for each list of token ids: float32 [texts, width]. Raises RequestError, ContextOverflow."""
+    check_wish(texts, pooling)
+    return finished([pooled(engine, ids, pooling, adapter) for ids in texts], normalize=normalize)
+
+
+def check_wish(texts: Sequence[object], pooling: str) -> None:
+    """Raise RequestError for a pooling that there is not, or for no texts."""
     if not isinstance(pooling, str) or pooling not in POOLINGS:
         raise RequestError(f"pooling is {shown(pooling)}: it must be one of {', '.join(POOLINGS)}")
     if not texts:
         raise RequestError("there is nothing to embed: give at least one text")
-    vectors = np.stack([_pooled(engine, ids, pooling, adapter) for ids in texts])
-    if not np.isfinite(vectors).all():
-        raise BackendError(
-            "an embedding is not a number: the weights hold NaN or infinite values; check the model file"
-        )
+
+
+def finished(found: Sequence[NDArray[np.float64]], *, normalize: bool) -> NDArray[np.float32]:
+    """Vectors as they are given away: float32 [texts, width]."""
+    vectors = np.stack(found)
     if normalize:
         lengths = np.sqrt((vectors * vectors).sum(axis=1, keepdims=True))
         vectors /= np.where(lengths > 0, lengths, 1)
     return vectors.astype(np.float32)
 
 
-def _pooled(engine: Engine, ids: Sequence[int], pooling: str, adapter: int) -> NDArray[np.float64]:
-    """One vector out of those of all positions: float64 [width]. The mean adds them in order, one after the other."""
+def pooled(engine: Engine, ids: Sequence[int], pooling: str, adapter: int) -> NDArray[np.float64]:
+    """One vector out of those of all positions: float64 [width]. The mean adds them in order, one after the other.
+
+    Raises RequestError, ContextOverflow, MemoryShortage, and BackendError for what is not a number.
+    """
     total: NDArray[np.float64] | None = None
     for chunk in engine.hidden(ids, adapter):
         if pooling == "mean":
@@ -40,4 +50,6 @@ def _pooled(engine: Engine, ids: Sequence[int], pooling: str, adapter: int) -> N
         elif pooling == "last" or total is None:
             total = chunk[0 if pooling == "cls" else -1].astype(np.float64)
     assert total is not None
+    if not np.isfinite(total).all():
+        raise BackendError(f"an embedding is not a number: {blamed(engine.scheduler.titles.get(adapter))}")
     return total / len(ids) if pooling == "mean" else total

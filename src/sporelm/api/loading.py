@@ -82,6 +82,8 @@ class Options:
                 raise RequestError(f"{name} is {shown(value)}: it must be at least 1")
         if whole_number("session_bytes", self.session_bytes) < 1:
             raise RequestError(f"session_bytes is {shown(self.session_bytes)}: it must be at least 1")
+        if self.session_dir is None and self.session_bytes != DEFAULT_BYTES:
+            raise RequestError("session_bytes is given without session_dir: name the folder too, or leave it out")
         if self.session_dir is not None:
             path_of("session_dir", self.session_dir)
         for name in ("eager", "dequantize"):

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from sporelm.api.adapters import Adapters, LoraAdapter, as_adapters
 from sporelm.api.completion import Timings
@@ -50,6 +50,7 @@ class OpenModel:
         self.kv = self._opened.kv
         self.notes = self._opened.notes
         self.adapters = Adapters(self)
+        self._metrics = self._opened.engine.metrics
         self._template: ChatTemplate | None = None  # read when first needed: not every use is a chat
         try:
             self.watching.start(self._opened)
@@ -80,8 +81,8 @@ class OpenModel:
 
     @property
     def metrics(self) -> Metrics:
-        """Counters and histograms of what was asked and done so far; any thread may read them."""
-        return self.engine.metrics
+        """Counters and histograms of what was asked and done so far; any thread may read them, after `close` too."""
+        return self._metrics
 
     @property
     def timings(self) -> Timings:
@@ -127,6 +128,10 @@ class OpenModel:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def __reduce__(self) -> NoReturn:
+        kind = type(self).__name__
+        raise TypeError(f"an {kind} cannot be pickled or copied: open the model again where it is needed")
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.config.name}, context {self.max_context}, kv {self.kv})"

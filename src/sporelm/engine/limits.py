@@ -28,12 +28,14 @@ class Limits:
         if self.num_pages < pages_for(self.max_context):
             raise RequestError(f"{self.num_pages} pages do not hold one context of {self.max_context} positions")
 
-    def check_prompt(self, length: int) -> None:
-        """Raise ContextOverflow for a prompt that does not fit; it is never cut."""
+    def check_prompt(self, length: int, *, rolls: bool = False) -> None:
+        """Raise ContextOverflow for a prompt that does not fit; it is never cut unasked. `rolls`: it could be asked."""
         if length <= self.max_context:
             return
         if self.max_context < self.model_context:
             remedy = f"shorten it, or raise --max-context (the model allows {self.model_context})"
         else:
             remedy = "shorten it: that is the model's own limit, which --max-context cannot raise"
+        if rolls:
+            remedy += "; or let the window roll (--roll, SamplingParams(roll=True))"
         raise ContextOverflow(f"the prompt has {length} tokens, the context holds {self.max_context}: {remedy}")

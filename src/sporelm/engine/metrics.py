@@ -143,6 +143,11 @@ class Metrics:
             if request.first_token_at:
                 self.decode.observe(request.last_token_at - request.first_token_at)
 
+    def close(self) -> None:
+        """Nothing more will come: keep the last figures, and nothing of the engine. The engine is at rest."""
+        last = self._load()
+        self._load = lambda: last
+
     # ---- what others read
 
     def snapshot(self) -> dict[str, dict[str, Any]]:

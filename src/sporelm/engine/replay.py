@@ -19,7 +19,7 @@ from sporelm.engine.runner import Scores
 from sporelm.engine.sampling import Sampler
 from sporelm.engine.step import Part, Step
 from sporelm.engine.worker import Worker
-from sporelm.errors import RequestError, SporeError
+from sporelm.errors import RequestError, SporeError, shown
 
 LONGEST_LINE = 64 << 20  # characters
 WHOLE = (1 << 31) - 1
@@ -102,10 +102,10 @@ class Replay:
             try:
                 self._take(line)
             except (LookupError, TypeError, ValueError, OverflowError, AttributeError) as reason:
-                said = f"{type(reason).__name__}: {reason}"
-                raise RequestError(f"{self.recording.path}: line {number} is damaged ({said:.80})") from None
+                raise RequestError(f"{self.recording.path}: line {number} is damaged: {in_words(reason)}") from None
             except SporeError as reason:
-                raise RequestError(f"{self.recording.path}: line {number}: {reason}") from None
+                colon = "" if str(reason).startswith("is damaged") else ":"
+                raise RequestError(f"{self.recording.path}: line {number}{colon} {reason}") from None
             if self.result.difference or self.result.stopped:
                 break
         self.result.cut = self.recording.cut
@@ -129,7 +129,7 @@ class Replay:
         elif "full" in line:
             self.result.stopped = f"the recording was full after step {self.result.steps}"
         else:
-            raise KeyError("nothing that is known")
+            raise RequestError("is damaged: it says nothing that a recording has")
 
     def _add(self, line: Mapping[str, Any]) -> None:
         number, last = whole(line["add"], "request"), self.limits.vocab - 1
@@ -191,7 +191,7 @@ class Replay:
 
     def _compare_said(self, said: Sequence[Sequence[int]]) -> None:
         if self.last is None:
-            raise ValueError("tokens without a step")
+            raise RequestError("is damaged: it has tokens that were said without a step")
         (step, scores), self.last = self.last, None
         speaking = [part.request for part in step.parts if part.rows]
         picked = self.sampler.pick(scores.best, scores.logits, step).tokens
@@ -236,6 +236,13 @@ def _check_part(part: Part, limits: Limits) -> None:
         if page >= limits.num_pages:
             raise RequestError(f"it uses page {page}, there are {limits.num_pages} here: free some memory")
         whole(page, "page")
+
+
+def in_words(reason: Exception) -> str:
+    """What is wrong with a line that could not be taken."""
+    if isinstance(reason, KeyError):
+        return f"it lacks {shown(reason.args[0])}"
+    return "a value is of a wrong kind or length"
 
 
 def whole(value: Any, what: str, most: int = WHOLE) -> int:

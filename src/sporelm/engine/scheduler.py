@@ -7,7 +7,7 @@ it computes them anew later.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from time import perf_counter
 from typing import NamedTuple
 
@@ -63,6 +63,7 @@ class Scheduler:
         self.speculation = speculation
         self.owners: Counter[str] = Counter()  # of those that run
         self.adapters: dict[int, str] = {0: ""}  # what each that is loaded is known by; 0 is none
+        self.titles: Mapping[int, str] = {}  # what users call those that are loaded
         self.metrics = Metrics(self._load)
 
     def add(self, request: Request) -> None:
@@ -78,10 +79,11 @@ class Scheduler:
         self.waiting.add(request)
         request.fit(self.limits.max_context)
 
-    def check(self, request: Request) -> None:
-        """Raise ContextOverflow or RequestError for a prompt that the model cannot take."""
+    def check(self, request: Request, *, rolls: bool = True) -> None:
+        """Raise ContextOverflow or RequestError for a prompt that the model cannot take. `rolls`: whether what is asked
+        could be done with a window that rolls."""
         if not request.roll:
-            self.limits.check_prompt(request.num_prompt)
+            self.limits.check_prompt(request.num_prompt, rolls=rolls)
         if request.adapter not in self.adapters:
             raise RequestError(f"adapter {request.adapter} is not loaded: load it first")
         lowest, highest = min(request.known), max(request.known)
@@ -150,7 +152,7 @@ class Scheduler:
             if NOT_A_TOKEN in tokens:
                 place = part.position + len(part.tokens) - part.rows + tokens.index(NOT_A_TOKEN)
                 self.store.discard(request.sequence)
-                reason = "the weights or the cache hold NaN or infinite values; check the model file"
+                reason = blamed(self.titles.get(request.adapter))
                 advances.append(self._fail(request, f"logits are not numbers at position {place}: {reason}"))
                 continue
             if request.first_token_at:
@@ -361,3 +363,10 @@ class Scheduler:
         if request.temporary:
             self.store.drop(sequence)
             request.sequence = None
+
+
+def blamed(adapter: str | None) -> str:
+    """What may be at fault where scores are not numbers, and what to do; `adapter` is what it is called, if any."""
+    if adapter is None:
+        return "the weights or the cache hold NaN or infinite values; check the model file"
+    return f"values of the adapter {adapter!r} are NaN or too large: try without it, or load it with a smaller scale"

@@ -68,6 +68,8 @@ def schema_text(given: Any) -> str:
     text = checked_text("json_schema", given) if isinstance(given, str) else None
     try:
         value = given if text is None else json.loads(text)
+        if value is True:  # any JSON, as {} says too
+            value, text = {}, "{}"
         text = json.dumps(value) if text is None else text
     except (TypeError, ValueError, RecursionError) as reason:
         raise RequestError(f"json_schema is no JSON: {str(reason)[:100]}") from None
@@ -78,6 +80,8 @@ def schema_text(given: Any) -> str:
 
 def _check_schema(value: Any) -> None:
     """Raise RequestError for a schema that is none, that is too deep, or that holds too long a text."""
+    if value is False:
+        raise RequestError("json_schema is false, which allows nothing: give an object, or true for any JSON")
     if not isinstance(value, dict | bool):
         raise RequestError(f"json_schema is a {type(value).__name__}: it must be an object, or true")
     _check_depth(value)

@@ -105,6 +105,9 @@ def read_asleep(
             _check_layer(path, files, number, each, length)
         if len(files.tensors) != len(like) + 1:
             raise ModelFileError(f"{path} holds {len(files.tensors)} tensors, not {len(like) + 1}: it is damaged")
+        end, size = max(info.offset + info.nbytes for info in files.tensors.values()), path.stat().st_size
+        if end != size:
+            raise ModelFileError(f"{path} has {size} bytes, what is in it ends at {end}: it is damaged")
         notes, adapter = known.get("notes", ""), known.get("adapter", "")
         _check_hash(path, files, _digest(model, notes, adapter), expected or known.get("sha256"))
         tokens = files.raw("tokens").view("<i8")

@@ -52,7 +52,8 @@ def write_beside(jobs: Sequence[Job], *, replace: bool = True) -> None:
         taken = reason.filename2 or reason.filename or current
         raise RequestError(f"{taken} is there already, since a moment ago; nothing was overwritten") from None
     except OSError as reason:
-        raise RequestError(f"{current} cannot be written: {reason}") from None
+        why = reason.strerror or reason  # without the name of the file beside it
+        raise RequestError(f"{current} cannot be written: {why}") from None
     finally:
         for part in parts:
             with suppress(OSError):
