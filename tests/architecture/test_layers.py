@@ -49,6 +49,8 @@ def violation(source: str, imported: str) -> str | None:
     target = words[1]
     if source == "__init__":  # only names the public API, lazily
         return None if target == "api" else f"the package may only name its api, not {target}"
+    if source == "__main__":
+        return None if target == "cli" else f"`python -m sporelm` is the command, not {target}"
     if source in EVERYWHERE:
         return f"{source} is imported by all, so it may import none of them"
     if target not in LEVEL:

@@ -12,7 +12,7 @@ def test_chat_through_a_pipe(spore: Spore, talker: Path) -> None:
     assert done.returncode == 1, "one command was unknown"
     assert "Unknown command: /nope" in done.stderr
     assert "conversation 2 (copy of 1)" in done.stdout
-    assert "* 1  1 turns  Once upon a time" in done.stdout
+    assert "* 1  1 turn  Once upon a time" in done.stdout
     assert "  2  2 turns  Once upon a time" in done.stdout
     assert len(re.findall(r"tok/s.*seed", done.stderr)) == 2
 
@@ -26,7 +26,7 @@ def test_chat_answers_are_greedy_and_repeatable(spore: Spore, talker: Path) -> N
 def test_chat_joins_lines_that_end_in_a_backslash(spore: Spore, talker: Path) -> None:
     done = spore("chat", talker, "--temp", 0, "-n", 3, stdin="Once upon\\\na time\n/list\n")
     assert done.returncode == 0, done.stderr
-    assert "* 1  1 turns  Once upon a time" in done.stdout
+    assert "* 1  1 turn  Once upon a time" in done.stdout
 
 
 def test_chat_args(spore: Spore, talker: Path) -> None:

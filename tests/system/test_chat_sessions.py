@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from sporelm.api import SamplingParams
+from sporelm.cli.sampling import CHOOSING, ENDING, REPEATING
 from sporelm.cli.sessions import ARGUMENTS, Leave, Sessions
 from sporelm.errors import RequestError
 
@@ -50,7 +51,7 @@ def test_create_switch_and_list(sessions: Sessions) -> None:
     say(sessions, "first words")
     assert sessions.command("/create") == "conversation 2 (new)"
     assert sessions.current.messages == [{"role": "system", "content": "Be brief."}]
-    assert sessions.command("/list") == "  1  1 turns  first words\n* 2  0 turns  (empty)"
+    assert sessions.command("/list") == "  1  1 turn  first words\n* 2  0 turns  (empty)"
     assert sessions.command("/switch 1") == "conversation 1"
     assert sessions.current_id == 1
 
@@ -90,7 +91,7 @@ def test_save_and_load_take_the_rest_of_the_line_as_a_name(sessions: Sessions, t
     say(sessions, "kept words")
     path = tmp_path / "my talk.session"
     assert sessions.command(f"/save  {path} ") == f"wrote {path}, 1.5 MB"
-    assert sessions.command(f"/load {path}") == f"conversation 2 (from {path})"
+    assert sessions.command(f"/load {path}") == f"conversation 2 (from {path}, 1 turn)"
     assert "kept words" in sessions.command("/list").splitlines()[1]
 
 
@@ -103,6 +104,17 @@ def test_args_shows_and_sets(sessions: Sessions) -> None:
     assert (sessions.params.temperature, sessions.params.top_k, sessions.params.seed) == (0.25, 7, 5)
     sessions.command("/args seed none")
     assert sessions.params.seed is None
+    sessions.command("/args --temp 0.5")
+    sessions.command("/args dry_multiplier 0.8")
+    sessions.command("/args roll on")
+    params = sessions.params
+    assert (params.temperature, params.dry_multiplier, params.roll) == (0.5, 0.8, True)
+
+
+def test_args_knows_what_options_know() -> None:
+    options = {option.removeprefix("--") for option, *_ in (*CHOOSING, *REPEATING, *ENDING)}
+    assert {name for name in ARGUMENTS if name != "temperature"} >= options - {"temp"}
+    assert {name.replace("-", "_") for name in ARGUMENTS} <= SamplingParams.__dataclass_fields__.keys()
 
 
 @pytest.mark.parametrize(
@@ -117,6 +129,7 @@ def test_args_shows_and_sets(sessions: Sessions) -> None:
         ("/args colour 1", "/args knows temperature"),
         ("/args top-k many", "top-k cannot be 'many'"),
         ("/args top-k", "usage: /args"),
+        ("/args roll perhaps", "roll cannot be 'perhaps': it must be on or off"),
         ("/args temperature -1", "temperature"),
         ("/args max-tokens 0", "max_tokens"),
         ("/list all", "usage: /list"),

@@ -122,7 +122,7 @@ def test_chat_saves_loads_and_refuses(spore: Spore, talker: Path, tmp_path: Path
     assert done.returncode == 1
     assert "wrote my talk, 0." in done.stdout
     assert "conversation 2 (from my talk)" in done.stdout
-    assert "* 2  1 turns  Once upon a time" in done.stdout
+    assert "* 2  1 turn  Once upon a time" in done.stdout
     assert "README is there and is no session" in done.stderr
     assert "nothing does not exist" in done.stderr
     assert (tmp_path / "README").read_text() == "mine"

@@ -155,7 +155,7 @@ def test_an_end_in_the_middle_leaves_no_folder(tmp_path: Path) -> None:
         assert time.monotonic() < until
         time.sleep(0.002)
     os.kill(process.pid, signal.SIGTERM)
-    assert process.wait(60) == 130
+    assert process.wait(60) == 143
     assert not place.exists()
 
 

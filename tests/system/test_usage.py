@@ -262,3 +262,9 @@ def test_what_has_no_effect_on_a_score_is_refused(spore: Spore) -> None:
         done = spore("eval", "ppl", "model.gguf", "text.txt", *options)
         assert (done.returncode, done.stdout) == (2, "")
         assert "leave out --speculate and --draft-model" in one_line(done.stderr)
+
+
+def test_the_package_is_the_command_too() -> None:
+    words = [sys.executable, "-m", "sporelm", "--version"]
+    done = subprocess.run(words, env=environment(), capture_output=True, encoding="utf-8", timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "spore 0.1.0\n", "")

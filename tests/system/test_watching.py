@@ -306,8 +306,9 @@ def test_what_came_from_a_file_ends_the_replay(talker: Path, tmp_path: Path) -> 
 def test_a_damaged_recording_is_refused(story: Path, recorded: Path, damage: str) -> None:
     lines = recorded.read_text(encoding="ascii").splitlines()
     recorded.write_text("\n".join([*lines[:4], damage, *lines[4:]]) + "\n", encoding="ascii")
-    with pytest.raises(RequestError, match=r"line 5"):
+    with pytest.raises(RequestError, match=r"line 5 is damaged: [a-z]|line 5: |line 5 is no JSON") as caught:
         replayed(recorded, story)
+    assert "Error" not in str(caught.value)
 
 
 # ---- the commands
@@ -350,20 +351,30 @@ def test_replay_of_another_model(spore: Spore, story: Path, broken: Path, record
     refused = spore("replay", broken, recorded)
     assert refused.returncode == 1
     assert "is a recording of another model" in one_line(refused.stderr)
+    for given, told in (
+        (["r.jsonl"], "MODEL is missing: 'r.jsonl' is the recording"),
+        ([story], "FILE, the recording, is missing"),
+        ([], "MODEL and FILE, the recording, are missing"),
+    ):
+        wrong = spore("replay", *given)
+        assert wrong.returncode == 2
+        assert told in one_line(wrong.stderr)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGINT for a single process on Windows")
-def test_ctrl_c_leaves_a_whole_trace(story: Path, tmp_path: Path) -> None:
-    words = ("run", story, "-p", "Once", "-n", "200000", "--ignore-eos", "--threads", "1", "--max-context", "400")
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+def test_what_ends_a_run_leaves_whole_files(story: Path, tmp_path: Path, name: str) -> None:
+    words = ("run", story, "-p", "Once", "-n", "200000", "--ignore-eos", "--threads", "1", "--roll")
     many = command(*words, "--trace", tmp_path / "t.json", "--record", tmp_path / "r.jsonl")
     process = subprocess.Popen(
         many, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8"
     )
     assert process.stdout is not None
     assert process.stdout.read(1)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(getattr(signal, name))
     process.communicate(timeout=120)
-    assert process.returncode in (0, 130)
+    assert process.returncode == 128 + getattr(signal, name)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["r.jsonl", "t.json"]
     assert any(event["name"] == "step 1" for event in events(tmp_path / "t.json"))
     assert replayed(tmp_path / "r.jsonl", story).difference is None
 

@@ -5,13 +5,16 @@ import contextlib
 import sys
 from typing import TYPE_CHECKING
 
-from sporelm.cli import lora, options, sampling, watching
+from sporelm.cli import interrupt, lora, options, sampling, watching
 from sporelm.cli.parser import Parser
+from sporelm.cli.plain_text import counted
 from sporelm.errors import SporeError
 
 if TYPE_CHECKING:
     from sporelm.api import Completion
     from sporelm.cli.sessions import Sessions
+
+INTERRUPTED = 130  # exit code of a program that SIGINT ended; `main` makes another signal's of it
 
 
 def parser() -> Parser:
@@ -64,6 +67,8 @@ def run(args: argparse.Namespace) -> int:
             except SporeError as error:
                 failures += 1
                 print(f"spore: {error}", file=sys.stderr, flush=True)
+            if interrupt.is_ending():
+                return INTERRUPTED
     finally:
         llm.close()
         watching.tell(llm)
@@ -75,10 +80,8 @@ def answer(sessions: "Sessions", text: str) -> None:
 
     Raises SporeError for a turn that is refused, and for an answer that fails on its way.
     """
-    from sporelm.cli.interrupt import interrupt_flag
-
     completion: Completion | None = None
-    with interrupt_flag() as interrupted:
+    with interrupt.interrupt_flag() as interrupted:
         with contextlib.closing(sessions.current.ask(text, sessions.params)) as stream:
             for piece in stream:
                 sys.stdout.write(piece.text)
@@ -97,11 +100,11 @@ def figures(completion: "Completion | None") -> str:
     if completion is None:
         return "stopped"
     parts = [
-        f"{len(completion.token_ids)} tokens, {completion.timings.decode_tok_s:.1f} tok/s",
+        f"{counted(len(completion.token_ids), 'token')}, {completion.timings.decode_tok_s:.1f} tok/s",
         f"{completion.computed_tokens} new in the prompt{' (evicted)' if completion.cache_miss == 'evicted' else ''}",
     ]
     if completion.dropped_tokens:
-        parts.append(f"{completion.dropped_tokens} tokens left out")
+        parts.append(f"{counted(completion.dropped_tokens, 'token')} left out")
     if completion.finish_reason != "stop":
         parts.append(completion.finish_reason)
     return " | ".join([*parts, f"seed {completion.seed}"])

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sporelm import settings
+from sporelm.cli.interrupt import is_ending
 
 if TYPE_CHECKING:
     from prompt_toolkit.history import History
@@ -48,6 +49,8 @@ def from_terminal(prompt: Callable[[], str]) -> Iterator[str]:
         try:
             yield session.prompt(prompt())
         except KeyboardInterrupt:
+            if is_ending():
+                raise
             print("(Ctrl-D or /exit leaves)", file=sys.stderr)
         except EOFError:
             return

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from sporelm.cli import gguf_inputs, options
+from sporelm.cli import gguf_inputs, interrupt, options
 from sporelm.cli.parser import Parser
 
 if TYPE_CHECKING:
@@ -113,15 +113,15 @@ def ended_by_signals() -> Iterator[None]:
     before: dict[int, Any] = {}
 
     def stop(number: int, frame: FrameType | None) -> None:
+        if number != signal.SIGINT:
+            interrupt.note_end(number)
         for each in before:
             signal.signal(each, signal.SIG_IGN)
         raise KeyboardInterrupt
 
-    for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK"):  # each system has some of them
-        number = getattr(signal, name, None)
-        if number is not None:
-            with suppress(ValueError):  # not in the main thread, where signals are not ours
-                before[number] = signal.signal(number, stop)
+    for number in (signal.SIGINT, *interrupt.endings()):
+        with suppress(ValueError):  # not in the main thread, where signals are not ours
+            before[number] = signal.signal(number, stop)
     try:
         yield
     finally:

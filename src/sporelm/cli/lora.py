@@ -28,7 +28,7 @@ def adapters(args: argparse.Namespace) -> "list[LoraAdapter]":
     try:
         found = [parsed(text) for text in args.lora]
         for each in found:
-            each.title  # noqa: B018 - it checks
+            each.title, each.place  # noqa: B018 - they check
     except RequestError as reason:
         raise UsageError(f"--lora: {reason}") from None
     return found

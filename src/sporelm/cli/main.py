@@ -1,6 +1,7 @@
 """The entry of `spore`: finds the command's file, runs it, and turns every failure into one line and an exit code.
 
-Exit codes: 0 done, 1 failed with a one-line reason (`--debug` for the traceback), 2 wrong usage, 130 stopped by Ctrl-C.
+Exit codes: 0 done, 1 failed with a one-line reason (`--debug` for the traceback), 2 wrong usage, 130 stopped by Ctrl-C,
+143 and 129 by SIGTERM and SIGHUP.
 Nothing heavy is imported here, so that `spore --help` is instant.
 """
 
@@ -15,6 +16,7 @@ try:
     from typing import Protocol, cast
 
     from sporelm import __version__
+    from sporelm.cli import interrupt
     from sporelm.cli.full_output import is_full_output
     from sporelm.cli.parser import Parser
     from sporelm.errors import SporeError, UsageError
@@ -73,15 +75,21 @@ def main(argv: list[str] | None = None) -> int:
             code = finished(sys.argv[1:])
         except KeyboardInterrupt:
             code = 130
+        except OSError:
+            if not interrupt.is_ending():
+                raise
+            code = 130  # nobody reads any more: the terminal has gone
+        code = interrupt.exit_code(code)
         leave_quietly(code)
     except KeyboardInterrupt:
-        code = 130
+        code = interrupt.exit_code(130)
         leave_quietly(code)
     return code
 
 
 def watch_interrupts() -> None:
-    """Remember Ctrl-C: an import that it cuts short may fail with another error, which is none to tell of."""
+    """Remember Ctrl-C: an import that it cuts short may fail with another error, which is none to tell of. A request to
+    end is heard likewise."""
 
     def note(number: int, frame: FrameType | None) -> None:
         _interrupted.append(True)
@@ -91,10 +99,13 @@ def watch_interrupts() -> None:
         # Registered first, so called last: what the interpreter still tidies up is not cut short.
         atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGINT, note)
+    interrupt.watch_ends()
 
 
 def leave_quietly(code: int) -> None:
     """All is done: from here on, Ctrl-C ends the program with its own exit code, and without a word."""
+    if interrupt.is_ending():
+        flush_or_drop()
     if signal.getsignal(signal.SIGINT) not in (signal.SIG_IGN, signal.SIG_DFL, None):
         signal.signal(signal.SIGINT, lambda number, frame: os._exit(code))
 
@@ -196,6 +207,15 @@ def fail(message: str, words: list[str]) -> int:
 
         sys.stderr.write(f"spore: {plain(' '.join(message.split()))}\n")
     return 1
+
+
+def flush_or_drop() -> None:
+    """Print what is left, or nothing where the terminal has gone: the interpreter would complain at its end."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def leave_closed_pipe() -> int:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from sporelm.cli import lora, options
 from sporelm.cli.parser import Parser
-from sporelm.errors import RequestError, SporeError
+from sporelm.cli.plain_text import counted
+from sporelm.errors import RequestError, SporeError, UsageError
 
 if TYPE_CHECKING:
     from sporelm.api.open_model import OpenModel
@@ -23,8 +24,9 @@ def parser() -> Parser:
         "MODEL FILE [options]",
         ["spore replay model.gguf run.jsonl"],
     )
-    made.add_argument("model", metavar="MODEL", help=options.MODEL_HELP)
-    made.add_argument("file", metavar="FILE", type=Path, help="the recording")
+    # Either may be missing for argparse: which of the two it is can only be told by looking at the file.
+    made.add_argument("model", nargs="?", metavar="MODEL", help=options.MODEL_HELP.partition(";")[0])
+    made.add_argument("file", nargs="?", metavar="FILE", type=Path, help="the recording")
     made.add_argument("--json", action="store_true", help="print one JSON object")
     made.add_argument("--backend", metavar="NAME", help="cpu, torch or reference; default: cpu (SPORE_BACKEND)")
     made.add_argument("--device", metavar="D", default="cpu", help="device of the back-end; default: cpu")
@@ -38,6 +40,7 @@ def parser() -> Parser:
 def run(args: argparse.Namespace) -> None:
     from sporelm.engine.replay import Recording, Replay
 
+    check_both(args)
     recording = Recording(args.file)
     llm = open_for(recording, args)
     try:
@@ -50,6 +53,25 @@ def run(args: argparse.Namespace) -> None:
         raise SporeError(f"{args.file} does not come out the same: {result.difference}")
     if result.stopped is not None:
         raise SporeError(f"{args.file} was not repeated to its end: {result.stopped}")
+
+
+def check_both(args: argparse.Namespace) -> None:
+    """Raise UsageError, which says what is missing, unless a model and a recording are named."""
+    from sporelm.engine.recording import BEGINNING
+
+    if args.file is not None:
+        return
+    usage = "usage: spore replay MODEL FILE"
+    if args.model is None:
+        raise UsageError(f"MODEL and FILE, the recording, are missing; {usage}")
+    try:
+        with open(args.model, "rb") as file:
+            is_recording = file.read(len(BEGINNING)) == BEGINNING.encode()
+    except (OSError, ValueError):  # a folder, a name, or nothing that could be a file
+        is_recording = False
+    if is_recording:
+        raise UsageError(f"MODEL is missing: {args.model!r} is the recording, and comes after it; {usage}")
+    raise UsageError(f"FILE, the recording, is missing: {args.model!r} is taken for MODEL; {usage}")
 
 
 def open_for(recording: "Recording", args: argparse.Namespace) -> "OpenModel":
@@ -102,7 +124,9 @@ def told(result: "Replayed") -> str:
     """The result in a line or two."""
     then, now = result.recorded_seconds, result.seconds
     speeds = f"{now:.3f} s ({result.tokens / now:.0f} tok/s), recorded {then:.3f} s" if now else "nothing to compute"
-    lines = [f"{result.steps} steps, {result.tokens} tokens computed, {result.said} chosen: {speeds}"]
+    lines = [
+        f"{counted(result.steps, 'step')}, {counted(result.tokens, 'token')} computed, {result.said} chosen: {speeds}"
+    ]
     if not result.compared_logits:
         lines.append("recorded with other kernels or another version: choices were compared, not logits bit by bit")
     if result.cut:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from sporelm.cli import lora, options, sampling, watching
 from sporelm.cli.parser import Parser
+from sporelm.cli.plain_text import counted
 from sporelm.errors import SporeError
 
 if TYPE_CHECKING:
@@ -165,13 +166,13 @@ def figures(completion: "Completion") -> str:
     """One line: how many tokens, how fast, why it ended, with which seed."""
     timings = completion.timings
     parts = [
-        f"{len(completion.token_ids)} tokens, {timings.decode_tok_s:.1f} tok/s",
-        f"prompt {len(completion.prompt_token_ids)} tokens, {timings.prefill_tok_s:.1f} tok/s",
+        f"{counted(len(completion.token_ids), 'token')}, {timings.decode_tok_s:.1f} tok/s",
+        f"prompt {counted(len(completion.prompt_token_ids), 'token')}, {timings.prefill_tok_s:.1f} tok/s",
         f"first token {timings.ttft_s * 1000:.0f} ms",
         f"load {timings.load_s:.2f} s, compile {timings.compile_s:.2f} s",
         *([f"{completion.accepted} of {completion.drafted} guesses right"] if completion.drafted else []),
         completion.finish_reason,
     ]
     if completion.dropped_tokens:
-        parts.append(f"{completion.dropped_tokens} tokens left out")
+        parts.append(f"{counted(completion.dropped_tokens, 'token')} left out")
     return " | ".join([*parts, f"seed {completion.seed}"])

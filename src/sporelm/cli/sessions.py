@@ -5,6 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sporelm.cli.plain_text import counted
+from sporelm.cli.sampling import CHOOSING, ENDING, REPEATING
 from sporelm.errors import RequestError
 
 if TYPE_CHECKING:
@@ -23,17 +25,25 @@ HELP = """\
 /exit                leave (so does Ctrl-D)
 Alt-Enter, or a backslash at the end of a line, starts a new line. Ctrl-C stops an answer."""
 
-# What /args calls a value -> its field in SamplingParams and how to read it. "none" takes a seed back.
-ARGUMENTS: dict[str, tuple[str, Callable[[str], float | int | None]]] = {
-    "temperature": ("temperature", float),
-    "top-k": ("top_k", int),
-    "top-p": ("top_p", float),
-    "min-p": ("min_p", float),
-    "repetition-penalty": ("repetition_penalty", float),
-    "max-tokens": ("max_tokens", int),
-    "seed": ("seed", lambda text: None if text == "none" else int(text)),
-}
+SWITCH = {"on": True, "true": True, "off": False, "false": False}
+NO_SEED = "none"  # takes a seed back
+SHORT = {"temp": "temperature"}  # as the options have it
 
+NUMBERS: list[tuple[str, str, Any, Any, str]] = [*CHOOSING, *REPEATING, ("--max-tokens", "N", int, 256, ""), *ENDING]
+
+
+def name_of(option: str) -> str:
+    """What /args calls an option."""
+    return option.removeprefix("--")
+
+
+# What /args calls a value -> how to read it; the field in SamplingParams has underscores for hyphens.
+ARGUMENTS: dict[str, Callable[[str], Any]] = {
+    **{SHORT.get(name_of(option), name_of(option)): kind for option, _, kind, *_ in NUMBERS},
+    "seed": lambda text: None if text == NO_SEED else int(text),
+    "ignore-eos": lambda text: SWITCH[text.lower()],
+    "roll": lambda text: SWITCH[text.lower()],
+}
 
 FILE_COMMANDS = ("save", "load")  # the rest of the line is one name, spaces included
 
@@ -82,11 +92,11 @@ class Sessions:
         expect(words, "/list", 0)
         lines = []
         for number, conversation in self.conversations.items():
-            said = [message for message in conversation.messages if message["role"] == "user"]
+            said = questions(conversation)
             first = " ".join(str(said[0]["content"]).split())[:60] if said else "(empty)"
             mark = "*" if number == self.current_id else " "
             asleep = "  (asleep)" if conversation.is_asleep else ""
-            lines.append(f"{mark} {number}  {len(said)} turns  {first}{asleep}")
+            lines.append(f"{mark} {number}  {counted(len(said), 'turn')}  {first}{asleep}")
         return "\n".join(lines)
 
     def create(self, words: list[str]) -> str:
@@ -120,22 +130,25 @@ class Sessions:
 
     def load(self, words: list[str]) -> str:
         path = file_of(words, "/load FILE")
-        return self.keep(self.llm.wake(path), f"from {path}")
+        woken = self.llm.wake(path)
+        return self.keep(woken, f"from {path}, {counted(len(questions(woken)), 'turn')}")
 
     def arguments(self, words: list[str]) -> str:
         expect(words, "/args [KEY VALUE]", 0, 2)
         if words:
-            key, text = words
+            given, text = words
+            key = given.removeprefix("--").replace("_", "-")
+            key = SHORT.get(key, key)
             if key not in ARGUMENTS:
-                raise RequestError(f"/args knows {', '.join(ARGUMENTS)}, not {key!r}")
-            field, read = ARGUMENTS[key]
+                raise RequestError(f"/args knows {', '.join(ARGUMENTS)}, not {given!r}")
             try:
-                value = read(text)
+                changed = {field_of(key): ARGUMENTS[key](text)}
+            except KeyError:
+                raise RequestError(f"{key} cannot be {text!r}: it must be on or off") from None
             except ValueError:
                 raise RequestError(f"{key} cannot be {text!r}: a number is expected") from None
-            changed: dict[str, Any] = {field: value}
             self.params = replace(self.params, **changed)
-        return "\n".join(f"{key:<20}{getattr(self.params, field)}" for key, (field, _) in ARGUMENTS.items())
+        return "\n".join(f"{key:<20}{getattr(self.params, field_of(key))}" for key in ARGUMENTS)
 
     def help(self, words: list[str]) -> str:
         expect(words, "/help", 0)
@@ -160,6 +173,16 @@ class Sessions:
             there = ", ".join(map(str, self.conversations))
             raise RequestError(f"no conversation {words[0]!r}: there are {there}")
         return int(words[0])
+
+
+def questions(conversation: "Conversation") -> list[dict[str, Any]]:
+    """What the user said."""
+    return [message for message in conversation.messages if message["role"] == "user"]
+
+
+def field_of(key: str) -> str:
+    """The field of SamplingParams that /args calls so."""
+    return key.replace("-", "_")
 
 
 def file_of(words: list[str], usage: str) -> Path:
