@@ -39,6 +39,19 @@ CALL = {
     ],
 }
 RESULT = {"role": "tool", "tool_call_id": "call_0001", "name": "weather", "content": '{"celsius": 21.5}'}
+CLOCK = {
+    "type": "function",
+    "function": {"name": "clock", "description": "The time.", "parameters": {"type": "object", "properties": {}}},
+}
+TWO_CALLS = {
+    **CALL,
+    "tool_calls": [
+        *CALL["tool_calls"],
+        {"id": "call_0002", "type": "function", "function": {"name": "clock", "arguments": {}}},
+    ],
+}
+SECOND = {"role": "tool", "tool_call_id": "call_0002", "name": "clock", "content": "12:00"}
+THOUGHT = {"reasoning_content": "Hm, Wetter.", "reasoning": "Hm, Wetter.", "thinking": "Hm, Wetter."}
 
 CASES = {
     "user": {"messages": [USER]},
@@ -48,6 +61,11 @@ CASES = {
     "not_thinking": {"messages": [USER, ANSWER, AGAIN], "enable_thinking": False},
     "tools": {"messages": [SYSTEM, USER], "tools": [TOOL]},
     "tool_result": {"messages": [USER, CALL, RESULT], "tools": [TOOL]},
+    "two_calls": {"messages": [USER, TWO_CALLS, RESULT, SECOND], "tools": [TOOL, CLOCK]},
+    "thoughts": {
+        "messages": [USER, CALL | THOUGHT, RESULT, {**ANSWER, "content": "Hi", **THOUGHT}, AGAIN],
+        "tools": [TOOL],
+    },
     "wrong_order": {"messages": [USER, USER, ANSWER, ANSWER]},
     "starts_with_answer": {"messages": [ANSWER, USER]},
     "parts": {

@@ -137,6 +137,11 @@ def _check_function(function: dict[str, Any], where: str) -> None:
         raise RequestError(f"{where}: its parameters have type {schema['type']!r:.60}; it must be 'object'")
     if schema and not isinstance(schema.get("properties"), dict | None):
         raise RequestError(f"{where}: the properties of its parameters must be an object")
+    for name, inner in ((schema or {}).get("properties") or {}).items():
+        if not isinstance(inner, dict):
+            raise RequestError(
+                f"{where}: its parameter {name!r:.60} is a {type(inner).__name__}; it must be a JSON schema"
+            )
     required = schema.get("required") if schema else None
     if not isinstance(required, list | None) or not all(isinstance(name, str) for name in required or ()):
         raise RequestError(f"{where}: what is required of its parameters must be a list of names")

@@ -115,6 +115,11 @@ class ChatTemplate:
         return _PROBE in self._trial(told, tools=[_TOOL])
 
     @cached_property
+    def takes_system(self) -> bool:
+        """Whether it writes a message of the system; some templates refuse it, or leave it out."""
+        return _PROBE in self._trial([{"role": "system", "content": _PROBE}, _USER])
+
+    @cached_property
     def _takes_no_content(self) -> bool:
         """Whether a message of calls alone may have None as its content, as far as a trial tells."""
         without = self._trial([_USER, {"role": "assistant", "content": None, "tool_calls": [_CALL]}], tools=[_TOOL])

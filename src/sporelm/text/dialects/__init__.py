@@ -4,6 +4,7 @@ from sporelm.text.dialects.choice import DIALECTS, choose
 from sporelm.text.dialects.deltas import Arguments, Call, CallBegun, CallEnded, Content, Delta, Reasoning, Reply
 from sporelm.text.dialects.dialect import Dialect, Parser, Thinking
 from sporelm.text.dialects.forced import call_grammar
+from sporelm.text.dialects.prompt import check_variables, render_with_tools
 
 __all__ = [
     "DIALECTS",
@@ -19,5 +20,7 @@ __all__ = [
     "Reply",
     "Thinking",
     "call_grammar",
+    "check_variables",
     "choose",
+    "render_with_tools",
 ]

@@ -23,6 +23,7 @@ class DeepSeek(Dialect):
     def __init__(self, thinking: Thinking | None = THINK, *, fenced: bool = True) -> None:
         """fenced: calls that are forced have the form of V3 and R1."""
         super().__init__(thinking)
+        self.fenced = fenced
         self._before = "function" + SEPARATOR if fenced else ""
         self._between = "\n```json\n" if fenced else SEPARATOR
         self._after = "\n```" + CALL_END if fenced else CALL_END

@@ -61,14 +61,15 @@ def render_with_tools(
     as that does.
     """
     told = check_messages(messages)
-    given = check_tools(tools) if tools else []
+    given = [_filled(tool) for tool in check_tools(tools)] if tools else []
     told = [_with_fitting_ids(message, dialect) for message in told]
     if not template.writes_calls:
         told = [_with_calls_as_text(message, dialect) for message in told]
     if not template.writes_results or not (template.takes_tools or template.writes_calls):
         told = _with_results_as_text(told)
     if given and not template.takes_tools:
-        told, given = _with_instructions(told, instructions(dialect, given)), []
+        role = "system" if template.takes_system else "user"
+        told, given = _with_instructions(told, instructions(dialect, given), role), []
     return template.render(told, tools=given or None, **variables)
 
 
@@ -80,6 +81,14 @@ def instructions(dialect: Dialect, tools: Sequence[Mapping[str, Any]]) -> str:
         f"To call one, answer with exactly this form, with its name and your arguments:\n{dialect.written([EXAMPLE])}\n"
         "Its result comes with the next message. Answer in words where no function is needed."
     )
+
+
+def _filled(tool: dict[str, Any]) -> dict[str, Any]:
+    """A tool with the fields that may be missing, which some templates read all the same."""
+    function = tool["function"]
+    schema = {"type": "object", "properties": {}, **(function.get("parameters") or {})}
+    more = {"description": function.get("description") or "", "parameters": schema}
+    return {**tool, "function": {**function, **more}}
 
 
 def _with_fitting_ids(message: dict[str, Any], dialect: Dialect) -> dict[str, Any]:
@@ -122,11 +131,15 @@ def _with_results_as_text(messages: Sequence[dict[str, Any]]) -> list[dict[str, 
     return found
 
 
-def _with_instructions(messages: Sequence[dict[str, Any]], text: str) -> list[dict[str, Any]]:
-    first = messages[0]
+def _with_instructions(messages: Sequence[dict[str, Any]], text: str, role: str) -> list[dict[str, Any]]:
+    """The instructions after what the system says, or, where only a user may speak, before what that says first."""
+    first, others = messages[0], messages[1:]
+    said = _text(first.get("content"))
     if first["role"] in ("system", "developer"):
-        return [{**first, "content": f"{_text(first.get('content'))}\n\n{text}"}, *messages[1:]]
-    return [{"role": "system", "content": text}, *messages]
+        return [{**first, "content": f"{said}\n\n{text}"}, *others]
+    if role == first["role"]:
+        return [{**first, "content": f"{text}\n\n{said}"}, *others]
+    return [{"role": role, "content": text}, *messages]
 
 
 def _text(content: Any) -> str:

@@ -1,0 +1,80 @@
+"""Which dialect a model's template and vocabulary stand for."""
+
+from pathlib import Path
+
+import pytest
+
+from sporelm.text.dialects import DIALECTS, choose
+from sporelm.text.dialects.deepseek import DeepSeek
+from sporelm.text.dialects.mistral import Mistral
+from unit.text.dialects.test_forced import made
+
+TEMPLATES = {
+    "GLM-4.6.jinja": ("glm", "<think>"),
+    "HuggingFaceTB-SmolLM3-3B.jinja": ("generic", "<think>"),
+    "Minueza-32M-UltraChat.jinja": ("generic", "<think>"),
+    "NousResearch-Hermes-2-Pro-Llama-3-8B-tool_use.jinja": ("hermes", None),
+    "Qwen-Qwen2.5-7B-Instruct.jinja": ("hermes", None),
+    "Qwen-Qwen3-0.6B.jinja": ("hermes", "<think>"),
+    "Qwen3-Coder.jinja": ("qwen_coder", None),
+    "Qwen3.5-4B.jinja": ("qwen_coder", "<think>"),
+    "deepseek-ai-DeepSeek-R1-Distill-Qwen-32B.jinja": ("deepseek", "<think>"),
+    "deepseek-ai-DeepSeek-V3.1.jinja": ("deepseek", "<think>"),
+    "google-gemma-2-2b-it.jinja": ("gemma", None),
+    "ibm-granite-granite-3.3-2B-Instruct.jinja": ("granite", "<think>"),
+    "meta-llama-Llama-3.1-8B-Instruct.jinja": ("llama3", None),
+    "meta-llama-Llama-3.2-3B-Instruct.jinja": ("llama3", None),
+    "microsoft-Phi-3.5-mini-instruct.jinja": ("generic", "<think>"),
+    "mistralai-Mistral-Nemo-Instruct-2407.jinja": ("mistral", None),
+    "openai-gpt-oss-120b.jinja": ("harmony", None),
+    "openbmb-MiniCPM5-1B.jinja": ("minicpm", "<think>"),
+}
+
+
+def test_every_template_has_its_dialect(shared: Path) -> None:
+    found = {}
+    for path in (shared / "data" / "templates").glob("*.jinja"):
+        dialect = choose(path.read_text(encoding="utf-8"))
+        found[path.name] = (dialect.name, dialect.thinking.open if dialect.thinking else None)
+    assert found == TEMPLATES
+
+
+@pytest.mark.parametrize(
+    ("template", "name", "thinking"),
+    [
+        ("{{ '<|tool_call>' }} <|channel>thought", "gemma4", "<|channel>thought"),
+        ("<seed:think> <seed:tool_call> <function= <parameter=", "seed", "<seed:think>"),
+        ("[TOOL_CALLS] [THINK]", "mistral", "[THINK]"),
+        ("<|tool_call|>", "granite", None),
+        ("", "generic", "<think>"),
+    ],
+)
+def test_by_marks(template: str, name: str, thinking: str | None) -> None:
+    dialect = choose(template)
+    assert dialect.name == name
+    assert (dialect.thinking.open if dialect.thinking else None) == thinking
+
+
+def test_the_form_that_is_forced_follows_the_template() -> None:
+    fenced, plain = choose("<｜tool▁calls▁begin｜> <｜tool▁sep｜> ```json"), choose("<｜tool▁sep｜>")
+    assert isinstance(fenced, DeepSeek)
+    assert isinstance(plain, DeepSeek)
+    assert (fenced.fenced, plain.fenced) == (True, False)
+    named, array = choose("[TOOL_CALLS][ARGS]"), choose("[TOOL_CALLS][")
+    assert isinstance(named, Mistral)
+    assert isinstance(array, Mistral)
+    assert (named.named, array.named) == (True, False)
+
+
+def test_a_vocabulary_tells_where_the_template_does_not(tmp_path: Path) -> None:
+    tokenizer = made(tmp_path, ("<|python_tag|>", "<|start_header_id|>"))
+    template = "<|start_header_id|>{{ messages[0].role }}<|end_header_id|>"
+    assert choose(template).name == "generic"
+    assert choose(template, tokenizer).name == "llama3"
+    assert choose("<|im_start|>", tokenizer).name == "generic"
+    assert choose(None, tokenizer).name == "generic"
+
+
+def test_names_are_those_of_the_table() -> None:
+    assert all(make().name == name for name, make in DIALECTS.items())
+    assert len(DIALECTS) == 13

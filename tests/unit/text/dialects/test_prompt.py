@@ -1,0 +1,206 @@
+"""What a model is told: tools, calls and results through chat templates, or in words where those know of none."""
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sporelm.errors import RequestError
+from sporelm.text import ChatTemplate, check_messages, sandbox
+from sporelm.text.dialects import DIALECTS, check_variables, choose, render_with_tools
+from sporelm.text.messages import check_tools
+from unit.text.dialects.answers import TOOLS
+
+DATA = Path(__file__).resolve().parents[3] / "data"
+GOLDENS: dict[str, dict[str, Any]] = json.loads((DATA / "template_goldens.json").read_text(encoding="utf-8"))
+SPEC = importlib.util.spec_from_file_location("make_template_goldens", DATA / "make_template_goldens.py")
+assert SPEC is not None
+assert SPEC.loader is not None
+MADE = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(MADE)
+
+USER = {"role": "user", "content": "Hi"}
+CHATML = "{% for m in messages %}[{{ m.role }}|{{ m.content }}]{% endfor %}"
+PLAIN = "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system') }}{% endif %}" + (
+    "{% if (m.role == 'user') != loop.first %}{% if loop.index0 % 2 == 0 and m.role != 'user' %}"
+    "{{ raise_exception('must alternate') }}{% endif %}{% endif %}[{{ m.role }}|{{ m.content }}]{% endfor %}"
+)
+
+
+def asked(**changes: Any) -> list[dict[str, Any]]:
+    """A question, a call as the OpenAI API writes it, and its result."""
+    function = {"name": "weather", "arguments": '{"place": "Zürich"}'}
+    call = {"id": "call_1", "type": "function", "function": function | changes}
+    told = {"role": "assistant", "content": None, "tool_calls": [call]}
+    return [USER, told, {"role": "tool", "tool_call_id": "call_1", "content": "21 °C"}]
+
+
+@pytest.mark.parametrize("case", ["tool_result", "two_calls", "thoughts"])
+@pytest.mark.parametrize("name", GOLDENS)
+def test_arguments_as_text_render_as_objects_do(
+    shared: Path, name: str, case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What transformers makes of arguments that are objects is what ours makes of their text."""
+    monkeypatch.setattr(sandbox, "strftime_now", lambda form: MADE.NOW.strftime(form))
+    if GOLDENS[name][case] == "error":
+        return
+    given = dict(MADE.CASES[case])
+    messages = [dict(message) for message in given.pop("messages")]
+    for message in messages:
+        for index, call in enumerate(message.get("tool_calls", ())):
+            function = call["function"] | {"arguments": json.dumps(call["function"]["arguments"])}
+            message["tool_calls"] = [*message["tool_calls"]]
+            message["tool_calls"][index] = call | {"function": function}
+    template = ChatTemplate((shared / "data/templates" / name).read_text(encoding="utf-8"), MADE.SPECIAL)
+    assert MADE.digest(template.render(messages, **given)) == GOLDENS[name][case]
+
+
+@pytest.mark.parametrize("name", GOLDENS)
+def test_every_template_is_told_of_tools_calls_and_results(shared: Path, name: str) -> None:
+    source = (shared / "data/templates" / name).read_text(encoding="utf-8")
+    template, dialect = ChatTemplate(source, MADE.SPECIAL), choose(source)
+    system = [{"role": "system", "content": "Be brief."}] if template.takes_system else []
+    text = render_with_tools(template, dialect, [*system, USER], TOOLS)
+    assert text.count('"clock"') == 1 or "type clock = " in text or text.count("<name>clock</name>") == 1
+    text = render_with_tools(template, dialect, asked(), TOOLS)
+    assert "Zürich" in text or "Z\\u00fcrich" in text
+    assert "21 °C" in text or "21 \\u00b0C" in text
+    assert "None" not in text
+
+
+def test_a_template_without_tools() -> None:
+    template, dialect = ChatTemplate(CHATML), DIALECTS["generic"]()
+    assert (template.takes_tools, template.writes_calls, template.writes_results) == (False, False, True)
+    text = render_with_tools(template, dialect, [{"role": "system", "content": "S"}, *asked()], TOOLS)
+    system, *others = text.strip("[]").split("][")
+    assert system.startswith("system|S\n\nYou may call these functions")
+    assert '\n<tool_call>\n{"name": "function_name", "arguments": {"argument_name": "value"}}\n</tool_call>\n' in system
+    call = '<tool_call>\n{"name": "weather", "arguments": {"place": "Zürich"}}\n</tool_call>'
+    assert others == ["user|Hi", f"assistant|{call}", "user|<tool_response>\n21 °C\n</tool_response>"]
+    assert render_with_tools(template, dialect, [USER]) == "[user|Hi]"
+
+
+def test_results_that_follow_each_other_are_one_message() -> None:
+    messages = asked()
+    text = render_with_tools(ChatTemplate(CHATML), DIALECTS["generic"](), [*messages, messages[-1], USER])
+    response = "<tool_response>\n21 °C\n</tool_response>"
+    assert text.endswith(f"[user|{response}\n{response}][user|Hi]")
+
+
+def test_a_template_without_a_system() -> None:
+    text = render_with_tools(ChatTemplate(PLAIN), DIALECTS["gemma"](), asked(), TOOLS)
+    assert text.startswith("[user|You may call these functions")
+    assert '"parameters": {"place": "Zürich"}' in text
+
+
+def test_ids_fit_what_mistral_wants(shared: Path) -> None:
+    source = (shared / "data/templates/mistralai-Mistral-Nemo-Instruct-2407.jinja").read_text(encoding="utf-8")
+    template, dialect = ChatTemplate(source, MADE.SPECIAL), choose(source)
+    with pytest.raises(RequestError, match="length 9"):
+        template.render(asked(), tools=TOOLS)
+    text = render_with_tools(template, dialect, asked(), TOOLS)
+    made = dialect.fitting_id("call_1")
+    assert len(made) == 9
+    assert text.count(made) == 2
+    assert dialect.fitting_id("abcdefghi") == "abcdefghi"
+
+
+def test_written_calls_are_read_again() -> None:
+    from sporelm.text.dialects import Call, Reply
+
+    calls = [Call("", "weather", '{"place": "x"}'), Call("", "clock", "{}")]
+    for name, make in DIALECTS.items():
+        dialect = make()
+        if type(dialect).written is type(DIALECTS["hermes"]()).written and name not in ("hermes", "generic"):
+            continue  # a form that is used only where a template has none of its own
+        parser = dialect.parser(TOOLS)
+        reply = Reply().add(parser.push(dialect.written(calls))).add(parser.finish())
+        assert [(call.name, call.arguments) for call in reply.calls] == [(call.name, call.arguments) for call in calls]
+
+
+def test_reasoning_has_the_name_that_the_template_knows() -> None:
+    template = ChatTemplate("{{ messages[1].thinking }}{{ messages[1].reasoning_content }}")
+    messages = [USER, {"role": "assistant", "content": "A", "reasoning_content": "Hm"}]
+    assert template.render(messages) == "HmHm"
+    assert template.render([USER, messages[1] | {"thinking": "T"}]) == "THm"
+
+
+def test_no_content_is_an_empty_text_where_a_template_needs_one() -> None:
+    assert ChatTemplate("{{ messages[1].content + '!' }}").render(asked()) == "!"
+    assert ChatTemplate("{{ messages[1].content is none }}").render(asked()) == "True"
+
+
+@pytest.mark.parametrize(
+    ("messages", "message"),
+    [
+        (asked(arguments="{"), "message 1, tool call 0: its arguments are no JSON"),
+        (asked(arguments="[1]"), "its arguments are a list; they must be an object"),
+        (asked(arguments=3), "its arguments are a int"),
+        (asked(arguments="[" * 100000), "its arguments are no JSON|nests deeper"),
+        (asked(arguments='{"a":' * 40 + "1" + "}" * 40), "nests deeper than 32"),
+        (asked(name=""), "tool call 0 names no function"),
+        ([USER, {"role": "assistant", "tool_calls": {"a": 1}}], "tool_calls is a dict"),
+        ([USER, {"role": "assistant", "tool_calls": [1]}], "tool call 0 names no function"),
+        ([USER, {"role": "assistant", "tool_calls": [{"name": "x"}] * 129}], "129 tool calls"),
+        ([{"role": "tool", "content": "x", "tool_call_id": 3}], "tool_call_id is a int"),
+        ([{"role": "tool"}], "message 0 has no content"),
+        ([{"role": "user", "content": "x", "reasoning_content": 3}], "reasoning_content is a int"),
+    ],
+)
+def test_malformed_messages(messages: Any, message: str) -> None:
+    with pytest.raises(RequestError, match=message) as caught:
+        check_messages(messages)
+    assert "\n" not in str(caught.value)
+
+
+def test_arguments_may_be_missing_or_empty() -> None:
+    for arguments in ("", " ", None, {}):
+        (function,) = [call["function"] for call in check_messages(asked(arguments=arguments))[1]["tool_calls"]]
+        assert function["arguments"] == {}
+    flat = check_messages([USER, {"role": "assistant", "tool_calls": [{"name": "x", "arguments": '{"a": 1}'}]}])
+    assert flat[1]["tool_calls"] == [{"name": "x", "arguments": {"a": 1}}]
+
+
+def function(**fields: Any) -> list[dict[str, Any]]:
+    return [{"type": "function", "function": {"name": "f"} | fields}]
+
+
+@pytest.mark.parametrize(
+    ("tools", "message"),
+    [
+        ("x", "tools is a str"),
+        ([3], "tool 0 is no function"),
+        ([{"type": "web_search"}], "tool 0 is no function"),
+        (function(name="a b"), "its name is 'a b'"),
+        (function(name="x" * 65), "1 to 64"),
+        (function() * 2, "tool 1 has the name 'f' of another"),
+        (function(parameters=[1]), "its parameters are a list"),
+        (function(parameters={"type": "string"}), "have type 'string'"),
+        (function(parameters={"properties": []}), "properties of its parameters"),
+        (function(parameters={"properties": {"a": 3}}), "its parameter 'a' is a int"),
+        (function(parameters={"required": "a"}), "required of its parameters"),
+        (function(description=3), "its description must be a text"),
+        (function(description="x" * 300000), "at most 262144"),
+        ([function(name=f"f{i}")[0] for i in range(129)], "129 functions: at most 128"),
+        (function(parameters={"a": object()}), "holds a object"),
+    ],
+)
+def test_malformed_tools(tools: Any, message: str) -> None:
+    with pytest.raises(RequestError, match=message) as caught:
+        check_tools(tools)
+    assert "\n" not in str(caught.value)
+
+
+def test_variables_of_a_request() -> None:
+    assert check_variables(None) == {}
+    assert check_variables({"enable_thinking": False, "reasoning_effort": "low"})["reasoning_effort"] == "low"
+    for given, message in [
+        ({"messages": []}, "has 'messages': only enable_thinking"),
+        ({"enable_thinking": "yes"}, "enable_thinking is 'yes'; it must be a bool"),
+        ({"thinking_budget": True}, "must be a int"),
+        ([1], "must be an object"),
+    ]:
+        with pytest.raises(RequestError, match=message):
+            check_variables(given)
