@@ -187,7 +187,7 @@ class ConversationStore:
                     known[name] = before
                 else:
                     conversation = self._read(Path(entry.path))
-                    known[name] = (*stamp, _summary(conversation) if conversation is not None else None)
+                    known[name] = (*stamp, summary_of(conversation) if conversation is not None else None)
         shelf.known = known
         return {name: summary for name, (_, _, summary) in known.items() if summary is not None}
 
@@ -258,7 +258,8 @@ def _born(conversation: Json) -> Json:
     return {"id": token_hex(16), "created": now, "updated": now} | conversation | {"version": 1}
 
 
-def _summary(conversation: Json) -> Json:
+def summary_of(conversation: Json) -> Json:
+    """What a list shows of a conversation: no messages, but their number."""
     return {name: value for name, value in conversation.items() if name not in ("messages", "system", "settings")} | {
         "num_messages": len(conversation["messages"])
     }

@@ -14,7 +14,7 @@ from starlette.routing import Route
 
 from sporelm.errors import RequestError, shown
 from sporelm.serve.conversation_form import BadConversation, TooMuch
-from sporelm.serve.conversations import ConversationNotFound, ConversationStore, VersionConflict
+from sporelm.serve.conversations import ConversationNotFound, ConversationStore, VersionConflict, summary_of
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -69,7 +69,7 @@ class _Handlers:
     async def change(self, request: Request) -> Response:
         value = await _body(request, self.store.limits.conversation_bytes)
         name = request.path_params["id"]
-        return _json(await run_in_threadpool(self.store.change, self.identity(request), name, value))
+        return _json(summary_of(await run_in_threadpool(self.store.change, self.identity(request), name, value)))
 
     async def delete(self, request: Request) -> Response:
         await run_in_threadpool(self.store.delete, self.identity(request), request.path_params["id"])

@@ -30,7 +30,9 @@ function open(conversation) {
 }
 
 function titled() {
-  document.title = state.conversation.data.title ? `${state.conversation.title} · Sporelm` : "Sporelm";
+  const { title } = state.conversation.data;
+  document.title = title ? `${title} · Sporelm` : "Sporelm";
+  by("page-title").textContent = title || "Sporelm";
 }
 
 async function route() {

@@ -115,6 +115,7 @@ export function startDialogs() {
   for (const name of ["settings", "shortcuts"]) {
     by(name).addEventListener("click", (event) => { if (event.target === by(name)) by(name).close(); });
   }
+  by("settings").addEventListener("cancel", () => document.activeElement?.blur()); // what was typed counts
   by("open-settings").addEventListener("click", openSettings);
   by("open-shortcuts").addEventListener("click", openShortcuts);
 }

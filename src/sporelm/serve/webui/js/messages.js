@@ -134,15 +134,23 @@ export function grow(area) {
   area.style.height = `${area.scrollHeight + 2}px`;
 }
 
+/** Whether someone walks through the messages by keyboard, and so must find the focus on one afterwards. */
+const byKeyboard = () => Boolean(document.activeElement?.matches("#messages :focus-visible"));
+
 export function regenerate(conversation, message) {
+  if (conversation.answering) return;
+  const inside = byKeyboard();
   answer(conversation, message.parent);
+  if (inside) views.get(conversation.data.current)?.node.focus({ preventScroll: true });
   conversation.save();
 }
 
 export function show(conversation, message) {
   if (!message || conversation.answering) return;
+  const inside = byKeyboard();
   conversation.set("current", leaf(conversation.data, message.id));
   emit("changed", conversation);
+  if (inside) views.get(message.id)?.node.focus({ preventScroll: true });
   conversation.save();
 }
 

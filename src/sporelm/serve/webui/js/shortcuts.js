@@ -37,7 +37,7 @@ function walk(step) {
 function plain(event) {
   const message = focused();
   const act = message && { ArrowLeft: "previous", ArrowRight: "next", e: "edit", r: "again", c: "copy" }[event.key];
-  if (act && document.activeElement === message) {
+  if (act && message.matches(":focus-visible")) { // a click that only marks text must not answer again
     message.querySelector(`[data-act=${act}]:not(:disabled)`)?.click();
     return true;
   }
