@@ -12,12 +12,15 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from sporelm.serve.config import ServeConfig
+from sporelm.serve.conversations import ConversationStore
 from sporelm.serve.endpoint import Endpoint, json_response
 from sporelm.serve.failures import Refusal, shape_for
+from sporelm.serve.keys import ApiKey
 from sporelm.serve.limits import Limits
 from sporelm.serve.models import Opener
 from sporelm.serve.routes import (
     health,
+    infer,
     openai_chat,
     openai_completions,
     openai_embeddings,
@@ -25,7 +28,9 @@ from sporelm.serve.routes import (
     operations,
     tokens,
 )
+from sporelm.serve.routes.conversations import conversation_routes
 from sporelm.serve.server import Server
+from sporelm.serve.webui import web_chat_routes
 
 ENDPOINTS: list[Endpoint] = [
     *health.ENDPOINTS,
@@ -34,6 +39,7 @@ ENDPOINTS: list[Endpoint] = [
     *openai_completions.ENDPOINTS,
     *openai_embeddings.ENDPOINTS,
     *tokens.ENDPOINTS,
+    *infer.ENDPOINTS,
     *operations.ENDPOINTS,
 ]
 
@@ -63,8 +69,20 @@ def build_app(config: ServeConfig, open_model: Opener | None = None) -> Starlett
 
 
 def routes(server: Server) -> list[BaseRoute]:
-    """All routes of a server."""
-    return [endpoint.route() for endpoint in ENDPOINTS]
+    """All routes of a server: the endpoints, the conversations of the web chat, and its page."""
+    folder = server.config.session_dir
+    store = ConversationStore(folder / "conversations" if folder is not None else None)
+    return [
+        *(endpoint.route() for endpoint in ENDPOINTS),
+        *conversation_routes(store, owner_of),
+        *web_chat_routes(),
+    ]
+
+
+def owner_of(request: Request) -> str:
+    """Whose conversations a request may see."""
+    key: ApiKey = request.state.key
+    return key.owner
 
 
 def middleware(server: Server) -> list[Middleware]:

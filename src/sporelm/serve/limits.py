@@ -60,7 +60,9 @@ class Limits:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = [*message["headers"], (b"x-request-id", number.encode()), *SAFE_HEADERS]
+                there = {name.lower() for name, _ in message["headers"]}
+                safe = (header for header in SAFE_HEADERS if header[0] not in there)
+                message["headers"] = [*message["headers"], (b"x-request-id", number.encode()), *safe]
             try:
                 async with asyncio.timeout(self.config.write_seconds):
                     await send(message)

@@ -6,6 +6,7 @@ from sporelm.serve.access import Access
 from sporelm.serve.config import ServeConfig
 from sporelm.serve.endpoint import Endpoint
 from sporelm.serve.models import Models, Opener
+from sporelm.serve.sessions import Sessions
 
 
 class Server:
@@ -16,6 +17,9 @@ class Server:
         self.config = config
         self.access = Access(config)
         self.models = Models(config, open_model)
+        folder = config.session_dir / "sessions" if config.session_dir is not None else None
+        self.sessions = Sessions(config.max_sessions, folder)
+        self.models.farewells.append(self.sessions.farewell)
         self.endpoints: list[Endpoint] = []  # which it describes to those who ask
         self.draining = False
         self.began = int(time())

@@ -1,0 +1,211 @@
+"""Sessions of /infer: conversations that the server keeps, each the property of the key that made it.
+
+A session is known by its key's owner, its model and its id. So many stay awake; those unused longest sleep in files, or
+go where there is no folder for that. A file's name is a hash: no name comes from a request. It is written whole or not
+at all, and stays until the session sleeps again or is dropped, so that it wakes after a server that was killed, too.
+"""
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import NamedTuple
+
+from sporelm.api.conversation import Conversation
+from sporelm.errors import ModelNotFound, SporeError
+from sporelm.serve.answering import AnswerStream
+from sporelm.serve.failures import Refusal
+from sporelm.serve.keys import ApiKey
+from sporelm.serve.models import ServedModel
+
+MOST_ASLEEP = 64  # times as many files as sessions that may be awake
+log = logging.getLogger("sporelm.serve")
+
+
+class SessionName(NamedTuple):
+    """What a session is known by."""
+
+    owner: str
+    model: str
+    id: str
+
+    @property
+    def file(self) -> str:
+        """The name of its file."""
+        parts = [part.encode() for part in self]
+        return sha256(b"".join(len(part).to_bytes(8, "little") + part for part in parts)).hexdigest() + ".session"
+
+
+@dataclass(eq=False)
+class Session:
+    """A session that is awake; `taken` while a request has it."""
+
+    name: SessionName
+    model: ServedModel
+    conversation: Conversation
+    taken: bool = False
+    stream: AnswerStream | None = None  # the answer that is being made
+
+
+def not_found() -> Refusal:
+    return Refusal(404, "Session not found", code="session_not_found")
+
+
+def busy() -> Refusal:
+    return Refusal(406, "Session is busy", code="session_busy")
+
+
+class Sessions:
+    """All sessions of a server."""
+
+    def __init__(self, most: int, folder: Path | None) -> None:
+        """`most` are awake; the others sleep in `folder`, or go if that is None."""
+        self.most, self.folder = most, folder
+        self.awake: OrderedDict[SessionName, Session] = OrderedDict()  # the one used longest ago first
+        self._making = asyncio.Lock()
+
+    async def take(self, key: ApiKey, model: ServedModel, number: str, *, create: bool) -> Session:
+        """A session for one request; `give_back` it. With `create` one that is not there is made.
+
+        Raises Refusal: 404 for one that is not there, or is another key's; 406 for one that is taken.
+        """
+        name = SessionName(key.owner, model.name, number)
+        session = self.find(key, model, number)
+        if session is None:
+            async with self._making:  # of two requests for one that sleeps the second finds it awake
+                session = self.find(key, model, number) or await self._wake(name, key, model)
+                if session is None and create:
+                    session = Session(name, model, await new_conversation(model, key))
+                if session is None:
+                    raise not_found()
+                self.awake[name] = session
+        if session.taken:
+            raise busy()
+        session.taken = True
+        self.awake.move_to_end(name)
+        await self._limit()
+        return session
+
+    def give_back(self, session: Session) -> None:
+        """A request is done with a session."""
+        session.taken, session.stream = False, None
+
+    def find(self, key: ApiKey, model: ServedModel, number: str) -> Session | None:
+        """A session that is awake, without taking it."""
+        found = self.awake.get(SessionName(key.owner, model.name, number))
+        return found if found is not None and found.model is model else None
+
+    def exists(self, key: ApiKey, model: ServedModel, number: str) -> bool:
+        """Whether there is such a session, awake or asleep."""
+        name = SessionName(key.owner, model.name, number)
+        return name in self.awake or (self.folder is not None and (self.folder / name.file).is_file())
+
+    async def fork(self, session: Session, number: str) -> None:
+        """A second session that begins as this one, which the caller has taken. Raises Refusal, 409, if it is there."""
+        name = session.name._replace(id=number)
+        if name in self.awake or (self.folder is not None and (self.folder / name.file).is_file()):
+            raise Refusal(409, "Session ID already exists", code="session_exists")
+        twin = Session(name, session.model, session.conversation, taken=True)
+        self.awake[name] = twin  # before anything is waited for: a second fork must find it
+        try:
+            twin.conversation = await session.model.llm.between_steps(session.conversation.fork)
+        except BaseException:
+            self.awake.pop(name, None)
+            raise
+        self.give_back(twin)
+        await self._limit()
+
+    async def drop(self, key: ApiKey, model: ServedModel, number: str) -> bool:
+        """Forget a session, its file too; what it answers is cancelled. False if there is none."""
+        if not self.exists(key, model, number):
+            return False
+        name = SessionName(key.owner, model.name, number)
+        session = self.awake.pop(name, None)
+        if self.folder is not None:
+            with suppress(OSError):
+                (self.folder / name.file).unlink(missing_ok=True)
+        if session is not None and session.stream is not None:
+            session.stream.close()  # whoever had it closes its conversation
+        elif session is not None and not session.taken:
+            await close_conversation(session.model, session.conversation)
+        return True
+
+    def is_kept(self, session: Session) -> bool:
+        """Whether a session was not dropped meanwhile."""
+        return self.awake.get(session.name) is session
+
+    async def farewell(self, model: ServedModel) -> None:
+        """A model goes: its sessions sleep, or go with it."""
+        for session in [each for each in self.awake.values() if each.model is model]:
+            if self.awake.get(session.name) is session and not session.taken:
+                await self._sleep(session)
+            self.awake.pop(session.name, None)
+
+    async def _limit(self) -> None:
+        """Put those to sleep that were unused longest, until as many are awake as may be."""
+        while len(self.awake) > self.most:
+            idle = next((each for each in self.awake.values() if not each.taken), None)
+            if idle is None:
+                return  # all are in use: requests are limited elsewhere
+            await self._sleep(idle)
+
+    async def _sleep(self, session: Session) -> None:
+        """Write a session that nobody has taken to its file, and close it. Without a folder it is forgotten."""
+        session.taken = True
+        conversation = session.conversation
+        try:
+            if self.folder is not None and conversation.messages:
+                folder = self.folder
+                await asyncio.to_thread(_write, conversation, folder, session.name.file, self.most * MOST_ASLEEP)
+        except SporeError as reason:
+            log.warning("a session could not be put to sleep and is forgotten: %s", reason)
+        finally:
+            if self.awake.get(session.name) is session:
+                del self.awake[session.name]
+        await close_conversation(session.model, conversation)
+
+    async def _wake(self, name: SessionName, key: ApiKey, model: ServedModel) -> Session | None:
+        if self.folder is None:
+            return None
+        path = self.folder / name.file
+        if not path.is_file():
+            return None
+        try:
+            conversation = await asyncio.to_thread(Conversation.woken, model.llm.llm, path, salt=key.salt)
+        except ModelNotFound:
+            return None
+        return Session(name, model, conversation)
+
+
+def _write(conversation: Conversation, folder: Path, name: str, most: int) -> None:
+    """Write a conversation into a folder of ours; the oldest files of more than `most` go."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    conversation.save(folder / name)
+    files = list(folder.glob("*.session"))
+    if len(files) > most:
+        files.sort(key=_changed_at)
+        for path in files[: len(files) - most]:
+            path.unlink(missing_ok=True)
+
+
+def _changed_at(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+async def new_conversation(model: ServedModel, key: ApiKey) -> Conversation:
+    """An empty conversation, whose pages only this key's requests find."""
+    make: Callable[[], Conversation] = lambda: Conversation(model.llm.llm, salt=key.salt)  # noqa: E731
+    return await model.llm.between_steps(make)
+
+
+async def close_conversation(model: ServedModel, conversation: Conversation) -> None:
+    """Free what a conversation holds, if its engine is still there."""
+    with suppress(SporeError):
+        await model.llm.between_steps(conversation.close)

@@ -1,0 +1,239 @@
+"""Sessions: /infer, /cancel, /fork and /drop, as they are described in docs/server.md."""
+
+import base64
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from sporelm.serve.config import ModelSpec, ServeConfig
+from sporelm.serve.keys import ApiKey
+from system.serve.conftest import Running, options, run
+from system.serve.test_operations import slowed, until
+
+Serve = Callable[..., Running]
+KEYS = (ApiKey.of("anna:a"), ApiKey.of("ben:b"))
+
+
+@pytest.fixture(scope="module")
+def sessions(chatty: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    folder = tmp_path_factory.mktemp("sessions")
+    config = ServeConfig(**options(models=(ModelSpec("story", str(chatty)),), keys=KEYS, session_dir=folder))
+    running, stop = run(config)
+    yield running
+    stop()
+
+
+@pytest.fixture
+def client(sessions: Running) -> httpx.Client:
+    return sessions.client("a")
+
+
+def say(client: httpx.Client, text: str | None, **more: Any) -> httpx.Response:
+    """A message of the user, greedily answered in few tokens."""
+    messages = [] if text is None else [{"role": "user", "content": text}]
+    body = {"messages": messages, "encoding": "text", "temperature": 0, "max_tokens": 8} | more
+    return client.post("/infer", json=body)
+
+
+def test_a_session_goes_on_where_it_was(client: httpx.Client) -> None:
+    first = say(client, "Once upon a time", session_id="one")
+    assert first.status_code == 200
+    assert first.headers["content-type"].startswith("text/plain")
+    assert first.headers["x-dialog-pos"] == "2"
+    assert first.text
+    second = say(client, "The dog", session_id="one", dialog_pos=2)
+    assert second.headers["x-dialog-pos"] == "4"
+    again = say(client, "The dog", session_id="one", dialog_pos=2)  # reverted, and said once more
+    assert again.text == second.text
+    other = say(client, "The cat", session_id="one", dialog_pos=2)
+    assert other.headers["x-dialog-pos"] == "4"
+    anew = say(client, "Once upon a time", session_id="one")
+    assert anew.text == first.text
+
+
+def test_contents_are_base64_unless_said_otherwise(client: httpx.Client) -> None:
+    content = base64.b64encode(b"Once upon a time").decode()
+    body = {"messages": [{"role": "user", "content": content}], "temperature": 0, "max_tokens": 8}
+    assert client.post("/infer", json=body).text == say(client, "Once upon a time").text
+
+
+def test_events_when_accept_asks_for_them(client: httpx.Client) -> None:
+    raw = say(client, "Once upon a time").text
+    body = {"messages": [{"role": "user", "content": "Once upon a time"}], "encoding": "text"}
+    told = client.post(
+        "/infer", json=body | {"temperature": 0, "max_tokens": 8}, headers={"accept": "text/event-stream"}
+    )
+    assert told.headers["content-type"].startswith("text/event-stream")
+    lines = [json.loads(line[6:]) for line in told.text.splitlines() if line.startswith("data: ")]
+    assert "".join(line.get("text", "") for line in lines) == raw
+    assert lines[-1]["finish_reason"] == "length"
+    assert lines[-1]["dialog_pos"] == 2
+    assert lines[-1]["usage"]["completion_tokens"] == 8
+
+
+def test_nothing_is_answered_unless_the_user_spoke_last(client: httpx.Client) -> None:
+    messages = [{"role": "user", "content": "Lily"}, {"role": "assistant", "content": "ran"}]
+    body = {"messages": messages, "encoding": "text", "session_id": "even"}
+    told = client.post("/infer", json=body)
+    assert (told.status_code, told.text, told.headers["x-dialog-pos"]) == (200, "", "2")
+    assert say(client, "The dog", session_id="even", dialog_pos=2).text
+    empty = say(client, None, session_id="empty")
+    assert (empty.status_code, empty.text) == (200, "")
+    system = [{"role": "system", "content": "Be brief"}, {"role": "user", "content": "Lily"}]
+    assert client.post("/infer", json={"messages": system, "encoding": "text", "max_tokens": 4}).text
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code", "message"),
+    [
+        ({"messages": [], "dialog_pos": 1}, 416, 0, "Dialog position out of range"),
+        ({"messages": [], "session_id": "unknown", "dialog_pos": 1}, 404, 0, "Session not found"),
+        ({"messages": [], "encoding": "rot13"}, 400, 1, "Unknown encoding: rot13"),
+        ({"messages": [{"role": "user", "content": "%%"}]}, 400, 1, "Decode failed: messages\\[0\\]"),
+        ({"messages": [{"role": "user", "content": "/w=="}]}, 400, 1, "Decode failed: messages\\[0\\]"),
+        ({"messages": [{"role": "god", "content": ""}]}, 400, 0, "role is 'god'"),
+        ({}, 400, 0, "missing required field `messages`"),
+        ({"messages": [], "top_k": 1, "top-k": 2}, 400, 0, None),
+        ({"messages": [], "session_id": "../x"}, 400, 0, "the session id"),
+        ({"messages": [], "topk": 1}, 400, 0, "unknown field `topk`"),
+    ],
+)
+def test_what_is_refused(
+    client: httpx.Client, body: dict[str, Any], status: int, code: int, message: str | None
+) -> None:
+    told = client.post("/infer", json=body)
+    if message is None:  # nothing is to be answered, so nothing is chosen
+        assert told.status_code in (200, 400)
+        return
+    assert told.status_code == status
+    error = told.json()
+    assert (error["status"], error["code"]) == (status, code)
+    assert __import__("re").search(message, error["message"])
+
+
+def test_a_position_past_the_end_says_where_the_dialog_is(client: httpx.Client) -> None:
+    say(client, "Lily", session_id="short")
+    told = say(client, "Tom", session_id="short", dialog_pos=3)
+    assert told.status_code == 416
+    assert told.json()["current_dialog_pos"] == 2
+
+
+def test_dashed_names_count_too(client: httpx.Client) -> None:
+    one = say(client, "Lily", temperature=2.0, seed=5, **{"top-k": 1})
+    assert one.text == say(client, "Lily").text
+
+
+def test_forks_go_their_own_ways(client: httpx.Client) -> None:
+    say(client, "Once upon a time", session_id="trunk")
+    asked = {"session_id": "trunk", "new_session_id": "branch"}
+    assert client.post("/fork", json=asked).json() == {"message": "fork success"}
+    taken = client.post("/fork", json=asked)
+    assert (taken.status_code, taken.json()["message"]) == (409, "Session ID already exists")
+    missing = client.post("/fork", json={"session_id": "nobody", "new_session_id": "x"})
+    assert missing.status_code == 404
+    one = say(client, "The dog", session_id="trunk", dialog_pos=2)
+    two = say(client, "The dog", session_id="branch", dialog_pos=2)
+    assert one.text == two.text
+    assert client.post("/drop", json={"session_id": "trunk"}).json() == {"message": "drop success"}
+    assert client.post("/drop", json={"session_id": "trunk"}).status_code == 404
+    assert say(client, "Tom", session_id="trunk", dialog_pos=4).status_code == 404
+    assert say(client, "Tom", session_id="branch", dialog_pos=4).status_code == 200
+
+
+def test_a_session_is_there_for_its_key_alone(sessions: Running, client: httpx.Client) -> None:
+    say(client, "Once upon a time", session_id="mine")
+    ben = sessions.client("b")
+    assert say(ben, "The dog", session_id="mine", dialog_pos=2).status_code == 404
+    for path, body in (("/fork", {"new_session_id": "stolen"}), ("/drop", {}), ("/cancel", {})):
+        told = ben.post(path, json={"session_id": "mine"} | body)
+        assert told.status_code == 404
+        assert told.json()["message"] == "Session not found"
+    assert say(ben, "Lily", session_id="mine").status_code == 200  # a session of his own, of the same name
+    assert say(client, "The dog", session_id="mine", dialog_pos=2).status_code == 200
+
+
+def test_sessions_beyond_the_limit_sleep_and_wake(serve: Serve, tmp_path: Path) -> None:
+    running = serve(max_sessions=2, session_dir=tmp_path)
+    client = running.client()
+    said = [say(client, "Once upon a time", session_id=f"s{number}").text for number in range(5)]
+    assert len(set(said)) == 1
+    assert len(running.server.sessions.awake) == 2
+    files = list((tmp_path / "sessions").glob("*.session"))
+    assert len(files) == 3
+    assert all(len(path.stem) == 64 for path in files)
+    if os.name == "posix":
+        assert {path.stat().st_mode & 0o777 for path in files} == {0o600}
+    answers = [say(client, "The dog", session_id=f"s{number}", dialog_pos=2).text for number in range(5)]
+    assert len(set(answers)) == 1
+    assert client.post("/drop", json={"session_id": "s0"}).status_code == 200
+    assert say(client, "x", session_id="s0", dialog_pos=2).status_code == 404
+
+
+def test_sessions_outlive_their_server(serve: Serve, tmp_path: Path, chatty: Path) -> None:
+    config = ServeConfig(**options(models=(ModelSpec("story", str(chatty)),), session_dir=tmp_path))
+    running, stop = run(config)
+    first = say(running.client(), "Once upon a time", session_id="long").text
+    stop()
+    client = serve(session_dir=tmp_path).client()
+    assert say(client, "The dog", session_id="long", dialog_pos=3).json()["current_dialog_pos"] == 2
+    assert say(client, "The dog", session_id="long", dialog_pos=2).status_code == 200
+    assert say(client, "Once upon a time", session_id="long").text == first
+
+
+def test_without_a_folder_those_unused_longest_go(serve: Serve) -> None:
+    client = serve(max_sessions=2).client()
+    for number in range(3):
+        say(client, "Lily", session_id=f"s{number}")
+    assert say(client, "Tom", session_id="s0", dialog_pos=2).status_code == 404
+    assert say(client, "Tom", session_id="s2", dialog_pos=2).status_code == 200
+
+
+def test_a_busy_session_can_be_cancelled_and_keeps_what_it_said(serve: Serve) -> None:
+    running = serve(slowed(0.02))
+    client = running.client()
+    found: list[httpx.Response] = []
+    ask = lambda: found.append(say(client, "Once upon a time", session_id="busy", max_tokens=400))  # noqa: E731
+    thread = threading.Thread(target=ask)
+    thread.start()
+    until(lambda: not running.engine_idle())
+    time.sleep(0.2)
+    assert say(client, "The dog", session_id="busy", dialog_pos=0).status_code == 406
+    assert client.post("/fork", json={"session_id": "busy", "new_session_id": "other"}).status_code == 406
+    assert client.post("/cancel", json={"session_id": "busy"}).json() == {"message": "cancel success"}
+    thread.join(10)
+    assert found[0].status_code == 200
+    assert found[0].text
+    until(running.engine_idle, 5)
+    assert client.post("/cancel", json={"session_id": "busy"}).json() == {"message": "nothing to cancel"}
+    assert say(client, "The dog", session_id="busy", dialog_pos=2, max_tokens=2).status_code == 200
+
+
+def test_who_leaves_cancels_and_what_was_said_stays(serve: Serve) -> None:
+    running = serve(slowed(0.02))
+    client = running.client()
+    body = {"messages": [{"role": "user", "content": "Once upon a time"}], "encoding": "text", "session_id": "left"}
+    with client.stream("POST", "/infer", json=body | {"temperature": 0, "max_tokens": 400}) as answer:
+        text = next(answer.iter_text())
+    until(running.engine_idle, 5)
+    until(lambda: say(client, "x", session_id="left", dialog_pos=9).status_code == 416)
+    kept = next(iter(running.server.sessions.awake.values())).conversation.messages
+    assert [message["role"] for message in kept] == ["user", "assistant"]
+    assert kept[1]["content"].startswith(text)
+    assert say(client, "The dog", session_id="left", dialog_pos=2, max_tokens=2).status_code == 200
+
+
+def test_anonymous_requests_leave_nothing_behind(sessions: Running, client: httpx.Client) -> None:
+    engine = sessions.server.models.loaded["story"].llm.llm.engine
+    before = len(engine.store.sequences)
+    for _ in range(5):
+        say(client, "Lily")
+        say(client, None)
+    until(lambda: len(engine.store.sequences) <= before)
+    engine.check_integrity()
