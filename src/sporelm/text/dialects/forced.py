@@ -35,7 +35,7 @@ def call_grammar(
     chosen = wanted(tools_of(tools), tool_choice)
     if chosen is None:
         return None
-    forms = Forms(dialect, chosen, tokenizer, parallel=parallel and len(chosen) > 0)
+    forms = Forms(dialect, chosen, tokenizer, parallel=parallel)
     calls = dialect.forced(forms)
     thinking = dialect.thinking
     if thinking is not None:

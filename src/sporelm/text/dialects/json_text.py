@@ -11,7 +11,7 @@ from typing import Any
 
 from sporelm.text.dialects.source import Out, Source, Steps
 
-DEEPEST = 64  # arrays and objects inside each other
+DEEPEST = 24  # arrays and objects inside each other: a message that holds them again is not too deep (MAX_NESTING)
 LONGEST_SCALAR = 400  # characters of a number
 
 _PLAIN = re.compile(r'[^"\\\x00-\x1f]+')
