@@ -1,9 +1,14 @@
 """`spore chat` through a pipe."""
 
 import re
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
-from system.processes import Spore, one_line
+import pytest
+
+from system.processes import Spore, command, environment, one_line
 
 
 def test_chat_through_a_pipe(spore: Spore, talker: Path) -> None:
@@ -48,3 +53,28 @@ def test_an_answer_that_fails_says_why(spore: Spore, broken: Path) -> None:
     assert done.returncode == 1
     assert "logits are not numbers" in one_line(done.stderr)
     assert "0 turns" in done.stdout
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows ends processes without a word")
+@pytest.mark.parametrize("said", ["", "Once\n"])
+def test_a_request_to_end_leaves_the_chat(talker: Path, tmp_path: Path, said: str) -> None:
+    """While it waits for a line, and in the middle of an answer: it is not taken for Ctrl-C, which ends the answer."""
+    words = command("chat", talker, "-n", 10**6, "--ignore-eos", "--roll", "--record", tmp_path / "r.jsonl")
+    with subprocess.Popen(
+        words,
+        env=environment(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        encoding="utf-8",
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(said or "/help\n")
+        process.stdin.flush()
+        assert process.stdout.read(1)
+        process.send_signal(signal.SIGTERM)
+        _, told = process.communicate(timeout=60)
+    assert process.returncode == 143
+    assert "Traceback" not in told
+    assert (tmp_path / "r.jsonl").read_text(encoding="utf-8").endswith("}\n")

@@ -12,7 +12,7 @@ COMMANDS_HEAD = """\
 This page is written by `./run docs` from the commands' own help; a test compares the two.
 
 Exit codes: 0 done, 1 failed with a one-line reason on stderr (`--debug` adds the traceback), 2 wrong usage,
-130 stopped by Ctrl-C. Results go to stdout; progress, figures and reasons to stderr.
+130 stopped by Ctrl-C, 143 and 129 by SIGTERM and SIGHUP. Results go to stdout; progress, figures and reasons to stderr.
 
 [Sampling](sampling.md) says how a token is chosen, and in which order; [structured output](structured-output.md) what
 form an answer can have.
