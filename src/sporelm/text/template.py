@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 from sporelm.errors import ModelFileError, RequestError
@@ -54,7 +54,8 @@ class ChatTemplate:
 
     @classmethod
     def of(cls, tokenizer: Tokenizer, *, tools: bool = False) -> "ChatTemplate":
-        """The template of a tokenizer's model; with `tools`, the one for tools if the model has one.
+        """The template of a tokenizer's model; with `tools`, the one for tools if the model has one. Those used last
+        are kept, with what is known of their habits.
 
         Raises RequestError if the model has none.
         """
@@ -66,7 +67,7 @@ class ChatTemplate:
                 f"{tokenizer.label} has no chat template; give one as chat_template.jinja in the model's folder or as "
                 "tokenizer.chat_template in its GGUF file, or use raw text instead of messages"
             )
-        return cls(source, tokenizer.special.names, label=f"the chat template of {tokenizer.label}")
+        return _kept(source, tuple(sorted(tokenizer.special.names.items())), f"the chat template of {tokenizer.label}")
 
     def render(
         self,
@@ -194,3 +195,8 @@ class ChatTemplate:
         except Exception as error:
             raise ModelFileError(f"{self.label} fails: {type(error).__name__}: {one_line(error)}") from None
         return "".join(pieces)
+
+
+@lru_cache(maxsize=16)
+def _kept(source: str, special_tokens: tuple[tuple[str, str], ...], label: str) -> ChatTemplate:
+    return ChatTemplate(source, dict(special_tokens), label=label)

@@ -282,3 +282,11 @@ def test_nested_data_is_bounded() -> None:
     nested.append(nested)
     with pytest.raises(RequestError, match="deeper than 32"):
         ChatTemplate("").render([{"role": "user", "content": "x", "extra": nested}])
+
+
+def test_a_models_template_is_compiled_once(story: Path) -> None:
+    tokenizer = load_tokenizer(story)
+    tokenizer.chat_templates = {"default": "{{ messages[0].content }}", "tool_use": "{{ tools[0].function.name }}"}
+    assert ChatTemplate.of(tokenizer) is ChatTemplate.of(tokenizer)
+    assert not ChatTemplate.of(tokenizer).takes_tools
+    assert ChatTemplate.of(tokenizer, tools=True).takes_tools
