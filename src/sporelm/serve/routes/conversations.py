@@ -1,6 +1,7 @@
 """/api/ui/...: the conversations of the web chat, for the key that a request bears.
 
-Bodies are JSON; errors are {"error": {"message", "type", "code"}}. What belongs to another key is not there: 404.
+Bodies are JSON; errors are {"error": {"message", "type", "param", "code"}}. What belongs to another key is not there:
+404.
 """
 
 import json
@@ -14,7 +15,18 @@ from starlette.routing import Route
 
 from sporelm.errors import RequestError, shown
 from sporelm.serve.conversation_form import BadConversation, TooMuch
+from sporelm.serve.conversation_shapes import (
+    ConversationBundle,
+    ConversationChange,
+    ConversationPage,
+    ConversationSummary,
+    Deleted,
+    Imported,
+    NewConversation,
+    StoredConversation,
+)
 from sporelm.serve.conversations import ConversationNotFound, ConversationStore, VersionConflict, summary_of
+from sporelm.serve.endpoint import Endpoint
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -52,6 +64,7 @@ class _Handlers:
         self.store, self.identity = store, identity
 
     async def page(self, request: Request) -> Response:
+        """The key's conversations, the latest changed first: ?q=words&offset=0&limit=100."""
         query = request.query_params.get("q", "")
         if len(query) > 1_000:
             raise BadConversation(f"q has {len(query)} characters: at most 1000 are searched for")
@@ -60,22 +73,27 @@ class _Handlers:
         return _json({"conversations": page.conversations, "total": page.total})
 
     async def create(self, request: Request) -> Response:
+        """Keep a conversation."""
         value = await _body(request, self.store.limits.conversation_bytes)
-        return _json(await run_in_threadpool(self.store.create, self.identity(request), value), 201)
+        return _json(await run_in_threadpool(self.store.create, self.identity(request), value))
 
     async def get(self, request: Request) -> Response:
+        """A conversation with its messages."""
         return _json(await run_in_threadpool(self.store.get, self.identity(request), request.path_params["id"]))
 
     async def change(self, request: Request) -> Response:
+        """Change a conversation; 409 if it was changed since the version that is given."""
         value = await _body(request, self.store.limits.conversation_bytes)
         name = request.path_params["id"]
         return _json(summary_of(await run_in_threadpool(self.store.change, self.identity(request), name, value)))
 
     async def delete(self, request: Request) -> Response:
+        """Delete a conversation."""
         await run_in_threadpool(self.store.delete, self.identity(request), request.path_params["id"])
-        return Response(status_code=204, headers={"cache-control": "no-store"})
+        return _json({"deleted": request.path_params["id"]})
 
     async def export(self, request: Request) -> Response:
+        """A file with a conversation, or with all."""
         name = request.path_params.get("id")
         pieces = await run_in_threadpool(self.store.export, self.identity(request), name)
         file = f"sporelm-{name or 'conversations'}.json"
@@ -84,9 +102,29 @@ class _Handlers:
         return StreamingResponse(body, media_type="application/json", headers=headers)
 
     async def import_bundle(self, request: Request) -> Response:
+        """Keep the conversations of an exported file, under new ids: all, or none."""
         value = await _body(request, self.store.limits.import_bytes)
         made = await run_in_threadpool(self.store.import_bundle, self.identity(request), value)
-        return _json({"imported": [conversation["id"] for conversation in made]}, 201)
+        return _json({"imported": [conversation["id"] for conversation in made]})
+
+
+def described() -> list[Endpoint]:
+    """The routes as the description at /docs and /openapi.json tells of them."""
+    one = PATH + "/{id}"
+
+    def endpoint(method: str, path: str, handler: Any, reply: type, body: type | None = None) -> Endpoint:
+        return Endpoint(method, path, handler, body=body, reply=reply, tag="Conversations")
+
+    return [
+        endpoint("GET", PATH, _Handlers.page, ConversationPage),
+        endpoint("POST", PATH, _Handlers.create, StoredConversation, NewConversation),
+        endpoint("GET", one, _Handlers.get, StoredConversation),
+        endpoint("PATCH", one, _Handlers.change, ConversationSummary, ConversationChange),
+        endpoint("DELETE", one, _Handlers.delete, Deleted),
+        endpoint("GET", one + "/export", _Handlers.export, ConversationBundle),
+        endpoint("GET", "/api/ui/export", _Handlers.export, ConversationBundle),
+        endpoint("POST", "/api/ui/import", _Handlers.import_bundle, Imported, ConversationBundle),
+    ]
 
 
 def _told(handler: Handler) -> Handler:
@@ -97,7 +135,7 @@ def _told(handler: Handler) -> Handler:
             return await handler(request)
         except RequestError as error:
             status, code = next((status, code) for kind, status, code in STATUS if isinstance(error, kind))
-            told: dict[str, Any] = {"message": str(error), "type": "invalid_request_error", "code": code}
+            told: dict[str, Any] = {"message": str(error), "type": "invalid_request_error", "param": None, "code": code}
             if isinstance(error, VersionConflict):
                 told["version"] = error.version
             return _json({"error": told}, status)

@@ -48,7 +48,7 @@ async function send(method, path, { body, signal, keepalive, raw } = {}) {
 
 export async function ask(method, path, options) {
   const response = await send(method, path, options);
-  return response.status === 204 ? null : response.json();
+  return response.json();
 }
 
 export const askText = async (path) => (await send("GET", path)).text();

@@ -1,0 +1,104 @@
+"""The JSON of the conversations' routes, for their description at /docs; `conversation_form` is what checks it."""
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+Id = Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
+Time = Annotated[int, Meta(ge=0, le=(1 << 53) - 1, description="milliseconds since 1970")]
+Entries = dict[str, bool | int | float | str | None]
+Kind = Literal["chat", "completion"]
+
+
+class StoredMessage(msgspec.Struct, forbid_unknown_fields=True):
+    """A message; its parent, unless it is the first, stands before it in the list."""
+
+    id: Id
+    role: Literal["user", "assistant"]
+    content: str
+    parent: Id | None = None
+    reasoning: str | UnsetType = UNSET
+    model: str | UnsetType = UNSET
+    finish: str | UnsetType = UNSET
+    error: str | UnsetType = UNSET
+    created: Time | UnsetType = UNSET
+    stats: Entries | UnsetType = UNSET
+
+
+class NewConversation(msgspec.Struct, forbid_unknown_fields=True):
+    """A conversation to be kept; every field may be left out."""
+
+    title: Annotated[str, Meta(max_length=200)] | UnsetType = UNSET
+    kind: Kind | UnsetType = UNSET
+    model: str | UnsetType = UNSET
+    system: str | UnsetType = UNSET
+    settings: Entries | UnsetType = UNSET
+    messages: list[StoredMessage] | UnsetType = UNSET
+    current: Id | UnsetType | None = UNSET
+
+
+class ConversationChange(NewConversation, kw_only=True):
+    """What is to change, and the version that it was made from; `remove` names messages that go with all after them."""
+
+    version: int
+    remove: list[Id] | UnsetType = UNSET
+
+
+class ConversationSummary(msgspec.Struct):
+    """What the list shows of a conversation; `snippet` is the place that a search found."""
+
+    id: Id
+    title: str
+    kind: Kind
+    model: str
+    current: Id | None
+    created: Time
+    updated: Time
+    version: int
+    num_messages: int
+    snippet: str | UnsetType = UNSET
+
+
+class ConversationPage(msgspec.Struct):
+    """Some of the key's conversations, and how many there are."""
+
+    conversations: list[ConversationSummary]
+    total: int
+
+
+class StoredConversation(msgspec.Struct):
+    """A whole conversation."""
+
+    id: Id
+    title: str
+    kind: Kind
+    model: str
+    system: str
+    settings: Entries
+    messages: list[StoredMessage]
+    current: Id | None
+    created: Time
+    updated: Time
+    version: int
+
+
+class ConversationBundle(msgspec.Struct):
+    """An export, as an import takes it."""
+
+    format: Literal["sporelm-conversations"]
+    format_version: Literal[1]
+    conversations: list[StoredConversation]
+    exported: Time | UnsetType = UNSET
+
+
+class Imported(msgspec.Struct):
+    """The new ids of what was imported."""
+
+    imported: list[Id]
+
+
+class Deleted(msgspec.Struct):
+    """What was deleted."""
+
+    deleted: Id
