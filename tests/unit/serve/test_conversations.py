@@ -340,9 +340,9 @@ def test_what_is_described_is_what_is_answered(ask: Callable[..., Any]) -> None:
     """Each answer is read as the type that /docs gives for it, fields that it does not name refused."""
     import msgspec
 
-    from sporelm.serve.routes.conversations import PATH, described
+    from sporelm.serve.routes.conversations import PATH, conversation_endpoints
 
-    replies = {(each.method, each.path): each.reply for each in described()}
+    replies = {(each.method, each.path): each.reply for each in conversation_endpoints()}
 
     def fits(method: str, path: str, reply: Any) -> Any:
         kind = replies[method, path]

@@ -108,7 +108,7 @@ class _Handlers:
         return _json({"imported": [conversation["id"] for conversation in made]})
 
 
-def described() -> list[Endpoint]:
+def conversation_endpoints() -> list[Endpoint]:
     """The routes as the description at /docs and /openapi.json tells of them."""
     one = PATH + "/{id}"
 
