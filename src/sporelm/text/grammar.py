@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sporelm.errors import RequestError
+from sporelm.text.grammar_reasons import NO_TOKEN, in_words, without_token
 from sporelm.text.grammar_text import checked_text, choice_as_lark, lark_text, schema_text
 from sporelm.text.tokenizer import Tokenizer
 
@@ -41,7 +42,7 @@ _kept: "WeakKeyDictionary[Tokenizer, OrderedDict[str, CompiledGrammar]]" = WeakK
 class Grammar:
     """What an answer must look like. One of these; raises RequestError for none, or several.
 
-    json_schema   a JSON schema, as an object or its text; `{"type": "object"}` is any JSON object
+    json_schema   a JSON schema, as an object or its text; `{"type": "object"}` is any JSON object, True any JSON
     regex         a regular expression, in linear time (no backtracking, no look-around)
     lark          a grammar in llguidance's dialect of Lark
     choice        texts, one of which the answer is
@@ -72,7 +73,7 @@ class Grammar:
                 return str(LLMatcher.grammar_from_regex(checked_text("regex", self.regex)))
             return str(LLMatcher.grammar_from_lark(lark_text(self.lark)))
         except ValueError as reason:
-            raise RequestError(f"the grammar cannot be used: {first_line(str(reason))}") from None
+            raise RequestError(f"the grammar cannot be used: {in_words(str(reason))}") from None
 
 
 class Matcher:
@@ -122,7 +123,7 @@ class Matcher:
     def _check(self) -> None:
         """Note an error of llguidance, which also stops it. Changes the state."""
         if self.failure is None and self._matcher.is_error():
-            self.failure, self._stopped = first_line(self._matcher.get_error()), True
+            self.failure, self._stopped = in_words(self._matcher.get_error()), True
 
 
 class CompiledGrammar:
@@ -140,7 +141,11 @@ class CompiledGrammar:
         possible = not begun.failure and begun.words().any()
         begun.forced()
         if begun.failure or not possible:
-            raise RequestError(f"the grammar cannot be used: {begun.failure or 'it allows no text'}")
+            reason = begun.failure or "it allows no text"
+            if reason == in_words(NO_TOKEN):
+                forced = self._first.deep_copy().compute_ff_bytes()
+                reason = without_token(forced, map(tokenizer.token_bytes, range(tokenizer.vocab_size)))
+            raise RequestError(f"the grammar cannot be used: {reason}")
 
     def matcher(self) -> Matcher:
         """The beginning of an answer."""
@@ -197,12 +202,6 @@ class _LargeStack:
             except BaseException as error:
                 made.set_exception(error)
             del make, made  # not kept until the next one comes
-
-
-def first_line(reason: str) -> str:
-    """What an error of llguidance says, without the state of its parser."""
-    line = next((line.strip() for line in reason.splitlines() if line.strip()), "unknown reason")
-    return line[:200]
 
 
 _large_stack = _LargeStack()
