@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from sporelm.text.dialects.dialect import Dialect
-from sporelm.text.dialects.tool import Tool, types_of
+from sporelm.text.dialects.tool import Tool, resolved, types_of
 from sporelm.text.tokenizer import Tokenizer
 
 MOST_CALLS = 16  # calls of an answer that must call
@@ -102,8 +102,8 @@ class Forms:
 
     def raw_value(self, schema: Any, root: Mapping[str, Any], close: str) -> Expression:
         """A value without quotes and the text that closes it. Of texts only an enum is held to its schema."""
-        schema = schema if isinstance(schema, Mapping) else {}
-        kinds = types_of(schema)
+        schema = resolved(schema, root)
+        kinds = types_of(schema, root)
         values = schema.get("enum", [schema["const"]] if "const" in schema else None)
         if values and kinds == {"string"}:
             return self.sequence(self.any_of([self.sequence(value) for value in values]), close)
@@ -111,7 +111,7 @@ class Forms:
         bounded = schema.keys() & {"enum", "const", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}
         if len(kinds) == 1 and kinds <= simple.keys() and not bounded:
             return self.sequence(self.terminal(simple[min(kinds)]), close)
-        if not schema.keys() & {"$ref", "anyOf", "oneOf", "allOf"} and ("string" in kinds or not kinds):
+        if "string" in kinds or not (kinds or schema.keys() & {"anyOf", "oneOf", "allOf"}):
             return self.text_until(close)
         whole = {name: root[name] for name in ("$defs", "definitions") if name in root}
         return self.sequence(self.json({**whole, **schema}), close)

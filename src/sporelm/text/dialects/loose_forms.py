@@ -5,9 +5,10 @@ from typing import Any
 
 from sporelm.errors import RequestError
 from sporelm.text.dialects.forms import BOOLEAN, INTEGER, NUMBER, Expression, Forms
-from sporelm.text.dialects.tool import types_of
+from sporelm.text.dialects.tool import resolved, types_of
 
 DEEPEST = 16
+MOST_VALUES = 512  # in one tool's schema, what is referred to counted each time
 
 
 class LooseForms:
@@ -15,6 +16,7 @@ class LooseForms:
 
     def __init__(self, forms: Forms, schema: Mapping[str, Any], quote: str) -> None:
         self._forms, self._schema, self._quote = forms, schema, quote
+        self._values = 0
 
     def whole(self) -> Expression:
         """The whole object. Raises RequestError for a schema that is too deep, or endless."""
@@ -31,11 +33,16 @@ class LooseForms:
         return self._forms.sequence("{", _pairs(pairs), "}")
 
     def _value(self, schema: Any, depth: int) -> Expression:
-        schema = self._resolved(schema)
+        self._values += 1
+        if self._values > MOST_VALUES:
+            raise RequestError(
+                f"a tool's schema has more than {MOST_VALUES} values: make it smaller, or let the model decide"
+            )
+        schema = resolved(schema, self._schema)
         values = schema.get("enum", [schema["const"]] if "const" in schema else None)
         if values and all(isinstance(value, str) for value in values):
             return self._forms.any_of([self._forms.sequence(f"{self._quote}{value}{self._quote}") for value in values])
-        kinds = types_of(schema)
+        kinds = types_of(schema, self._schema)
         found = [self._of_type(kind, schema, depth) for kind in sorted(kinds) if kind != "any"]
         return self._forms.any_of(found or [self._of_type("string", schema, depth)])
 
@@ -51,18 +58,6 @@ class LooseForms:
             item = self._value(schema.get("items"), depth + 1)
             return Expression(f'"[" ({item} ("," {item})*)? "]"')
         return self._forms.sequence(self._quote, self._forms.text_until(self._quote))
-
-    def _resolved(self, schema: Any) -> Mapping[str, Any]:
-        """What a schema refers to within the tool's; nothing where that leads nowhere."""
-        for _ in range(DEEPEST):
-            target = schema.get("$ref") if isinstance(schema, Mapping) else None
-            if not isinstance(target, str):
-                break
-            schema = self._schema
-            for word in target.removeprefix("#").split("/")[1:]:
-                name = word.replace("~1", "/").replace("~0", "~")
-                schema = schema.get(name) if isinstance(schema, Mapping) else None
-        return schema if isinstance(schema, Mapping) else {}
 
 
 def _pairs(pairs: Sequence[tuple[bool, Expression]]) -> Expression:

@@ -7,6 +7,8 @@ from typing import Any
 from sporelm.errors import RequestError
 from sporelm.text.messages import check_tools
 
+MOST_STEPS = 16  # from one reference to the next, and of choices inside each other
+
 
 @dataclass(frozen=True)
 class Tool:
@@ -19,7 +21,7 @@ class Tool:
     def types(self, argument: str) -> frozenset[str]:
         """The JSON types that an argument may have; none where the schema does not say."""
         properties = self.parameters.get("properties")
-        return types_of(properties.get(argument) if isinstance(properties, Mapping) else None)
+        return types_of(properties.get(argument) if isinstance(properties, Mapping) else None, self.parameters)
 
 
 def tools_of(given: Sequence[Mapping[str, Any]] | None) -> tuple[Tool, ...]:
@@ -56,20 +58,37 @@ def wanted(tools: Sequence[Tool], choice: Any) -> tuple[Tool, ...] | None:
     return found
 
 
-def types_of(schema: Any) -> frozenset[str]:
-    """The JSON types that a schema allows, as far as it says so itself."""
-    if not isinstance(schema, Mapping):
-        return frozenset()
+def resolved(schema: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A schema, or what it refers to within the one that it is a part of; nothing where that leads nowhere."""
+    for _ in range(MOST_STEPS):
+        inner = schema if isinstance(schema, Mapping) else {}
+        several = inner.get("allOf")
+        if isinstance(several, list) and len(several) == 1 and "type" not in inner:
+            schema = several[0]
+            continue
+        target = inner.get("$ref")
+        if not isinstance(target, str):
+            break
+        schema = root
+        for word in target.removeprefix("#").split("/")[1:]:
+            name = word.replace("~1", "/").replace("~0", "~")
+            schema = schema.get(name) if isinstance(schema, Mapping) else None
+    return schema if isinstance(schema, Mapping) else {}
+
+
+def types_of(schema: Any, root: Mapping[str, Any], depth: int = 0) -> frozenset[str]:
+    """The JSON types that a schema allows, as far as it says so; "any" for values that are no texts."""
+    schema = resolved(schema, root)
     kinds = schema.get("type")
     if isinstance(kinds, str):
         return frozenset((kinds,))
-    if isinstance(kinds, Sequence):
+    if isinstance(kinds, list):
         return frozenset(kind for kind in kinds if isinstance(kind, str))
     values = schema.get("enum") if "enum" in schema else [schema["const"]] if "const" in schema else None
-    if isinstance(values, Sequence):
+    if isinstance(values, list):
         return frozenset("string" if isinstance(value, str) else "any" for value in values)
     for name in ("anyOf", "oneOf"):
-        if isinstance(schema.get(name), Sequence):
-            found = [types_of(each) for each in schema[name]]
+        if isinstance(schema.get(name), list) and depth < MOST_STEPS:
+            found = [types_of(each, root, depth + 1) for each in schema[name]]
             return frozenset().union(*found) if all(found) else frozenset()
     return frozenset()

@@ -130,6 +130,42 @@ def test_deep_and_long_arguments() -> None:
     assert json.loads(reply.calls[0].arguments) == {"a": long}
 
 
+REFERRED = {
+    "type": "object",
+    "properties": {
+        "kind": {"allOf": [{"$ref": "#/$defs/kind"}]},
+        "maybe": {"anyOf": [{"type": "string"}, {"type": "null"}]},
+        "count": {"type": ["integer", "string"]},
+        "loop": {"$ref": "#/properties/loop"},
+        "on": {"type": "boolean"},
+    },
+    "$defs": {"kind": {"enum": ["1", "2"]}},
+}
+
+
+@pytest.mark.parametrize(
+    ("key", "raw", "value"),
+    [
+        ("kind", "1", "1"),
+        ("maybe", '"a"', '"a"'),
+        ("maybe", "null", None),
+        ("maybe", "3", "3"),
+        ("count", "3", 3),
+        ("count", "3.5", "3.5"),
+        ("loop", "[1]", [1]),
+        ("loop", "a b", "a b"),
+        ("on", "True", True),
+        ("on", "yes", "yes"),
+    ],
+)
+def test_raw_values_have_the_types_of_the_schema(key: str, raw: str, value: object) -> None:
+    tools = [{"type": "function", "function": {"name": "f", "parameters": REFERRED}}]
+    parser = DIALECTS["qwen_coder"]().parser(tools)
+    text = f"<function=f>\n<parameter={key}>\n{raw}\n</parameter>\n</function>"
+    reply = Reply().add(parser.push(text)).add(parser.finish())
+    assert json.loads(reply.calls[0].arguments) == {key: value}
+
+
 def test_malformed_tools_are_refused() -> None:
     with pytest.raises(RequestError, match="tool 0 is no function"):
         DIALECTS["hermes"]().parser([{"name": "x"}])

@@ -179,6 +179,39 @@ def test_many_tools(letters: Tokenizer) -> None:
     assert call_grammar(DIALECTS["harmony"](), different, CLOCK | {"name": "f3"}, letters) is not None
 
 
+def test_references_of_raw_values(letters: Tokenizer) -> None:
+    kind = {"$ref": "#/$defs/kind"}
+    schema = {
+        "type": "object",
+        "properties": {"kind": kind},
+        "required": ["kind"],
+        "$defs": {"kind": {"enum": ["a", "b"]}},
+    }
+    tools = [{"type": "function", "function": {"name": "f", "parameters": schema}}]
+    for name, right in [
+        ("qwen_coder", "<tool_call>\n<function=f>\n<parameter=kind>\nb\n</parameter>\n</function>\n</tool_call>"),
+        ("gemma4", '<|tool_call>call:f{kind:<|"|>b<|"|>}<tool_call|>'),
+        ("hermes", '<tool_call>\n{"name": "f", "arguments": {"kind": "b"}}\n</tool_call>'),
+    ]:
+        grammar = call_grammar(DIALECTS[name](), tools, "required", letters)
+        assert grammar is not None
+        found = compiled(letters, grammar)
+        wrong = right.replace("\nb\n", "\nc\n").replace(">b<", ">c<").replace('"b"', '"c"')
+        assert followed(found.matcher(), letters, right) == right
+        assert followed(found.matcher(), letters, wrong) != wrong
+
+
+def test_a_schema_without_end(letters: Tokenizer) -> None:
+    schema = {"type": "object", "properties": {side: {"$ref": "#"} for side in ("left", "right")}}
+    tools = [{"type": "function", "function": {"name": "f", "parameters": schema}}]
+    with pytest.raises(RequestError, match=r"nests deeper|more than 512 values"):
+        call_grammar(DIALECTS["gemma4"](), tools, "required", letters)
+    grammar = call_grammar(DIALECTS["hermes"](), tools, "required", letters)
+    assert grammar is not None
+    text = '<tool_call>\n{"name": "f", "arguments": {"left": {"right": {}}}}\n</tool_call>'
+    assert followed(compiled(letters, grammar).matcher(), letters, text) == text
+
+
 def test_marks_that_are_special_tokens_are_shown(tmp_path: Path) -> None:
     tokenizer = made(tmp_path, ("<tool_call>", "</tool_call>", "<|im_start|>", "<|im_end|>", "<function"))
     dialect = DIALECTS["hermes"]()
