@@ -8,6 +8,7 @@ was made from: of two tabs, or two servers on one folder, the second is told of 
 import json
 import logging
 import os
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -133,8 +134,10 @@ class ConversationStore:
         with shelf.lock:
             try:
                 path.unlink()
-            except OSError:
+            except FileNotFoundError:
                 raise ConversationNotFound(f"there is no conversation {shown(identity)}") from None
+            except OSError as reason:
+                raise _trouble("deleted", path, reason) from None
 
     def export(self, owner: str, identity: str | None = None) -> Iterator[str]:
         """One conversation, or all of them, as the text of a file that `import_bundle` takes, piece by piece.
@@ -281,13 +284,21 @@ def _files(folder: Path) -> Iterator[tuple[str, os.DirEntry[str]]]:
                     yield name, entry
     except FileNotFoundError:
         return
+    except OSError as reason:
+        raise _trouble("read", folder, reason) from None
+
+
+def _trouble(what: str, path: Path, reason: OSError) -> RequestError:
+    """The error for a disk that refuses; where on the server that was is for its log alone."""
+    logger.warning("conversations cannot be %s in %s: %s", what, path, reason)
+    return RequestError(f"the conversation cannot be {what}: {reason.strerror or type(reason).__name__}; see the log")
 
 
 def _make(folder: Path) -> None:
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as reason:
-        raise RequestError(f"conversations cannot be kept in {folder}: {reason.strerror or reason}") from None
+        raise _trouble("written", folder, reason) from None
 
 
 def _write(path: Path, data: bytes) -> None:
@@ -303,7 +314,7 @@ def _write(path: Path, data: bytes) -> None:
     except OSError as reason:
         with suppress(OSError):
             beside.unlink(missing_ok=True)
-        raise RequestError(f"the conversation cannot be written: {reason.strerror or reason}") from None
+        raise _trouble("written", path, reason) from None
 
 
 @contextmanager
@@ -315,17 +326,20 @@ def _locked(folder: Path) -> Iterator[None]:
         try:
             os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
             break
-        except (FileExistsError, PermissionError):  # the latter on Windows, while another removes it
+        except FileNotFoundError:
+            yield
+            return
+        except OSError as reason:
+            waits = isinstance(reason, FileExistsError) or (sys.platform == "win32" and path.exists())
+            if not waits:
+                raise _trouble("written", path, reason) from None
             with suppress(OSError):
                 if time.time() - path.stat().st_mtime > LOCK_STALE:
                     path.unlink()
                     continue
             if time.monotonic() > end:
-                raise RequestError(f"another server holds {path}: wait, or remove it if none runs") from None
+                raise RequestError("another server is writing to these conversations: try again") from None
             time.sleep(0.01)
-        except FileNotFoundError:
-            yield
-            return
     try:
         yield
     finally:

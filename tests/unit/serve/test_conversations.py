@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from sporelm.errors import RequestError
 from sporelm.serve.conversation_form import BadConversation, Limits, TooMuch
 from sporelm.serve.conversations import ConversationNotFound, ConversationStore, VersionConflict
 
@@ -289,6 +290,22 @@ def test_a_lock_of_the_dead_is_removed(store: ConversationStore) -> None:
     lock.touch()
     os.utime(lock, (0, 0))
     assert store.change("me", made["id"], {"version": 1, "title": "x"})["version"] == 2
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows says of such a folder that it is not there")
+def test_a_disk_that_refuses_is_told_without_its_place(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "file").write_text("in the way")
+    store = ConversationStore(tmp_path / "file")
+    for act in (
+        lambda: store.create("me", talk()),
+        lambda: store.page("me"),
+        lambda: store.change("me", A, {"version": 1}),
+    ):
+        with pytest.raises(RequestError, match=r"the conversation cannot be (written|read)") as told:
+            act()
+        assert str(tmp_path) not in str(told.value)
+        assert str(tmp_path) in caplog.text
+        caplog.clear()
 
 
 @pytest.fixture
