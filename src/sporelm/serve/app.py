@@ -19,8 +19,11 @@ from sporelm.serve.keys import ApiKey
 from sporelm.serve.limits import Limits
 from sporelm.serve.models import Opener
 from sporelm.serve.routes import (
+    anthropic_messages,
     health,
     infer,
+    ollama,
+    ollama_models,
     openai_chat,
     openai_completions,
     openai_embeddings,
@@ -28,7 +31,7 @@ from sporelm.serve.routes import (
     operations,
     tokens,
 )
-from sporelm.serve.routes.conversations import conversation_routes
+from sporelm.serve.routes.conversations import conversation_endpoints, conversation_routes
 from sporelm.serve.server import Server
 from sporelm.serve.webui import web_chat_routes
 
@@ -39,6 +42,9 @@ ENDPOINTS: list[Endpoint] = [
     *openai_completions.ENDPOINTS,
     *openai_embeddings.ENDPOINTS,
     *tokens.ENDPOINTS,
+    *anthropic_messages.ENDPOINTS,
+    *ollama.ENDPOINTS,
+    *ollama_models.ENDPOINTS,
     *infer.ENDPOINTS,
     *operations.ENDPOINTS,
 ]
@@ -50,7 +56,7 @@ def build_app(config: ServeConfig, open_model: Opener | None = None) -> Starlett
     Raises RequestError for a configuration that cannot be.
     """
     server = Server(config, open_model)
-    server.endpoints = ENDPOINTS
+    server.endpoints = [*ENDPOINTS, *conversation_endpoints()]
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:

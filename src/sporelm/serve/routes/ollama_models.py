@@ -1,0 +1,235 @@
+"""/api/tags, /api/show, /api/ps, /api/version, /api/pull and /api/embed, as Ollama's clients speak them."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from time import perf_counter_ns
+from typing import Any
+
+import msgspec
+from starlette.responses import Response
+
+from sporelm import __version__
+from sporelm.serve.answering import in_thread_if
+from sporelm.serve.config import ModelSpec
+from sporelm.serve.endpoint import Body, Call, Endpoint, Stream, encoded
+from sporelm.serve.failures import Refusal, ollama_shape
+from sporelm.serve.models import ServedModel
+from sporelm.serve.ollama_options import named, translated
+from sporelm.serve.routes.openai_completions import prompts_of
+from sporelm.serve.routes.openai_embeddings import check_count, embedded
+from sporelm.weights.store import resolve
+
+NDJSON = "application/x-ndjson"
+FOREVER = "2318-01-01T00:00:00Z"  # when a model goes that is never unloaded
+
+
+class Details(msgspec.Struct):
+    format: str
+    family: str
+    families: list[str]
+    parameter_size: str
+    quantization_level: str
+    parent_model: str = ""
+
+
+class Tag(msgspec.Struct, omit_defaults=True):
+    name: str
+    model: str
+    modified_at: str
+    size: int
+    digest: str
+    details: Details
+    expires_at: str | None = None
+    size_vram: int | None = None
+    context_length: int | None = None
+
+
+class Tags(msgspec.Struct):
+    models: list[Tag]
+
+
+class Version(msgspec.Struct):
+    version: str
+
+
+class ShowRequest(Body, kw_only=True):
+    model: str = ""
+    name: str = ""
+    verbose: bool = False
+
+
+class Shown(msgspec.Struct):
+    template: str
+    parameters: str
+    modelfile: str
+    license: str
+    details: Details
+    model_info: dict[str, Any]
+    capabilities: list[str]
+    modified_at: str
+
+
+class PullRequest(Body, kw_only=True):
+    model: str = ""
+    name: str = ""
+    stream: bool = True
+    insecure: bool = False
+
+
+class Status(msgspec.Struct):
+    status: str
+
+
+class EmbedRequest(Body, kw_only=True):
+    input: str | list[str | int | list[int]]
+    model: str = ""
+    truncate: bool | None = None
+    dimensions: int | None = None
+    options: dict[str, Any] | None = None
+    keep_alive: str | float | None = None
+
+
+class EmbedReply(msgspec.Struct):
+    model: str
+    embeddings: list[list[float]]
+    total_duration: int
+    load_duration: int
+    prompt_eval_count: int
+
+
+class OldEmbedRequest(Body, kw_only=True):
+    prompt: str
+    model: str = ""
+    options: dict[str, Any] | None = None
+    keep_alive: str | float | None = None
+
+
+class OldEmbedReply(msgspec.Struct):
+    embedding: list[float]
+
+
+def when(seconds: float) -> str:
+    """A time, of seconds since 1970."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
+
+
+def tag(call: Call, spec: ModelSpec, *, running: bool = False) -> Tag:
+    """What is known of a model; without loading it not much."""
+    model = call.server.models.loaded.get(spec.name)
+    if model is None:
+        return Tag(spec.name, spec.name, when(call.server.began), 0, "", Details("", "", [], "", ""))
+    llm = model.llm.llm
+    found = Tag(spec.name, spec.name, when(model.loaded_at), llm.model_bytes, "", details(model))
+    if running:
+        found.size, found.size_vram = model.nbytes, 0
+        found.expires_at, found.context_length = expiry(call, model), llm.max_context
+    return found
+
+
+def details(model: ServedModel) -> Details:
+    """What a loaded model is."""
+    config = model.llm.llm.config
+    family = str(getattr(config, "architecture", "")) or "unknown"
+    return Details("gguf", family, [family], "", str(config.dtype))
+
+
+def expiry(call: Call, model: ServedModel) -> str:
+    """When a model will be unloaded if nobody asks for it."""
+    idle = call.server.config.idle_seconds
+    return when(datetime.now(UTC).timestamp() + idle) if idle else FOREVER
+
+
+async def tags(call: Call, body: None) -> Tags:
+    """All models of this server."""
+    return Tags([tag(call, spec) for spec in call.server.config.models])
+
+
+async def running(call: Call, body: None) -> Tags:
+    """The models that are loaded."""
+    models = call.server.models
+    return Tags([tag(call, spec, running=True) for spec in call.server.config.models if spec.name in models.loaded])
+
+
+async def version(call: Call, body: None) -> Version:
+    """The version of this server, which is no version of Ollama's."""
+    return Version(__version__)
+
+
+async def show(call: Call, body: ShowRequest) -> Shown:
+    """What a model is; it is loaded for that."""
+    model = await call.model(named(call.server.models, body.model or body.name))
+    llm = model.llm.llm
+    template = llm.tokenizer.chat_template or ""
+    capabilities = ["completion", "embedding"]
+    if "tools" in template:
+        capabilities.append("tools")
+    about = details(model)
+    info = {
+        "general.architecture": about.family,
+        f"{about.family}.context_length": llm.config.context_length,
+        f"{about.family}.block_count": getattr(llm.config, "layers", 0),
+    }
+    return Shown(template, "", "", "", about, info, capabilities, when(model.loaded_at))
+
+
+async def pull(call: Call, body: PullRequest) -> Response | Status:
+    """Fetch a model of this server into the store, if it is not there. What the server was not told of is not fetched:
+    nobody who may ask for answers may fill its disk."""
+    name = body.model or body.name
+    try:
+        spec = call.server.models.spec(named(call.server.models, name))
+    except Refusal as refusal:
+        raise Refusal(404, f"{refusal.message}; only these can be pulled, and others be added with --model") from None
+
+    async def lines() -> AsyncIterator[bytes]:
+        yield encoded(Status("pulling manifest")) + b"\n"
+        await asyncio.to_thread(resolve, spec.path)
+        yield encoded(Status("success")) + b"\n"
+
+    if body.stream:
+        return Stream(lines(), NDJSON, lambda refusal: encoded(ollama_shape(refusal)) + b"\n", call)
+    await asyncio.to_thread(resolve, spec.path)
+    return Status("success")
+
+
+async def embed(call: Call, body: EmbedRequest) -> EmbedReply:
+    """A vector of length 1 for each text. Texts that are too long are refused, never cut."""
+    began = perf_counter_ns()
+    check_count(call, body.input)
+    model = await call.model(named(call.server.models, body.model))
+    llm = model.llm.llm
+    translated(body.options or {}, llm.max_context)
+    prompts = await in_thread_if(not isinstance(body.input, str), lambda: prompts_of(body.input, llm))
+    vectors = await embedded(call, model, prompts, "mean")
+    if body.dimensions is not None and body.dimensions != vectors.shape[1]:
+        raise Refusal(400, f"dimensions is {body.dimensions}: vectors of {model.name} have {vectors.shape[1]}")
+    count = sum(map(len, prompts))
+    return EmbedReply(model.name, vectors.tolist(), perf_counter_ns() - began, 0, count)
+
+
+async def old_embed(call: Call, body: OldEmbedRequest) -> OldEmbedReply:
+    """A vector for one text, as clients asked for it before /api/embed."""
+    made = await embed(call, EmbedRequest(input=body.prompt, model=body.model, options=body.options))
+    return OldEmbedReply(made.embeddings[0])
+
+
+ENDPOINTS: list[Endpoint] = [
+    Endpoint("GET", "/api/tags", tags, reply=Tags, shape=ollama_shape, tag="Ollama"),
+    Endpoint("GET", "/api/ps", running, reply=Tags, shape=ollama_shape, tag="Ollama"),
+    Endpoint("GET", "/api/version", version, reply=Version, shape=ollama_shape, tag="Ollama"),
+    Endpoint("POST", "/api/show", show, body=ShowRequest, reply=Shown, shape=ollama_shape, tag="Ollama"),
+    Endpoint(
+        "POST", "/api/pull", pull, body=PullRequest, reply=Status, streams=NDJSON, shape=ollama_shape, tag="Ollama"
+    ),
+    Endpoint("POST", "/api/embed", embed, body=EmbedRequest, reply=EmbedReply, shape=ollama_shape, tag="Ollama"),
+    Endpoint(
+        "POST",
+        "/api/embeddings",
+        old_embed,
+        body=OldEmbedRequest,
+        reply=OldEmbedReply,
+        shape=ollama_shape,
+        tag="Ollama",
+    ),
+]
