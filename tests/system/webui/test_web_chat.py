@@ -41,7 +41,6 @@ def texts(page: Any) -> list[str]:
 
 def test_a_chat_streams_markdown_and_survives_a_reload(serve: Serve, open_page: Open) -> None:
     page = open_page(serve().url)
-    assert page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime") <= 1000
     say(page, "some markdown, please")
     answer = page.locator("article.assistant")
     for _ in range(2):
@@ -278,6 +277,34 @@ def test_failures_are_told_and_tried_again(serve: Serve, open_page: Open) -> Non
     page.get_by_role("button", name="Try again").click()
     page.wait_for_selector("article.assistant .branch")
     page.wait_for_selector(DONE)
+
+
+@pytest.mark.all
+def test_a_failed_turn_is_not_told(serve: Serve, open_page: Open) -> None:
+    server = serve()
+    page = open_page(server.url, expected="400")
+    say(page, "one")
+    say(page, "fail")
+    say(page, "two")
+    assert [part["content"] for part in server.requests[-1]["messages"]] == ["one", "You said: one.", "two"]
+
+
+@pytest.mark.all
+def test_the_page_is_there_at_once(serve: Serve, open_page: Open) -> None:
+    page = open_page(serve().url)
+    assert page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime") <= 1000
+
+
+@pytest.mark.all
+def test_what_is_typed_survives_a_reload(serve: Serve, open_page: Open) -> None:
+    page = open_page(serve().url)
+    page.fill("#composer-text", "half a thought")
+    page.reload()
+    until(page, "document.querySelector('#composer-text').value === 'half a thought'")
+    say(page, "half a thought, whole")
+    page.reload()
+    page.wait_for_selector(DONE)
+    assert page.input_value("#composer-text") == ""
 
 
 @pytest.mark.all

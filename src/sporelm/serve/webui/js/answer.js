@@ -63,9 +63,14 @@ function take(chunk, message, measure) {
   if (choice.finish_reason) message.finish = choice.finish_reason;
 }
 
+/** What is told of a branch: no answer that failed before its first word, nor its question, for turns must alternate. */
+function told(shown) {
+  return shown.filter((message, index) => message.content && (message.role !== "user" || shown[index + 1]?.content !== ""));
+}
+
 function request(conversation, parent) {
   const { system, settings } = conversation.data;
-  const turns = path(conversation.data, parent).filter((message) => message.content);
+  const turns = told(path(conversation.data, parent));
   const messages = turns.map(({ role, content }) => ({ role, content }));
   if (system) messages.unshift({ role: "system", content: system });
   return { model: state.model, messages, ...sampling(settings), stream: true, stream_options: { include_usage: true } };

@@ -84,6 +84,7 @@ function send() {
   const conversation = state.conversation;
   if (!content || conversation.answering || !state.model) return;
   area.value = "";
+  kept(sessionStorage, "draft", null);
   grow(area);
   if (!conversation.data.title) conversation.set("title", [...content.replace(/\s+/g, " ")].slice(0, TITLE).join(""));
   conversation.set("model", state.model);
@@ -153,7 +154,9 @@ function set(conversation) {
 
 function startComposer() {
   const area = by("composer-text");
-  area.addEventListener("input", () => grow(area));
+  area.value = kept(sessionStorage, "draft") ?? "";
+  grow(area);
+  area.addEventListener("input", () => { grow(area); kept(sessionStorage, "draft", area.value || null); });
   area.addEventListener("keydown", (event) => {
     if (event.key !== "Enter" || event.shiftKey || event.isComposing || event.keyCode === 229) return;
     event.preventDefault();
@@ -193,6 +196,7 @@ function startEvents() {
   addEventListener("pagehide", () => held.forEach((conversation) => conversation.flush()));
   document.addEventListener("visibilitychange", async () => {
     if (document.visibilityState !== "visible" || by("ask").open) return;
+    if (!state.models.length) await loadModels();
     await refresh();
     const { conversation } = state;
     if (!conversation.id || conversation.answering || conversation.unsaved || document.querySelector(".editing")) return;
