@@ -3,6 +3,7 @@
 import contextlib
 import os
 import re
+import signal
 import sys
 import time
 from pathlib import Path
@@ -130,3 +131,30 @@ def test_without_a_folder_for_the_history_the_chat_goes_on(talker: Path) -> None
     terminal.type(b"/list\r")
     terminal.until("(?s)0 turns.*1>")
     terminal.leave()
+
+
+@pytest.mark.parametrize("answering", [False, True])
+@pytest.mark.parametrize("how", ["closed", "SIGTERM"])
+def test_a_chat_that_is_ended_leaves_a_whole_recording(talker: Path, tmp_path: Path, answering: bool, how: str) -> None:
+    """Its terminal is closed, or it is asked to end: while it waits for a line, and in the middle of an answer."""
+    record = tmp_path / "r.jsonl"
+    words = command("chat", talker, "-n", 100_000, "--ignore-eos", "--roll", "--temp", 0, "--record", record)
+    terminal = Terminal(words, environment(XDG_DATA_HOME=str(tmp_path), TERM="dumb"))
+    terminal.until("1>")
+    if answering:
+        terminal.type(b"Once upon a time\r")
+        terminal.until("little girl")
+    if how == "closed":
+        os.close(terminal.file)
+    else:
+        os.kill(terminal.process, signal.SIGTERM)
+    end = time.monotonic() + SECONDS
+    while (ended := os.waitpid(terminal.process, os.WNOHANG))[0] == 0:
+        assert time.monotonic() < end, "still running"
+        if how != "closed":
+            terminal.read()
+    # A prompt may see the end of its input before the signal.
+    allowed = {143} if how == "SIGTERM" else {129} if answering else {0, 129}
+    assert os.waitstatus_to_exitcode(ended[1]) in allowed
+    assert not [path for path in tmp_path.iterdir() if path.suffix == ".part"]
+    assert record.read_text(encoding="utf-8").endswith("}\n")

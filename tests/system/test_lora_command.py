@@ -34,6 +34,8 @@ def test_what_cannot_be_loaded_is_one_line(spore: Spore, tmp_path: Path) -> None
     for option, code, message in (
         ("nowhere", 1, "nowhere does not exist"),
         ("a=b@much", 2, "--lora: 'much' after the @"),
+        ("x=", 2, "spore: --lora: the path of an adapter is ''"),
+        ("x=b@c", 2, "spore: --lora: 'c' after the @"),
         ("=b", 2, "--lora: name is ''"),
         ("~no-such-user/x", 2, "no such home folder"),
     ):

@@ -175,3 +175,8 @@ def test_what_contradicts_is_one_line(words: list[str], message: str, capsys: py
     told = capsys.readouterr().err
     assert message in one_line(told)
     assert code in (1, 2) if "cannot be read" in told else code == 2
+
+
+def test_true_is_a_schema_and_no_file() -> None:
+    params = sampling_params(run.parser().parse_args(["-p", "a", "--json-schema", " true"]))
+    assert params.grammar == Grammar(json_schema=" true")

@@ -130,6 +130,8 @@ def finished(words: list[str]) -> int:
     except MemoryError:
         return fail("out of memory: try a smaller --max-context or a smaller model", words)
     except OSError as error:
+        if interrupt.is_ending():  # the terminal has gone, and with it whoever reads
+            return 130
         if is_full_output(error):
             leave_closed_pipe()
             return fail(f"standard output cannot be written: {error.strerror}; make room, or write elsewhere", words)

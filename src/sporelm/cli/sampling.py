@@ -140,11 +140,16 @@ def grammar(args: argparse.Namespace) -> "Grammar | None":
 
     for name, what in (("json_schema", "the JSON schema"), ("lark", "the grammar")):
         value = given[name]
-        if value is not None and not (name == "json_schema" and value.lstrip().startswith("{")):
+        if value is not None and not (name == "json_schema" and is_schema(value)):
             given[name] = read_text_or_stdin(value, what, 4 * LONGEST_GRAMMAR)
     found = Grammar(**given)
     found.source()
     return found
+
+
+def is_schema(text: str) -> bool:
+    """Whether this is a JSON schema itself, and not the name of a file."""
+    return text.lstrip().startswith("{") or text.strip() == "true"
 
 
 def bias(text: str) -> tuple[int, float]:
