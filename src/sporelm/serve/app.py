@@ -28,6 +28,7 @@ from sporelm.serve.routes import (
     openai_completions,
     openai_embeddings,
     openai_models,
+    openai_responses,
     operations,
     tokens,
 )
@@ -39,6 +40,7 @@ ENDPOINTS: list[Endpoint] = [
     *health.ENDPOINTS,
     *openai_models.ENDPOINTS,
     *openai_chat.ENDPOINTS,
+    *openai_responses.ENDPOINTS,
     *openai_completions.ENDPOINTS,
     *openai_embeddings.ENDPOINTS,
     *tokens.ENDPOINTS,

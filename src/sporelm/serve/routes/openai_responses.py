@@ -1,0 +1,216 @@
+"""/v1/responses, as OpenAI's clients speak it. Nothing is stored: all of a dialog is sent each time."""
+
+from collections.abc import AsyncIterator
+from time import time
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+from starlette.responses import Response
+
+from sporelm.errors import RequestError
+from sporelm.serve.chat import Chat, ChatAsk, begin_chat
+from sporelm.serve.endpoint import Body, Call, Endpoint, Stream
+from sporelm.serve.events import response_error
+from sporelm.serve.forms import grammar_of
+from sporelm.serve.reading import Content, Reasoning, Reply
+from sporelm.serve.response_events import Events
+from sporelm.serve.response_items import chat_messages, chat_tools
+from sporelm.serve.usage import PromptDetails
+
+
+class TextWish(Body, kw_only=True):
+    format: dict[str, Any] | None = None
+    verbosity: str | None = None
+
+
+class ReasoningWish(Body, kw_only=True):
+    effort: str | None = None
+    summary: str | None = None
+    generate_summary: str | None = None
+
+
+class ResponseRequest(Body, kw_only=True):
+    """`store`, `metadata` and the like change nothing; what needs a memory is refused."""
+
+    input: str | list[dict[str, Any]]
+    model: str | None = None
+    instructions: str | None = None
+    max_output_tokens: Annotated[int, Meta(ge=1, le=(1 << 31) - 1)] | None = None
+    temperature: Annotated[float, Meta(ge=0, le=100)] | None = None
+    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
+    stream: bool | None = None
+    stream_options: dict[str, Any] | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: Literal["none", "auto", "required"] | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    text: TextWish | None = None
+    reasoning: ReasoningWish | None = None
+    truncation: Literal["disabled", "auto"] | None = None
+    previous_response_id: str | None = None
+    conversation: str | dict[str, Any] | None = None
+    prompt: dict[str, Any] | None = None
+    background: bool | None = None
+    include: list[str] | None = None
+    top_logprobs: int | None = None
+    max_tool_calls: int | None = None
+    store: bool | None = None
+    metadata: dict[str, Any] | None = None
+    user: str | None = None
+    service_tier: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+
+
+class OutputDetails(msgspec.Struct):
+    reasoning_tokens: int = 0
+
+
+class ResponseUsage(msgspec.Struct):
+    input_tokens: int
+    output_tokens: int
+    total_tokens: int
+    input_tokens_details: PromptDetails
+    output_tokens_details: OutputDetails
+
+
+class ResponseObject(msgspec.Struct, kw_only=True):
+    id: str
+    created_at: int
+    status: Literal["in_progress", "completed", "incomplete"]
+    model: str
+    output: list[dict[str, Any]]
+    usage: ResponseUsage | None
+    object: Literal["response"] = "response"
+    error: None = None
+    incomplete_details: dict[str, str] | None = None
+    instructions: str | None
+    max_output_tokens: int | None
+    parallel_tool_calls: bool
+    temperature: float | None
+    top_p: float | None
+    tool_choice: Any
+    tools: list[dict[str, Any]]
+    text: dict[str, Any]
+    truncation: str = "disabled"
+    store: bool = False
+    previous_response_id: None = None
+    metadata: dict[str, Any]
+
+
+NEEDING_MEMORY = ("previous_response_id", "conversation", "prompt", "background")
+
+
+def ask_of(body: ResponseRequest) -> ChatAsk:
+    """What a request asks for. Raises RequestError for what cannot be had."""
+    for name in NEEDING_MEMORY:
+        if getattr(body, name):
+            raise RequestError(f"{name} cannot be had: this server stores no responses; send the whole dialog as input")
+    if body.truncation == "auto":
+        raise RequestError("truncation 'auto' cannot be had: nothing is left out of a prompt; shorten it, or send less")
+    if body.top_logprobs:
+        raise RequestError("top_logprobs cannot be had here: ask /v1/chat/completions")
+    sampling: dict[str, Any] = {
+        name: value for name in ("temperature", "top_p") if (value := getattr(body, name)) is not None
+    }
+    grammar = grammar_of(body.text.format if body.text else None)
+    if grammar is not None:
+        sampling["grammar"] = grammar
+    effort = body.reasoning.effort if body.reasoning else None
+    return ChatAsk(
+        messages=chat_messages(body.instructions, body.input),
+        sampling=sampling,
+        max_tokens=body.max_output_tokens,
+        tools=chat_tools(body.tools),
+        tool_choice=body.tool_choice,
+        parallel=body.parallel_tool_calls is not False,
+        variables={"reasoning_effort": effort} if effort else None,
+    )
+
+
+async def responses(call: Call, body: ResponseRequest) -> Response | ResponseObject:
+    """The answer to an input, whole or as events."""
+    ask = ask_of(body)
+    model = await call.model(body.model)
+    chat = await begin_chat(call, model, ask)
+    begun = ResponseObject(
+        id=f"resp_{call.request_id}",
+        created_at=int(time()),
+        status="in_progress",
+        model=model.name,
+        output=[],
+        usage=None,
+        instructions=body.instructions,
+        max_output_tokens=body.max_output_tokens,
+        parallel_tool_calls=body.parallel_tool_calls is not False,
+        temperature=body.temperature,
+        top_p=body.top_p,
+        tool_choice=body.tool_choice or "auto",
+        tools=body.tools or [],
+        text={"format": (body.text.format if body.text else None) or {"type": "text"}},
+        metadata=body.metadata or {},
+    )
+    if body.stream:
+        return Stream(_events(begun, chat), "text/event-stream", response_error, call)
+    (answered,) = await chat.whole()
+    return finished(begun, chat, items_of(begun.id, answered.reply))
+
+
+def items_of(number: str, reply: Reply) -> list[dict[str, Any]]:
+    """A whole answer as items."""
+    events, end = Events(number), list[bytes]()
+    if reply.reasoning:
+        end += events.of(Reasoning(reply.reasoning))
+    if reply.content or not (reply.calls or reply.reasoning):
+        end += events.of(Content(reply.content))
+    for index, each in enumerate(reply.calls):
+        events.whole_call(index, each.id, each.name, each.arguments)
+    events.close()
+    return events.items
+
+
+def finished(begun: ResponseObject, chat: Chat, items: list[dict[str, Any]]) -> ResponseObject:
+    """A response at its end."""
+    usage, cut = chat.usage, chat.finish_reason(0) == "length"
+    return msgspec.structs.replace(
+        begun,
+        status="incomplete" if cut else "completed",
+        incomplete_details={"reason": "max_output_tokens"} if cut else None,
+        output=items,
+        usage=ResponseUsage(
+            usage.prompt_tokens,
+            usage.completion_tokens,
+            usage.total_tokens,
+            usage.prompt_tokens_details,
+            OutputDetails(),
+        ),
+    )
+
+
+async def _events(begun: ResponseObject, chat: Chat) -> AsyncIterator[bytes]:
+    events = Events(begun.id)
+    for name in ("response.created", "response.in_progress"):
+        yield events.event(name, response=msgspec.to_builtins(begun))
+    async for said in chat.said():
+        for delta in said.deltas:
+            for event in events.of(delta):
+                yield event
+    if not events.items:
+        for event in events.of(Content("")):
+            yield event
+    for event in events.close():
+        yield event
+    done = finished(begun, chat, events.items)
+    yield events.event(f"response.{done.status}", response=msgspec.to_builtins(done))
+
+
+ENDPOINTS: list[Endpoint] = [
+    Endpoint(
+        "POST",
+        "/v1/responses",
+        responses,
+        body=ResponseRequest,
+        reply=ResponseObject,
+        streams="text/event-stream",
+    )
+]
