@@ -57,7 +57,7 @@ function draw(token, links, done) {
 
 export class MarkdownView {
   #container;
-  #blocks = []; // {raw, node, whole}, as they are drawn
+  #blocks = []; // {raw, node, links, whole}, as they are drawn
   #fixed = 0; // blocks that no longer change
   #start = 0; // where the text of the others begins
 
@@ -77,11 +77,13 @@ export class MarkdownView {
 
   #place(place, token, links, done) {
     const block = this.#blocks[place];
-    if (block && block.raw === token.raw && (block.whole || !done)) return;
+    const known = JSON.stringify(links); // what [name] stands for may be said only at the end of a text
+    const same = block?.raw === token.raw && (block.links === known || !token.raw.includes("["));
+    if (same && (block.whole || !done)) return;
     const node = draw(token, links, done);
     if (block) block.node.replaceWith(node);
     else this.#container.append(node);
-    this.#blocks[place] = { raw: token.raw, node, whole: done || token.type !== "code" };
+    this.#blocks[place] = { raw: token.raw, node, links: known, whole: done || token.type !== "code" };
   }
 
   /** All but the last two blocks stay as they are: what comes can change no earlier one. */
