@@ -1,5 +1,9 @@
 """A model that is closed while others use it."""
 
+import re
+import signal
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -8,6 +12,7 @@ import pytest
 
 from sporelm import LLM, SamplingParams
 from sporelm.errors import RequestError
+from system.processes import command, environment
 
 
 def test_closing_waits_for_the_step_and_ends_what_runs(shared: Path) -> None:
@@ -21,7 +26,7 @@ def test_closing_waits_for_the_step_and_ends_what_runs(shared: Path) -> None:
                 found = llm.generate(["a " * 50] * 8, SamplingParams(max_tokens=400, ignore_eos=True))
                 heard.extend(answer.finish_reason for answer in found)
             except RequestError as reason:
-                heard.append(str(reason))
+                heard.append(re.sub(r"^prompt \d of 8: ", "", str(reason)))
 
         asking = threading.Thread(target=ask)
         asking.start()
@@ -32,3 +37,21 @@ def test_closing_waits_for_the_step_and_ends_what_runs(shared: Path) -> None:
         assert set(heard) <= {"cancelled", "length", "this model is closed: open it again"}
         with pytest.raises(RequestError, match="closed"):
             llm.generate("a")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows ends processes without a word")
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+def test_a_server_hears_of_its_end_in_its_own_way(story: Path, name: str) -> None:
+    words = command("serve", "--model", story, "--port", 0)
+    with subprocess.Popen(words, env=environment(), stderr=subprocess.PIPE, encoding="utf-8") as process:
+        assert process.stderr is not None
+        told = ""
+        while "Ctrl-C ends" not in told:
+            line = process.stderr.readline()
+            assert line, told
+            told += line
+        process.send_signal(getattr(signal, name))
+        told += process.stderr.read()
+        assert process.wait(60) == 128 + getattr(signal, name)
+    assert "Traceback" not in told
+    assert "unloaded" in told

@@ -25,7 +25,7 @@ def interrupt_flag() -> Iterator[list[bool]]:
     try:
         yield flag
     finally:
-        _flags.remove(flag)
+        _flags.pop()
         signal.signal(signal.SIGINT, before)
 
 
@@ -35,7 +35,10 @@ def watch_ends() -> None:
 
     def note(number: int, frame: FrameType | None) -> None:
         note_end(number)
-        if _flags and not _flags[-1]:
+        others = signal.getsignal(signal.SIGTERM)
+        if callable(others) and others is not note:  # a server hears of it in its own way: it finishes its answers
+            others(number, frame)
+        elif _flags and not _flags[-1]:
             _flags[-1].append(True)
         else:
             for each in endings():

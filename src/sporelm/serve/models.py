@@ -130,7 +130,7 @@ class Models:
                         raise
             llm.llm.engine.scheduler.waiting.limit = self.config.max_waiting
             model = ServedModel(spec.name, llm, Bell(asyncio.get_running_loop()))
-            model.pinging = asyncio.ensure_future(_quietly(model.ping()))
+            model.pinging = asyncio.ensure_future(_quietly(model.ping))
             self.loaded[spec.name], self.sizes[spec.name] = model, model.nbytes
             await self._trim(model)
             if self._sweeper is None and self.config.idle_seconds:
@@ -225,7 +225,7 @@ def _file_bytes(spec: ModelSpec) -> int:
     return 0
 
 
-async def _quietly(work: Awaitable[None]) -> None:
+async def _quietly(work: Callable[[], Awaitable[None]]) -> None:
     """Something in the background, which may fail: whoever asks hears of it elsewhere."""
     with suppress(Exception):
-        await work
+        await work()
