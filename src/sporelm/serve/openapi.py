@@ -83,7 +83,7 @@ def operation(endpoint: Endpoint, schema_of: dict[Any, Any], *, keys: bool) -> d
     if endpoint.reply is not None:
         content["application/json"] = {"schema": schema_of[endpoint.reply]}
     if endpoint.streams is not None:
-        content[endpoint.streams] = {"schema": {"type": "string"}}
+        content[endpoint.streams] = {"schema": {}}
     if not content:
         content["*/*"] = {"schema": {}}
     error = {"application/json": {"schema": schema_of[ERRORS[endpoint.shape]]}}
