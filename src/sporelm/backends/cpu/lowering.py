@@ -134,7 +134,7 @@ def _product(low: Lowering, x: Any, weights: list[Any], biases: list[Any], outs:
     )
     if high == 1 or cell.name == "rows":
         low.emit(one, fields, single, factor=total, grain=grain, guard=(cell, 0, 1))
-    if high > 1:
+    if high > 1 and (high <= few or cell.constant is None):  # of a known number one kernel is made
         least = 2 if cell.name == "rows" else 1
         low.emit(several, fields, single, factor=total, grain=grain, guard=(cell, least, min(few, high)))
     if high > few:
