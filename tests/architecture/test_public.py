@@ -104,6 +104,7 @@ OPTIONS = {
 # Python modules that exist on POSIX systems only.
 POSIX_ONLY = ["fcntl", "grp", "pty", "pwd", "resource", "termios", "tty"]
 HEAVY = ["numpy", "llguidance", "llvmlite", "tokenizers", "jinja2", "rich", "prompt_toolkit", "torch"]
+HEAVY += ["starlette", "uvicorn", "msgspec", "prometheus_client"]
 
 
 def python(code: str) -> subprocess.CompletedProcess[str]:
@@ -151,7 +152,14 @@ def test_help_shows_an_example(name: str) -> None:
 
 @pytest.mark.parametrize(
     "words",
-    [["--help"], ["run", "--help"], ["bench", "tune", "--help"], ["gguf", "--help"], ["gguf", "show", "--help"]],
+    [
+        ["--help"],
+        ["run", "--help"],
+        ["serve", "--help"],
+        ["bench", "tune", "--help"],
+        ["gguf", "--help"],
+        ["gguf", "show", "--help"],
+    ],
     ids=" ".join,
 )
 def test_help_imports_nothing_heavy(words: list[str]) -> None:

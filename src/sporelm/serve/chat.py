@@ -15,7 +15,6 @@ from sporelm.serve.answering import AnswerStream, answers_to, in_thread_if, merg
 from sporelm.serve.endpoint import Call
 from sporelm.serve.models import ServedModel
 from sporelm.serve.reading import CallBegun, Delta, Reading, Reply, check_variables
-from sporelm.serve.sampling import room_for
 from sporelm.serve.usage import Usage, check_finished, usage_of
 
 LARGE = 8192  # characters of messages from which on a thread renders and encodes them
@@ -104,6 +103,7 @@ class Chat:
 
 async def begin_chat(call: Call, model: ServedModel, ask: ChatAsk) -> Chat:
     """Have the engine take a chat. Raises RequestError, ContextOverflow, QueueFull."""
+    call.check_size(len(ask.messages), ask.max_tokens)
     llm = model.llm.llm
     reading = Reading(llm, ask.tools, ask.tool_choice, parallel=ask.parallel)
     text = await rendered(reading, ask.messages, ask.variables)
@@ -113,7 +113,7 @@ async def begin_chat(call: Call, model: ServedModel, ask: ChatAsk) -> Chat:
         if forced and "grammar" in ask.sampling:
             raise RequestError("tool_choice wants a call, response_format a form of its own: leave one of them out")
         ids = llm.chat_ids(text)
-        length = room_for(llm.max_context, len(ids), ask.max_tokens)
+        length = call.room(llm.max_context, len(ids), ask.max_tokens)
         params = SamplingParams(**{**ask.sampling, **forced, "max_tokens": length, "salt": call.key.salt})
         found = answers_to(llm, ids, params, continues=False)
         for each in found:

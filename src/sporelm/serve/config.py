@@ -63,6 +63,8 @@ class ServeConfig:
     idle_seconds      after which a model that nobody uses is unloaded; 0: never
     max_waiting       requests of a model that wait; more get 429
     max_prompts       answers that one request may ask for, prompts times n
+    max_messages      of one chat
+    max_tokens        of one answer; None: what the context has room for
     max_body          bytes of a request's body
     max_headers       bytes of a request's headers, its first line included
     head_seconds      in which a request's headers, and body_seconds, in which its body must have come
@@ -88,6 +90,8 @@ class ServeConfig:
     idle_seconds: float = 0.0
     max_waiting: int = 256
     max_prompts: int = 1024
+    max_messages: int = 4096
+    max_tokens: int | None = None
     max_body: int = 8 << 20
     max_headers: int = 32 << 10
     head_seconds: float = 10.0
@@ -140,6 +144,8 @@ RANGES: dict[str, tuple[float, float]] = {
     "idle_seconds": (0, 1e9),
     "max_waiting": (1, 1_000_000),
     "max_prompts": (1, 1_000_000),
+    "max_messages": (1, 1_000_000),
+    "max_tokens": (1, (1 << 31) - 1),
     "max_body": (1 << 10, 1 << 30),
     "max_headers": (1 << 10, 1 << 20),
     "max_connections": (1, 1_000_000),

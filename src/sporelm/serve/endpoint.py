@@ -53,6 +53,24 @@ class Call:
             self.opened.callback(stream.close)
         return streams
 
+    def check_size(self, messages: int, tokens: int | None) -> None:
+        """Raise Refusal for a chat of more messages, or an answer of more tokens, than this server takes."""
+        config = self.server.config
+        if messages > config.max_messages:
+            raise Refusal(400, f"{messages} messages are too many: at most {config.max_messages} (max_messages)")
+        if config.max_tokens is not None and tokens is not None and tokens > config.max_tokens:
+            raise Refusal(
+                400, f"{tokens} tokens of an answer are too many: at most {config.max_tokens} are made (max_tokens)"
+            )
+
+    def room(self, max_context: int, prompt: int, asked: int | None) -> int:
+        """Tokens of an answer at most: as asked for, or as context and server allow."""
+        if asked is not None:
+            return asked
+        room = max(1, max_context - prompt + 1)
+        most = self.server.config.max_tokens
+        return room if most is None else min(room, most)
+
     def in_time(self) -> asyncio.Timeout:
         """A context that ends with TimeoutError at the request's deadline."""
         return asyncio.timeout_at(self.deadline)

@@ -76,8 +76,3 @@ def _token(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) <= 10):
         raise RequestError(f"a token of logit_bias is {shown(text)}: it must be a token's number")
     return int(text)
-
-
-def room_for(max_context: int, prompt: int, asked: int | None) -> int:
-    """Tokens of an answer at most: as many as asked for, or as the context has room for."""
-    return asked if asked is not None else max(1, max_context - prompt + 1)

@@ -266,6 +266,24 @@ def test_malformed_bodies_are_a_400(served: Running, body: bytes) -> None:
     assert answer.json()["error"]["code"] in ("invalid_json", "invalid_body")
 
 
+def test_chats_and_answers_that_are_too_long_are_refused_by_name(served_with: Callable[..., Running]) -> None:
+    client = served_with(max_messages=3, max_tokens=5).client()
+    messages = [{"role": "user", "content": "Lily"}]
+    asked = {"model": "story", "messages": messages, "max_tokens": 6}
+    for path in ("/v1/chat/completions", "/v1/messages"):
+        answer = client.post(path, json=asked)
+        assert answer.status_code == 400
+        assert "max_tokens" in answer.text
+        many = client.post(path, json=asked | {"messages": messages * 4, "max_tokens": 5})
+        assert many.status_code == 400
+        assert "max_messages" in many.text
+    assert client.post("/v1/completions", json={"prompt": "Lily", "max_tokens": 6}).status_code == 400
+    made = client.post("/v1/chat/completions", json={"messages": messages, "ignore_eos": True}).json()
+    assert made["usage"]["completion_tokens"] == 5
+    infer = {"messages": messages, "encoding": "text", "max_tokens": 6}
+    assert client.post("/infer", json=infer).status_code == 400
+
+
 # ---- templates, grammars
 
 

@@ -23,7 +23,6 @@ from sporelm.serve.endpoint import Body, Call, Endpoint, Stream, encoded
 from sporelm.serve.events import session_error, sse
 from sporelm.serve.failures import Refusal, session_shape
 from sporelm.serve.models import ServedModel
-from sporelm.serve.sampling import room_for
 from sporelm.serve.sessions import Session, busy, close_conversation, new_conversation, not_found
 from sporelm.serve.usage import check_finished, usage_of
 
@@ -97,7 +96,7 @@ class Turn:
                 raise RequestError(str(reason)) from None
             self.ids = conversation.ids_of(self.rendered)
             chosen = SamplingParams(
-                **params, max_tokens=room_for(llm.max_context, 0, most), roll=True, salt=self.call.key.salt
+                **params, max_tokens=self.call.room(llm.max_context, 0, most), roll=True, salt=self.call.key.salt
             )
             return llm.answer(self.ids, chosen, conversation.sequence, continues=False)
 
@@ -220,6 +219,7 @@ async def begun(turn: Turn, body: InferRequest, said: list[dict[str, Any]]) -> l
     if body.dialog_pos > len(before):
         raise out_of_range(len(before))
     messages = [*before[: body.dialog_pos], *said]
+    turn.call.check_size(len(messages), body.max_tokens)
     conversation.revert(body.dialog_pos)
     if messages and messages[-1]["role"] == "user":
         try:

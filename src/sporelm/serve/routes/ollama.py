@@ -19,7 +19,6 @@ from sporelm.serve.failures import Refusal, ollama_shape
 from sporelm.serve.models import ServedModel
 from sporelm.serve.ollama_options import grammar_of, named, tokens_of, translated
 from sporelm.serve.reading import Arguments, CallBegun, CallEnded, Content, Reasoning, Reply
-from sporelm.serve.sampling import room_for
 from sporelm.serve.usage import check_finished
 
 NDJSON = "application/x-ndjson"
@@ -253,11 +252,12 @@ async def _continued(
 ) -> AsyncGenerator[OllamaReply, None]:
     llm = model.llm.llm
     ask = ask_of(body, [], llm.max_context)
+    call.check_size(1, ask.max_tokens)
     text = body.prompt if body.raw or not body.system else f"{body.system}\n\n{body.prompt}"
 
     def prepare() -> Any:
         ids = llm.prompt_ids(text)
-        length = room_for(llm.max_context, len(ids), ask.max_tokens)
+        length = call.room(llm.max_context, len(ids), ask.max_tokens)
         params = SamplingParams(**{**ask.sampling, "max_tokens": length, "salt": call.key.salt})
         return answers_to(llm, ids, params, continues=True)
 

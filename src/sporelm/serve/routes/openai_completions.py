@@ -144,6 +144,7 @@ async def completions(call: Call, body: CompletionRequest) -> Response | TextCom
 
 def _check(call: Call, body: CompletionRequest) -> None:
     """Raise for what is refused whatever the model is."""
+    call.check_size(1, body.max_tokens)
     most = call.server.config.max_prompts
     prompts = (
         len(body.prompt)
