@@ -96,7 +96,7 @@ def modules() -> list[str]:
 
 def main() -> None:
     system, model = sys.argv[1], sys.argv[2]
-    for library in ("numpy", "numpy.random", "llvmlite.binding", "rich.console", "prompt_toolkit", "jinja2"):
+    for library in ("numpy", "numpy.random", "llvmlite.binding", "rich.console", "prompt_toolkit", "jinja2", "uvicorn"):
         importlib.import_module(library)
     importlib.import_module("urllib.request")  # which asks other systems for their proxies as it is imported
     used = (asyncio, concurrent.futures, logging.handlers, multiprocessing.shared_memory, subprocess, tempfile, Path)

@@ -14,9 +14,8 @@ from typing import Any
 
 from sporelm.backends.cpu.jit import Builder, Val, f32, i8, i16, vec
 from sporelm.ops.attention import PAGE
-from sporelm.quant import Q8_0
 
-BLOCK = Q8_0.values
+BLOCK = 32  # values of a Q8_0 block; written here, where the key of compiled kernels sees it
 
 
 @dataclass(frozen=True)
