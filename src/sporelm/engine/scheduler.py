@@ -104,7 +104,7 @@ class Scheduler:
         """Whether nothing waits or runs."""
         return not self.running and not self.waiting.lines
 
-    def next_step(self) -> Step:
+    def next_step(self, *, again: bool = False) -> Step:
         """What to run now. Changes sequences (pages made ready) and admits requests; computes nothing."""
         draft = _Draft(self.limits.token_budget)
         decoding = [request for request in self.running.values() if request.decoding]
@@ -124,6 +124,9 @@ class Scheduler:
             first = self.waiting.next(self.owners.__getitem__, self._ready)
             if first is None or not self._admit(first, draft) or not self._schedule(first, draft):
                 break
+        if not draft.parts and not self.idle and not again:
+            later = self.next_step(again=True)  # whoever has just given way has left pages
+            return Step(later.parts, [*draft.copies, *later.copies])
         if not draft.parts and not self.idle:
             raise BackendError(f"nothing can run: all {self.limits.num_pages} pages are held; close a conversation")
         return Step(list(draft.parts.values()), draft.copies)
