@@ -104,9 +104,18 @@ class Scheduler:
         """Whether nothing waits or runs."""
         return not self.running and not self.waiting.lines
 
-    def next_step(self, *, again: bool = False) -> Step:
+    def next_step(self) -> Step:
         """What to run now. Changes sequences (pages made ready) and admits requests; computes nothing."""
         draft = _Draft(self.limits.token_budget)
+        self._fill(draft)
+        if not draft.parts:
+            self._fill(draft)  # whoever has just given way has left pages
+        if not draft.parts and not self.idle:
+            raise BackendError(f"nothing can run: all {self.limits.num_pages} pages are held; close a conversation")
+        return Step(list(draft.parts.values()), draft.copies)
+
+    def _fill(self, draft: _Draft) -> None:
+        """Put parts into a step: of those that decode, then of prompts, then of requests that may begin."""
         decoding = [request for request in self.running.values() if request.decoding]
         guesses: dict[int, list[int]] = {}
         if self.speculation is not None and len(decoding) == len(self.running) and not self.waiting.lines:
@@ -124,12 +133,6 @@ class Scheduler:
             first = self.waiting.next(self.owners.__getitem__, self._ready)
             if first is None or not self._admit(first, draft) or not self._schedule(first, draft):
                 break
-        if not draft.parts and not self.idle and not again:
-            later = self.next_step(again=True)  # whoever has just given way has left pages
-            return Step(later.parts, [*draft.copies, *later.copies])
-        if not draft.parts and not self.idle:
-            raise BackendError(f"nothing can run: all {self.limits.num_pages} pages are held; close a conversation")
-        return Step(list(draft.parts.values()), draft.copies)
 
     def commit(self, step: Step, picked: Picked) -> list[Advance]:
         """Take in what a step computed. Changes requests."""
