@@ -15,10 +15,9 @@ BATCH_PROMPT = 128  # tokens that each sequence of a batch holds if no depth is 
 def prefill(engine: Engine, n: int) -> float:
     """Seconds from submitting a random prompt of n tokens to its first token."""
     check("n", n)
-    request = Request(random_ids(engine, n), max_tokens=1)
+    prompts = [random_ids(engine, n)]
     began = perf_counter()
-    engine.add(request)
-    engine.run([request])
+    together(engine, prompts, 1, [None])
     return perf_counter() - began
 
 

@@ -29,10 +29,11 @@ class Pace:
     def observe(self, decoding: int, tokens: int, seconds: float) -> None:
         """A step of `decoding` requests that decoded, and `tokens` of prompts, took `seconds`. Changes the pace."""
         if decoding and not tokens:
-            self.decode_s = _moved(self.decode_s, seconds)
+            self.decode_s = moved(self.decode_s, seconds, SMOOTHING)
         elif decoding and seconds > self.decode_s > 0:
-            self.token_s = _moved(self.token_s, (seconds - self.decode_s) / tokens)
+            self.token_s = moved(self.token_s, (seconds - self.decode_s) / tokens, SMOOTHING)
 
 
-def _moved(old: float, new: float) -> float:
-    return new if not old else old + SMOOTHING * (new - old)
+def moved(old: float | None, new: float, weight: float) -> float:
+    """A mean of measurements, with a newest one that has this weight; that one alone if there was none."""
+    return old + weight * (new - old) if old else new

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
+from sporelm.engine.pace import moved
 from sporelm.engine.request import Request
 from sporelm.engine.speculative.drafter import Drafter, Guess
 from sporelm.engine.step import Step
@@ -103,7 +104,7 @@ class Speculation:
         rows, requests = step.num_tokens, len(step.parts)
         base = self.times.get(requests)
         if rows == requests:
-            self.times[requests] = _moved(base, seconds)
+            self.times[requests] = moved(base, seconds, TIME_SMOOTHING)
         elif base:
             self.costs.setdefault(requests, _RowCost()).learn(rows - requests, seconds / base - 1)
         if not self.asked:
@@ -156,7 +157,3 @@ def likeliest(found: dict[int, Guess], requests: int, rows: int, row_cost: float
         else:
             del chances[request]
     return {request: found[request].tokens[:count] for request, count in taken.items() if count}
-
-
-def _moved(old: float | None, new: float) -> float:
-    return new if old is None else old + TIME_SMOOTHING * (new - old)

@@ -2,6 +2,7 @@
 
 import json
 import secrets
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -83,7 +84,7 @@ class Parser:
         return self._turn.out.drain()
 
 
-class Dialect:
+class Dialect(ABC):
     """A way to write reasoning and tool calls into an answer; without state, safe to share.
 
     A subclass says which marks begin a call, and reads one. A call begins when its name is known. What turns out to be
@@ -168,9 +169,9 @@ class Dialect:
         turn.out.block()
 
     def call(self, turn: Turn, mark: str) -> Steps[bool]:
-        """Read a call, or several, after a mark of `begins`; False if there is none."""
+        """Read a call, or several, after a mark of `begins`; False if there is none, as where there are no marks."""
         yield from ()
-        raise NotImplementedError
+        return False
 
     def fitting_id(self, id: str) -> str:
         """An id that the model's template takes, the same for the same: other programs make ids of other forms."""
@@ -181,6 +182,6 @@ class Dialect:
         objects = [f'{{"name": {json.dumps(call.name)}, "arguments": {call.arguments}}}' for call in calls]
         return "\n".join(f"<tool_call>\n{each}\n</tool_call>" for each in objects)
 
+    @abstractmethod
     def forced(self, forms: "Forms") -> "Expression":
-        """The form of a call of any of the tools, or of several,, in llguidance's Lark."""
-        raise NotImplementedError
+        """The form of a call of any of the tools, or of several, in llguidance's Lark."""
