@@ -222,11 +222,14 @@ class LLM(OpenModel):
                 raise
             raise type(reason)(f"prompt {number} of {count}: {reason}") from None
 
-    def several_answers(self, ids: list[int], params: SamplingParams) -> list[Answer]:
-        """The answers that are made of one prompt."""
-        first = self.answer(ids, params)
+    def several_answers(self, ids: list[int], params: SamplingParams, *, continues: bool = True) -> list[Answer]:
+        """The answers that are made of one prompt, not begun; `continues`: they go on with its text. Raises as `answer`."""
+        first = self.answer(ids, params, continues=continues)
         others = range(1, params.made)
-        return [first, *(Answer(ids, params, self.tokenizer, first=first, number=number) for number in others)]
+        return [
+            first,
+            *(Answer(ids, params, self.tokenizer, continues=continues, first=first, number=each) for each in others),
+        ]
 
     def best_of(self, answers: list[Answer]) -> Completion:
         """Of the answers to one prompt those that are wanted, as one completion."""

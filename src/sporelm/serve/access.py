@@ -8,8 +8,13 @@ from urllib.parse import urlsplit
 from sporelm.serve.config import ServeConfig
 from sporelm.serve.failures import Refusal
 from sporelm.serve.keys import ApiKey, Keys
+from sporelm.serve.webui import FOLDER, KINDS
 
-OPEN = ("/health",)  # the one path that needs no key: who watches over a server has none
+HEALTH = "/health"  # the one answer that needs no key: who watches over a server has none
+# The files of the web chat's page, each by its path: they are the same for everybody and hold no secret.
+PAGE = frozenset(
+    ("/", *(f"/webui/{each.relative_to(FOLDER).as_posix()}" for each in FOLDER.rglob("*") if each.suffix in KINDS))
+)
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
@@ -27,8 +32,8 @@ class Access:
         """Whose request this is. Raises Refusal: 403 for a foreign Host or Origin, 401 for a key that is none."""
         self.check_place(headers)
         key = self.keys.find(secret_of(headers))
-        if key is None and path in OPEN:
-            return self.keys.find(None) or NOBODY
+        if key is None and is_open(method, path):
+            return NOBODY
         if key is None:
             raise unauthorized(method, headers)
         return key
@@ -62,6 +67,12 @@ class Access:
 
 
 NOBODY = ApiKey("", b"", "")
+
+
+def is_open(method: str, path: str) -> bool:
+    """Whether no key is needed: for /health, and to read the files of the web chat's page, which asks for the key
+    itself. All else is closed."""
+    return path == HEALTH or (method in ("GET", "HEAD") and path in PAGE)
 
 
 def host_name(host: str) -> str:

@@ -10,8 +10,6 @@ from typing import TypeVar
 from sporelm.api.answer import Answer
 from sporelm.api.async_llm import AsyncLLM
 from sporelm.api.completion import Piece
-from sporelm.api.llm import LLM
-from sporelm.api.params import SamplingParams
 from sporelm.engine import Request
 
 Result = TypeVar("Result")
@@ -106,19 +104,6 @@ async def begin(llm: AsyncLLM, bell: Bell, answers: Iterable[Answer]) -> list[An
             stream.close()
         raise
     return streams
-
-
-def answers_to(llm: LLM, ids: list[int], params: SamplingParams, *, continues: bool) -> list[Answer]:
-    """The answers that are made of one prompt, their grammar compiled; `continues`: they go on with its text.
-
-    Raises RequestError, ContextOverflow.
-    """
-    first = llm.answer(ids, params, continues=continues)
-    others = range(1, params.made)
-    return [
-        first,
-        *(Answer(ids, params, llm.tokenizer, continues=continues, first=first, number=number) for number in others),
-    ]
 
 
 async def merged(streams: Sequence[AnswerStream]) -> AsyncGenerator[tuple[int, Piece], None]:

@@ -11,7 +11,7 @@ from sporelm.api.answer import Answer
 from sporelm.api.completion import Completion, Piece
 from sporelm.api.params import SamplingParams
 from sporelm.errors import ModelFileError, RequestError
-from sporelm.serve.answering import AnswerStream, answers_to, in_thread_if, merged
+from sporelm.serve.answering import AnswerStream, in_thread_if, merged
 from sporelm.serve.endpoint import Call
 from sporelm.serve.models import ServedModel
 from sporelm.serve.reading import CallBegun, Delta, Reading, Reply, check_variables
@@ -115,7 +115,7 @@ async def begin_chat(call: Call, model: ServedModel, ask: ChatAsk) -> Chat:
         ids = llm.chat_ids(text)
         length = call.room(llm.max_context, len(ids), ask.max_tokens)
         params = SamplingParams(**{**ask.sampling, **forced, "max_tokens": length, "salt": call.key.salt})
-        found = answers_to(llm, ids, params, continues=False)
+        found = llm.several_answers(ids, params, continues=False)
         for each in found:
             reading.show(each, continues=False)
         return found

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import re
 import socket
 import threading
 import time
@@ -68,7 +69,14 @@ def test_every_route_but_health_needs_a_key(closed: Running, endpoint: object) -
         assert "key-of" not in answer.text
 
 
-@pytest.mark.parametrize("path", ["/", "/nowhere", "/static/../health", "//health", "/health/", "/v1/models/%2e%2e/x"])
+CLOSED = (
+    "/nowhere", "/static/../health", "//health", "/health/", "/v1/models/%2e%2e/x", "//", "/webui", "/webui/",
+    "/webui/nothing.js", "/webui/__init__.py", "/webui/../docs", "/webui/%2e%2e/docs", "/webui//theme.js",
+    "/webui/js/../../docs", "/api/ui/conversations", "/metrics", "/docs", "/openapi.json",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("path", CLOSED)
 def test_paths_that_are_no_routes_need_a_key_too(closed: Running, path: str) -> None:
     said = raw(closed.port, b"GET %s HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n" % path.encode())
     assert said.startswith(b"HTTP/1.1 401"), said[:100]
@@ -111,8 +119,21 @@ def test_keys_open(closed: Running, headers: dict[str, str]) -> None:
     assert closed.client().get("/v1/models", headers=headers).status_code == 200
 
 
-def test_a_browser_is_asked_for_the_key(closed: Running) -> None:
-    answer = closed.client().get("/", headers={"accept": "text/html,*/*"})
+def test_the_page_of_the_web_chat_opens_without_a_key_to_be_read(closed: Running) -> None:
+    client = closed.client()
+    page = client.get("/", headers={"accept": "text/html,*/*"})
+    assert page.status_code == 200
+    files = re.findall(r'(?:src|href)="(/?webui/[^"]+)"', page.text)
+    assert files
+    for path in ("/", *(f"/{each.lstrip('/')}" for each in files)):
+        assert client.get(path).status_code == client.head(path).status_code == 200
+        for method in ("POST", "PUT", "DELETE", "OPTIONS"):
+            assert client.request(method, path).status_code == 401
+    assert client.get("/", headers={"host": "evil.example"}).status_code == 403
+
+
+def test_a_browser_is_asked_for_the_key_where_a_page_needs_one(closed: Running) -> None:
+    answer = closed.client().get("/docs", headers={"accept": "text/html,*/*"})
     assert answer.status_code == 401
     assert answer.headers["www-authenticate"].startswith("Basic realm=")
 

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from sporelm.api.completion import Completion
 from sporelm.api.params import SamplingParams
 from sporelm.errors import RequestError
-from sporelm.serve.answering import answers_to, in_thread_if
+from sporelm.serve.answering import in_thread_if
 from sporelm.serve.chat import LARGE, Chat, ChatAsk, begin_chat
 from sporelm.serve.endpoint import Body, Call, Endpoint, Stream, encoded
 from sporelm.serve.failures import Refusal, ollama_shape
@@ -259,7 +259,7 @@ async def _continued(
         ids = llm.prompt_ids(text)
         length = call.room(llm.max_context, len(ids), ask.max_tokens)
         params = SamplingParams(**{**ask.sampling, "max_tokens": length, "salt": call.key.salt})
-        return answers_to(llm, ids, params, continues=True)
+        return llm.several_answers(ids, params)
 
     (stream,) = await call.begin(model, await in_thread_if(len(text) > LARGE or "grammar" in ask.sampling, prepare))
     async for piece in stream.pieces():

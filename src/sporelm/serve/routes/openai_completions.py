@@ -13,7 +13,7 @@ from sporelm.api.completion import Completion
 from sporelm.api.llm import LLM
 from sporelm.api.params import SamplingParams
 from sporelm.errors import RequestError
-from sporelm.serve.answering import AnswerStream, answers_to, in_thread_if
+from sporelm.serve.answering import AnswerStream, in_thread_if
 from sporelm.serve.endpoint import Call, Endpoint, Stream, encoded
 from sporelm.serve.events import openai_error, sse
 from sporelm.serve.failures import Refusal
@@ -87,7 +87,7 @@ class Asked:
 
     def answers(self, at: int) -> list[Answer]:
         """The answers to one prompt, to be begun."""
-        return answers_to(self.llm, self.prompts[at], self.params, continues=True)
+        return self.llm.several_answers(self.prompts[at], self.params)
 
     def index(self, prompt: int, number: int) -> int:
         """Where an answer stands among all."""
