@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from sporelm.serve.config import ServeConfig
 from sporelm.serve.failures import Refusal
 from sporelm.serve.keys import ApiKey, Keys
-from sporelm.serve.webui import FOLDER, KINDS
+from sporelm.serve.webui import FOLDER, KINDS, unmarked
 
 HEALTH = "/health"  # the one answer that needs no key: who watches over a server has none
 # The files of the web chat's page, each by its path: they are the same for everybody and hold no secret.
@@ -72,7 +72,7 @@ NOBODY = ApiKey("", b"", "")
 def is_open(method: str, path: str) -> bool:
     """Whether no key is needed: for /health, and to read the files of the web chat's page, which asks for the key
     itself. All else is closed."""
-    return path == HEALTH or (method in ("GET", "HEAD") and path in PAGE)
+    return path == HEALTH or (method in ("GET", "HEAD") and unmarked(path) in PAGE)
 
 
 def host_name(host: str) -> str:
