@@ -109,9 +109,7 @@ async def begin_chat(call: Call, model: ServedModel, ask: ChatAsk) -> Chat:
     text = await rendered(reading, ask.messages, ask.variables)
 
     def prepare() -> list[Answer]:
-        forced = reading.constraint()
-        if forced and "grammar" in ask.sampling:
-            raise RequestError("tool_choice wants a call, response_format a form of its own: leave one of them out")
+        forced = reading.constraint(ask.sampling.get("grammar"))
         ids = llm.chat_ids(text)
         length = call.room(llm.max_context, len(ids), ask.max_tokens)
         params = SamplingParams(**{**ask.sampling, **forced, "max_tokens": length, "salt": call.key.salt})

@@ -20,6 +20,8 @@ from sporelm.text.dialects import (
     choose,
 )
 from sporelm.text.dialects.prompt import check_variables, render_with_tools
+from sporelm.text.dialects.tool import allowed
+from sporelm.text.grammar import Grammar
 
 __all__ = [
     "Arguments",
@@ -44,6 +46,7 @@ class Reading:
         self, llm: LLM, tools: Sequence[Mapping[str, Any]] | None, choice: Any, *, parallel: bool = True
     ) -> None:
         """`choice` is a tool_choice as OpenAI's API has it. Raises RequestError where the model has no template."""
+        tools, choice = allowed(tools, choice)
         self.llm, self.choice, self.parallel = llm, choice, parallel
         self.template = ChatTemplate.of(llm.tokenizer, tools=True) if tools else llm.template
         self.dialect: Dialect = choose(self.template.source, llm.tokenizer)
@@ -56,12 +59,19 @@ class Reading:
         self.prompt = text[-SEEN:]
         return text
 
-    def constraint(self) -> dict[str, Any]:
-        """Fields of `SamplingParams` that hold the answer to the tools that must be called. Raises RequestError."""
-        if self.tools is None:
-            return {}
+    def constraint(self, content: Grammar | None) -> dict[str, Any]:
+        """Fields of `SamplingParams` that hold the answer to the tools that must be called, and to the form that was
+        asked for where it does not call. Raises RequestError."""
+        thinking = self.dialect.thinking
         form = call_grammar(
-            self.dialect, self.tools, self.choice, self.llm.tokenizer, parallel=self.parallel, prompt=self.prompt
+            self.dialect,
+            self.tools,
+            self.choice,
+            self.llm.tokenizer,
+            parallel=self.parallel,
+            prompt=self.prompt,
+            content=content,
+            thinks=thinking is not None and thinking.open in self.template.source,
         )
         return {} if form is None else {"grammar": form}
 

@@ -182,6 +182,10 @@ class Dialect(ABC):
         objects = [f'{{"name": {json.dumps(call.name)}, "arguments": {call.arguments}}}' for call in calls]
         return "\n".join(f"<tool_call>\n{each}\n</tool_call>" for each in objects)
 
+    def framed(self, forms: "Forms", content: "Expression") -> "Expression":
+        """Content of a given form as it stands in an answer that does not call."""
+        return content
+
     @abstractmethod
     def forced(self, forms: "Forms") -> "Expression":
         """The form of a call of any of the tools, or of several, in llguidance's Lark."""

@@ -10,6 +10,8 @@ from typing import Any
 
 from sporelm.text.dialects.dialect import Dialect
 from sporelm.text.dialects.tool import Tool, resolved, types_of
+from sporelm.text.grammar import WHITE_SPACE, Grammar
+from sporelm.text.grammar_text import checked_text, choice_as_lark, lark_text, schema_text
 from sporelm.text.tokenizer import Tokenizer
 
 MOST_CALLS = 16  # calls of an answer that must call
@@ -69,6 +71,17 @@ class Forms:
         if inside:  # no text can hold a special token; what is before it in the mark, the text can
             return self.sequence(text, mark[min(inside) :])
         return Expression(self._rule("until", f"[suffix={quoted(mark)}]: {text}"))
+
+    def content(self, form: Grammar) -> Expression:
+        """An answer's content of a form that was asked for. Raises RequestError for one that is no form."""
+        if form.json_schema is not None:
+            schema = json.loads(schema_text(form.json_schema))
+            return Expression(self._rule("json", f": %json {json.dumps(spaced(schema), ensure_ascii=False)}"))
+        if form.regex is not None:
+            return self.terminal(slashed(checked_text("regex", form.regex)))
+        if form.choice is not None:
+            return Expression(self._rule("T", f": {choice_as_lark(form.choice).partition('CHOICE: ')[2]}"))
+        return Expression(self._rule("lark", f": %lark {{\n{lark_text(form.lark)}\n}}"))
 
     def json(self, schema: Mapping[str, Any]) -> Expression:
         """A JSON value that fits a schema, without needless white space."""
@@ -131,6 +144,17 @@ class Forms:
 def quoted(text: str) -> str:
     """A text as Lark writes it."""
     return json.dumps(text, ensure_ascii=False)
+
+
+def slashed(pattern: str) -> str:
+    """A regular expression as Lark writes it, between slashes and in one line."""
+    escaped = re.sub(r"\\\n|\n", r"\\n", pattern)
+    return "/" + re.sub(r"(\\.)|/", lambda found: found[1] or r"\/", escaped) + "/"
+
+
+def spaced(schema: Any) -> Any:
+    """A JSON schema whose values may be written with white space, as `Grammar` lets them."""
+    return {**schema, "x-guidance": {"whitespace_pattern": WHITE_SPACE}} if isinstance(schema, Mapping) else schema
 
 
 def rooted(schema: Any, root: str) -> Any:

@@ -76,12 +76,19 @@ class Harmony(Dialect):
             header += part or ""
         return header if part == MESSAGE else None
 
+    def framed(self, forms: Forms, content: Expression) -> Expression:
+        return Expression(f"({_thought(forms)})? {forms.sequence(f'{CHANNEL}final{MESSAGE}', content)}")
+
     def forced(self, forms: Forms) -> Expression:
-        thought = forms.sequence(f"{CHANNEL}analysis{MESSAGE}", forms.text_until("<|end|>"), f"{START}assistant")
         call = forms.each(
             lambda tool: forms.sequence(
                 f"{CHANNEL}commentary to=functions.{tool.name} {CONSTRAIN}json{MESSAGE}",
                 forms.json(forms.schema(tool)),
             )
         )
-        return Expression(f"({thought})? {call}")
+        return Expression(f"({_thought(forms)})? {call}")
+
+
+def _thought(forms: Forms) -> Expression:
+    """A message of reasoning, and the beginning of the next one."""
+    return forms.sequence(f"{CHANNEL}analysis{MESSAGE}", forms.text_until("<|end|>"), f"{START}assistant")

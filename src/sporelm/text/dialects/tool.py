@@ -58,6 +58,24 @@ def wanted(tools: Sequence[Tool], choice: Any) -> tuple[Tool, ...] | None:
     return found
 
 
+def allowed(tools: Sequence[Mapping[str, Any]] | None, choice: Any) -> tuple[Sequence[Mapping[str, Any]] | None, Any]:
+    """The tools that may be called and the choice among them, where a choice names several.
+
+    Such a choice is {"type": "allowed_tools", "allowed_tools": {"mode": "auto" or "required", "tools": [...]}}, or the
+    same without the object inside. Raises RequestError for one that is malformed, or names what is not among the tools.
+    """
+    if not isinstance(choice, Mapping) or choice.get("type") != "allowed_tools":
+        return tools, choice
+    inner = choice.get("allowed_tools", choice)
+    named = inner.get("tools") if isinstance(inner, Mapping) else None
+    if not isinstance(named, list) or not named or inner.get("mode") not in ("auto", "required"):
+        raise RequestError("tool_choice of type 'allowed_tools' needs a mode, 'auto' or 'required', and tools")
+    given = tools_of(tools)
+    wishes = [wanted(given, each) or () for each in named]
+    names = {tool.name for wish in wishes for tool in wish}
+    return [tool for tool in tools or () if tool["function"]["name"] in names], inner["mode"]
+
+
 def resolved(schema: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
     """A schema, or what it refers to within the one that it is a part of; nothing where that leads nowhere."""
     for _ in range(MOST_STEPS):

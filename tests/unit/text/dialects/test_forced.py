@@ -1,5 +1,6 @@
 """Calls that must be made: the grammar allows the dialect's own form with arguments of the schema, and nothing else."""
 
+import json
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,8 @@ from hf_folders import FLAGS, tokenizer_json, write_tokenizer
 from sporelm.errors import RequestError
 from sporelm.text import Detokenizer, Tokenizer, load_tokenizer
 from sporelm.text.dialects import DIALECTS, Dialect, call_grammar
-from sporelm.text.grammar import Matcher, compiled
+from sporelm.text.dialects.tool import allowed
+from sporelm.text.grammar import Grammar, Matcher, compiled
 from unit.text.dialects.answers import FORCED, TOOLS, read
 
 WEATHER, CLOCK = {"type": "function", "function": {"name": "weather"}}, {"name": "clock"}
@@ -158,6 +160,66 @@ def test_the_model_may_decide(letters: Tokenizer) -> None:
 def test_choices_that_cannot_be(tools: list[dict[str, Any]], choice: Any, message: str, letters: Tokenizer) -> None:
     with pytest.raises(RequestError, match=message):
         call_grammar(DIALECTS["hermes"](), tools, choice, letters)
+
+
+CITY = {"type": "object", "properties": {"city": {"enum": ["Rome"]}}, "required": ["city"]}
+FORMS = {
+    "schema": (Grammar(json_schema=CITY), '{"city": "Rome"}', '{"city": "Paris"}'),
+    "schema as text": (Grammar(json_schema=json.dumps(CITY)), '{"city":"Rome"}', '{"town":"Rome"}'),
+    "any JSON": (Grammar(json_schema=True), "[1, 2]", "one"),
+    "expression": (Grammar(regex=r"a/b\/c\n[/x]+"), "a/b/c\n/x", "a/b/d"),
+    "choice": (Grammar(choice=["yes", 'no "/"']), 'no "/"', "maybe"),
+    "lark": (Grammar(lark='start: word ("," word)*\nword: "a" | "{"'), "a,{", "b"),
+}
+
+
+@pytest.mark.parametrize("kind", FORMS)
+@pytest.mark.parametrize("name", FORCED)
+def test_content_has_its_form_where_the_model_may_call_or_not(name: str, kind: str, letters: Tokenizer) -> None:
+    (dialect, call), (form, right, wrong) = FORCED[name], FORMS[kind]
+    head = "<|channel|>final<|message|>" if name == "harmony" else ""
+
+    def begun() -> Matcher:
+        return matcher(dialect, letters, "auto", content=form)
+
+    for text in (call, head + right):
+        found = begun()
+        assert followed(found, letters, text) == text
+        assert can_end(found, letters)
+    if kind != "any JSON":
+        assert followed(begun(), letters, head + wrong) != head + wrong
+    assert len(followed(begun(), letters, "Hello there")) < 2
+    assert followed(matcher(dialect, letters, content=form), letters, call) == call
+    without = call_grammar(dialect, None, None, letters, content=form)
+    assert without is form or name == "harmony"
+
+
+def test_reasoning_may_come_before_content_of_a_form(letters: Tokenizer) -> None:
+    form, right, _ = FORMS["schema"]
+    hermes = DIALECTS["hermes"]()
+    for options, text in (
+        ({"prompt": "<think>\n"}, f"Hm.</think>\n\n{right}"),
+        ({"thinks": True}, f"<think>Hm.</think>{right}"),
+        ({"thinks": True}, right),
+    ):
+        grammar = call_grammar(hermes, None, None, letters, content=form, **options)  # type: ignore[arg-type]
+        assert grammar is not None
+        found = compiled(letters, grammar).matcher()
+        assert followed(found, letters, text) == text
+        assert can_end(found, letters)
+        assert followed(compiled(letters, grammar).matcher(), letters, "<think>x</think>Hm") != "<think>x</think>Hm"
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_some_of_the_tools_may_be_allowed(inside: bool) -> None:
+    which = {"mode": "required", "tools": [WEATHER]}
+    choice = {"type": "allowed_tools"} | ({"allowed_tools": which} if inside else which)
+    left, mode = allowed(TOOLS, choice)
+    assert ([tool["function"]["name"] for tool in left or ()], mode) == (["weather"], "required")
+    assert allowed(TOOLS, "auto") == (TOOLS, "auto")
+    for wrong in ({"mode": "auto"}, {"mode": "x", "tools": [WEATHER]}, {"mode": "auto", "tools": [{"name": "x"}]}):
+        with pytest.raises(RequestError, match="tool_choice"):
+            allowed(TOOLS, {"type": "allowed_tools", "allowed_tools": wrong})
 
 
 def test_many_tools(letters: Tokenizer) -> None:
