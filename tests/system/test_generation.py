@@ -495,7 +495,9 @@ def test_guesses_from_the_text_leave_every_token_as_it_is(llm: LLM, name: str, s
 def test_embeddings_are_what_the_scores_are_made_of(llm: LLM, name: str, story: Path) -> None:
     text = "Once upon a time there was a little girl"
     ids = llm.prompt_ids(text)
-    rows = np.concatenate([chunk.copy() for chunk in llm.engine.hidden(ids)])
+    chunks: list[np.ndarray] = []
+    assert not list(llm.engine.hidden(ids, lambda chunk: chunks.append(chunk.copy())))
+    (rows,) = chunks
     with open_safetensors(story) as files:
         embedding = files.tensor("lm_head.weight").dequantize()
     np.testing.assert_allclose(rows @ embedding.T, llm.logits(ids), atol=2e-4)

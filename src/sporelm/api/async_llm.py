@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -14,11 +13,12 @@ from numpy.typing import NDArray
 from sporelm.api.adapters import LoraAdapter
 from sporelm.api.answer import Answer
 from sporelm.api.completion import Completion, Piece
-from sporelm.api.embedding import check_wish, finished, pooled
+from sporelm.api.embedding import check_wish, finished, pooled_all
 from sporelm.api.llm import LLM, several
 from sporelm.api.open_model import Message, Prompt
 from sporelm.api.params import SamplingParams, single
-from sporelm.api.pump import Pump
+from sporelm.api.pump import Pump, Work
+from sporelm.api.stepwise import Stepwise
 from sporelm.engine import Metrics, Request
 
 T = TypeVar("T")
@@ -89,12 +89,12 @@ class AsyncLLM:
         normalize: bool = True,
         adapter: str | None = None,
     ) -> NDArray[np.float32]:
-        """`LLM.embed`, one text after the other, each between two steps of what else runs. Raises likewise."""
+        """`LLM.embed`, one text after the other, in steps between which what else runs goes on. Raises likewise."""
         prompts = several(texts)
         check_wish(prompts, pooling)
         number, engine = self.llm.adapters.number(adapter), self.llm.engine
         ids = await asyncio.to_thread(lambda: [self.llm.prompt_ids(prompt) for prompt in prompts])
-        found = [await self.between_steps(partial(pooled, engine, each, pooling, number)) for each in ids]
+        found = await self.stepwise(pooled_all(engine, ids, pooling, number))
         return finished(found, normalize=normalize)
 
     async def load_adapter(self, path: str | Path, name: str | None = None, scale: float = 1.0) -> str:
@@ -134,6 +134,18 @@ class AsyncLLM:
 
         self.pump.ask(run)
         return await done
+
+    async def stepwise(self, steps: Stepwise[T]) -> T:
+        """The result of work in the engine's thread, of which one step at a time is done between two steps of the
+        requests'. Whoever leaves ends it. It raises what the work raises."""
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[T] = loop.create_future()
+        work = Work(steps, lambda result, error: _tell(loop, done, result, error))
+        self.pump.work(work)
+        try:
+            return await done
+        finally:
+            self.pump.leave(work)
 
     def _close(self) -> None:
         self.pump.close()

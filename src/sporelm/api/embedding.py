@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from sporelm.api.stepwise import Stepwise, room_for, whole
 from sporelm.engine import Engine
 from sporelm.engine.scheduler import blamed
 from sporelm.errors import BackendError, RequestError, shown
@@ -17,7 +18,19 @@ def embed(
 ) -> NDArray[np.float32]:
     """A vector for each list of token ids: float32 [texts, width]. Raises RequestError, ContextOverflow."""
     check_wish(texts, pooling)
-    return finished([pooled(engine, ids, pooling, adapter) for ids in texts], normalize=normalize)
+    return finished([whole(pooled(engine, ids, pooling, adapter)) for ids in texts], normalize=normalize)
+
+
+def pooled_all(
+    engine: Engine, texts: Sequence[Sequence[int]], pooling: str, adapter: int
+) -> Stepwise[list[NDArray[np.float64]]]:
+    """`pooled` of one text after the other, each as soon as there is room for it beside others' texts."""
+    found = []
+    for ids in texts:
+        yield from room_for(engine, len(ids))
+        found.append((yield from pooled(engine, ids, pooling, adapter)))
+        yield False
+    return found
 
 
 def check_wish(texts: Sequence[object], pooling: str) -> None:
@@ -37,18 +50,22 @@ def finished(found: Sequence[NDArray[np.float64]], *, normalize: bool) -> NDArra
     return vectors.astype(np.float32)
 
 
-def pooled(engine: Engine, ids: Sequence[int], pooling: str, adapter: int) -> NDArray[np.float64]:
+def pooled(engine: Engine, ids: Sequence[int], pooling: str, adapter: int) -> Stepwise[NDArray[np.float64]]:
     """One vector out of those of all positions: float64 [width]. The mean adds them in order, one after the other.
 
     Raises RequestError, ContextOverflow, MemoryShortage, and BackendError for what is not a number.
     """
     total: NDArray[np.float64] | None = None
-    for chunk in engine.hidden(ids, adapter):
+
+    def take(chunk: NDArray[np.float32]) -> None:
+        nonlocal total
         if pooling == "mean":
             rows = np.concatenate([chunk[:0] if total is None else total[None], chunk.astype(np.float64)])
             total = np.add.accumulate(rows, axis=0)[-1]
         elif pooling == "last" or total is None:
             total = chunk[0 if pooling == "cls" else -1].astype(np.float64)
+
+    yield from engine.hidden(ids, take, adapter)
     assert total is not None
     if not np.isfinite(total).all():
         raise BackendError(f"an embedding is not a number: {blamed(engine.scheduler.titles.get(adapter))}")

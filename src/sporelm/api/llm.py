@@ -17,6 +17,7 @@ from sporelm.api.loading import Options
 from sporelm.api.open_model import Message, OpenModel, Prompt
 from sporelm.api.params import SamplingParams, single
 from sporelm.api.paths import path_of
+from sporelm.api.stepwise import whole
 from sporelm.backends.backend import Progress
 from sporelm.engine import KvSequence
 from sporelm.engine.kv.session_folder import DEFAULT_BYTES
@@ -155,14 +156,15 @@ class LLM(OpenModel):
                 f"logits of {len(ids)} tokens need {needed / 1e6:.0f} MB, {available / 1e6:.0f} MB are available: "
                 "ask for fewer tokens at a time"
             )
-        chunks = self.engine.logits(ids, self.adapters.number(adapter))
-        first = next(chunks)
-        scores = np.empty((len(ids), self.config.vocab), np.float32)
-        scores[: len(first)] = first
-        done = len(first)
-        for chunk in chunks:
+        self.engine.limits.check_prompt(len(ids))
+        scores, done = np.empty((len(ids), self.config.vocab), np.float32), 0
+
+        def take(chunk: NDArray[np.float32]) -> None:
+            nonlocal done
             scores[done : done + len(chunk)] = chunk
             done += len(chunk)
+
+        whole(self.engine.logits(ids, take, self.adapters.number(adapter)))
         return scores
 
     def embed(
@@ -223,7 +225,7 @@ class LLM(OpenModel):
             raise type(reason)(f"prompt {number} of {count}: {reason}") from None
 
     def several_answers(self, ids: list[int], params: SamplingParams, *, continues: bool = True) -> list[Answer]:
-        """The answers that are made of one prompt, not begun; `continues`: they go on with its text. Raises as `answer`."""
+        """The answers that are made of one prompt, not begun; `continues`: they go on with its text."""
         first = self.answer(ids, params, continues=continues)
         others = range(1, params.made)
         return [

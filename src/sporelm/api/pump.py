@@ -4,27 +4,44 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
 
+from sporelm.api.stepwise import Stepwise
 from sporelm.engine import Engine, Request
 from sporelm.errors import BackendError
 
 MOST_FAILED = 3  # steps in a row, after which nothing more is tried
+MOST_TURNS = 2  # works that hold pages at once: so a short one passes a long one, and memory is bounded
 
 News = Callable[[Request], None]
+Ended = Callable[[Any, BaseException | None], None]  # the result of a work, or why there is none
+
+
+@dataclass(eq=False)
+class Work:
+    """What is done in many steps of the engine's, and who hears of its end."""
+
+    steps: Stepwise[Any]
+    ended: Ended
 
 
 class Pump:
     """Steps the engine while there are requests, in a thread of its own.
 
-    What is asked of it happens between two steps, so that nobody who asks waits for one. `news(request)` is called
-    from that thread when a request has new tokens or has ended. A step that fails is tried again; after some in a row
-    every request ends, and the pump: `failure` then says why.
+    What is asked of it happens between two steps, so that nobody who asks waits for one; of works that take many steps
+    of their own one step is done between two of the requests', by turns. `news(request)` is called from that thread
+    when a request has new tokens or has ended. A step that fails is tried again; after some in a row every request
+    ends, and the pump: `failure` then says why.
     """
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.failure: BaseException | None = None
         self._todo: deque[Callable[[], None]] = deque()
+        self._works: deque[Work] = deque()  # that hold no pages
+        self._begun: deque[Work] = deque()  # that hold some, MOST_TURNS at most
         self._followed: dict[int, tuple[Request, News, int]] = {}  # by id, with the tokens that were told of
         self._awake = threading.Condition()
         self._closing = False
@@ -54,6 +71,17 @@ class Pump:
 
         self.ask(run)
         done.result()
+
+    def work(self, work: Work) -> None:
+        """Have a work done, a step at a time. Returns at once. Raises BackendError if the pump has stopped."""
+        self.ask(lambda: self._works.append(work))
+
+    def leave(self, work: Work) -> None:
+        """End a work soon: what it holds is given back, and nobody hears of it. Returns at once."""
+        with self._awake:
+            if not self._closing and self.failure is None:
+                self._todo.append(lambda: self._leave(work))
+                self._awake.notify()
 
     def stopped(self) -> BackendError:
         """Why nothing is taken any more."""
@@ -88,6 +116,7 @@ class Pump:
             while self._wait():
                 while self._todo:
                     self._todo.popleft()()
+                self._work()
                 if not self.engine.scheduler.idle:
                     self._step()
                 self._tell()
@@ -107,10 +136,32 @@ class Pump:
         else:
             self._failed = 0
 
+    def _work(self) -> None:
+        """One step of one work. If it fails, that is told to whom it belongs."""
+        if self._works and len(self._begun) < MOST_TURNS:
+            self._begun.append(self._works.popleft())
+        if not self._begun:
+            return
+        work = self._begun.popleft()
+        try:
+            holds_pages = next(work.steps)
+        except StopIteration as end:
+            work.ended(end.value, None)
+        except BaseException as error:
+            work.ended(None, error)
+        else:
+            (self._begun if holds_pages else self._works).append(work)
+
+    def _leave(self, work: Work) -> None:
+        for line in (self._works, self._begun):
+            if work in line:
+                line.remove(work)
+        work.steps.close()
+
     def _wait(self) -> bool:
         """Sleep until there is something to do; False when the pump is to end."""
         with self._awake:
-            while not self._closing and not self._todo and not self._followed:
+            while not (self._closing or self._todo or self._followed or self._works or self._begun):
                 self._awake.wait()
             return not self._closing
 
@@ -128,6 +179,10 @@ class Pump:
         """Nothing more will come: end all requests, and say so."""
         while self._todo:
             self._todo.popleft()()  # those who asked hear that the pump has stopped
+        for work in [*self._works, *self._begun]:
+            with suppress(Exception):  # as below
+                self._leave(work)
+            work.ended(None, self.stopped())
         for request, news, _ in list(self._followed.values()):
             try:
                 self.engine.cancel(request)

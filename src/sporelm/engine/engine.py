@@ -1,9 +1,10 @@
 """The engine: requests in, tokens out, step by step. It knows token ids only."""
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from itertools import count
 from pathlib import Path
+from secrets import token_hex
 from time import perf_counter
 from typing import Any, Protocol
 
@@ -19,10 +20,13 @@ from sporelm.engine.limits import Limits
 from sporelm.engine.request import FinishReason, Request
 from sporelm.engine.runner import Scores
 from sporelm.engine.sampling import Sampler
-from sporelm.engine.scheduler import Advance, Scheduler
+from sporelm.engine.scheduler import Advance, Scheduler, Text
 from sporelm.engine.speculative import Speculation
 from sporelm.engine.step import Part, Step
 from sporelm.errors import MemoryShortage, RequestError
+
+MOST_LOST = 3  # times that a text is begun anew whose pages others needed
+Take = Callable[[NDArray[np.float32]], object]
 
 
 class StepRunner(Protocol):
@@ -182,7 +186,7 @@ class Engine:
             self.speculation.end(request)
 
     def uses_adapter(self, number: int) -> bool:
-        """Whether a request that waits or runs has this adapter."""
+        """Whether a request that waits or runs, or a text, has this adapter."""
         with self._turn:
             return self.scheduler.uses_adapter(number)
 
@@ -277,48 +281,84 @@ class Engine:
                 sequence.busy = False
             return sequence, asleep.notes
 
-    def logits(self, tokens: Sequence[int], adapter: int = 0) -> Iterator[NDArray[np.float32]]:
-        """Scores at every position, chunk by chunk: float32 [chunk, vocab] views, valid until the next one.
+    def logits(self, tokens: Sequence[int], take: Take, adapter: int = 0) -> Generator[bool, None, None]:
+        """Scores at every position, in steps of their own: `take` is given float32 [chunk, vocab] after each, a view
+        that is valid during the call. Yields True between two of these steps: others' may run there, and the text may
+        be left by closing this.
 
-        Raises ContextOverflow, RequestError for no tokens or unknown ones.
+        Raises ContextOverflow, RequestError for no tokens or unknown ones, MemoryShortage.
         """
-        return self._rows(tokens, lambda step: self.runner.run(step).logits, adapter)
+        return self._rows(tokens, lambda step: self.runner.run(step).logits, take, adapter)
 
-    def hidden(self, tokens: Sequence[int], adapter: int = 0) -> Iterator[NDArray[np.float32]]:
-        """What each position is before tokens are scored, chunk by chunk: float32 [chunk, width] views, valid until
-        the next one. Raises as `logits`."""
-        return self._rows(tokens, self.runner.embed, adapter)
+    def hidden(self, tokens: Sequence[int], take: Take, adapter: int = 0) -> Generator[bool, None, None]:
+        """What each position is before tokens are scored, float32 [chunk, width]; else as `logits`."""
+        return self._rows(tokens, self.runner.embed, take, adapter)
+
+    def has_room(self, length: int) -> bool:
+        """Whether a text of this length could be computed beside those that are being computed, none of which would
+        have to give way. True if there are none: then nothing is gained by waiting."""
+        with self._turn:
+            lengths = [text.length for text in self.scheduler.texts.values()]
+            return not lengths or sum(map(pages_for, [length, *lengths])) <= self.store.obtainable()
 
     def _rows(
-        self, tokens: Sequence[int], run: Callable[[Step], NDArray[np.float32]], adapter: int = 0
-    ) -> Iterator[NDArray[np.float32]]:
-        """One row for every position of a text, in steps of its own."""
+        self, tokens: Sequence[int], run: Callable[[Step], NDArray[np.float32]], take: Take, adapter: int
+    ) -> Generator[bool, None, None]:
+        """One row for every position of a text. Between two steps its pages are an idle sequence's: if they are needed
+        elsewhere, what they held is computed anew, some times."""
         with self._turn:
             self.check_open()
             probe = Request(tokens, max_tokens=1, adapter=adapter)
             self.scheduler.check(probe, rolls=False)
-            sequence = self.store.new("", self.scheduler.adapters[adapter])
-            self.store.use(sequence)
-            try:
-                while sequence.length < len(probe.known):
-                    begin = sequence.length
-                    ids = probe.known[begin : begin + self.limits.token_budget]
-                    copies: list[tuple[int, int]] = []
-                    if not self.store.reserve(sequence, begin + len(ids), copies):
-                        raise MemoryShortage(
-                            f"all {self.limits.num_pages} pages are in use by running requests: "
-                            "finish some before asking"
-                        )
-                    began, step = perf_counter(), Step([Part(0, ids, begin, sequence.table, len(ids), adapter)], copies)
-                    found = run(step)
-                    if self.watch is not None:
-                        self.watch.stepped(step, (began, began, *[perf_counter()] * 3))
-                    yield found
-                    self.store.extend(sequence, ids)
-            finally:
-                sequence.busy = False
-                self.store.discard(sequence)  # it has no salt of its own: nobody may find it
+            known = probe.known
+            sequence = self.store.new(token_hex(16), self.scheduler.adapters[adapter])  # a salt that nobody else has
+            self.scheduler.texts[sequence.number] = Text(adapter, len(known))
+        held = taken = lost = 0
+        try:
+            while True:
+                with self._turn:
+                    self.check_open()
+                    begin, found = self._chunk(sequence, known, adapter, run)
+                    lost += begin < held
+                    if lost > MOST_LOST:
+                        raise MemoryShortage(f"requests took the pages of a text {lost} times: ask again later")
+                    held = sequence.length
+                    if held > taken:
+                        take(found[max(0, taken - begin) :])
+                        taken = held
+                if taken == len(known):
+                    return
+                yield True
+        finally:
+            with self._turn:
+                self.scheduler.texts.pop(sequence.number, None)
+                self.store.discard(sequence)
                 self.store.drop(sequence)
+
+    def _chunk(
+        self, sequence: KvSequence, known: Sequence[int], adapter: int, run: Callable[[Step], NDArray[np.float32]]
+    ) -> tuple[int, NDArray[np.float32]]:
+        """One step of a text alone, short if others wait for their next token: its first position, and its rows."""
+        self.store.use(sequence)
+        try:
+            self.store.wake(sequence, known, [])
+            begin, budget = sequence.length, self.limits.token_budget
+            if any(request.decoding for request in self.scheduler.running.values()):
+                budget = min(budget, self.scheduler.pace.allowed())
+            ids = known[begin : begin + budget]
+            copies: list[tuple[int, int]] = []
+            if not self.store.reserve(sequence, begin + len(ids), copies):
+                raise MemoryShortage(
+                    f"all {self.limits.num_pages} pages are in use by running requests: finish some before asking"
+                )
+            began, step = perf_counter(), Step([Part(0, ids, begin, sequence.table, len(ids), adapter)], copies)
+            found = run(step)
+            if self.watch is not None:
+                self.watch.stepped(step, (began, began, *[perf_counter()] * 3))
+            self.store.extend(sequence, ids)
+        finally:
+            sequence.busy = False
+        return begin, found
 
     def close(self) -> None:
         """Cancel what runs, once its step is done, and forget what sleeps; no request is taken after that."""

@@ -34,6 +34,13 @@ class Advance(NamedTuple):
     finish_reason: FinishReason | None
 
 
+class Text(NamedTuple):
+    """A text that is computed for its rows, in steps of its own."""
+
+    adapter: int
+    length: int  # tokens
+
+
 class _Draft:
     """A step that is being put together."""
 
@@ -63,6 +70,7 @@ class Scheduler:
         self.speculation = speculation
         self.owners: Counter[str] = Counter()  # of those that run
         self.adapters: dict[int, str] = {0: ""}  # what each that is loaded is known by; 0 is none
+        self.texts: dict[int, Text] = {}  # that are being computed, by sequence
         self.titles: Mapping[int, str] = {}  # what users call those that are loaded
         self.metrics = Metrics(self._load)
 
@@ -92,8 +100,8 @@ class Scheduler:
             raise RequestError(f"the prompt holds token {shown(wrong)}: the model knows 0 to {self.limits.vocab - 1}")
 
     def uses_adapter(self, number: int) -> bool:
-        """Whether a request that waits or runs has this adapter."""
-        return any(request.adapter == number for request in (*self.waiting, *self.running.values()))
+        """Whether a request that waits or runs, or a text, has this adapter."""
+        return any(user.adapter == number for user in (*self.waiting, *self.running.values(), *self.texts.values()))
 
     def uses(self, sequence: KvSequence) -> bool:
         """Whether a request that waits or runs has this sequence."""

@@ -6,8 +6,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from sporelm.api.llm import LLM
+from sporelm.api.stepwise import Stepwise, room_for
 from sporelm.serve.models import ServedModel
 from sporelm.serve.scores import TextLogprobs, real
+
+ROWS = 32  # whose probabilities are made at once: those of a whole chunk would take some hundred MB
 
 
 class PromptScores(NamedTuple):
@@ -32,24 +36,27 @@ class PromptScores(NamedTuple):
 
 
 async def prompt_scores(model: ServedModel, ids: list[int], top: int) -> PromptScores:
-    """The scores of a prompt, with so many alternatives each. The engine computes them between two steps.
+    """The scores of a prompt, with so many alternatives each. Others' steps go on meanwhile; who leaves ends it.
 
     Raises ContextOverflow, RequestError, MemoryShortage.
     """
-    llm = model.llm.llm
+    return await model.llm.stepwise(scored(model.llm.llm, ids, top))
+
+
+def scored(llm: LLM, ids: list[int], top: int) -> Stepwise[PromptScores]:
+    """`prompt_scores`, step by step."""
     logprobs: list[float | None] = [None]
     others: list[dict[str, float] | None] = [None]
 
-    def compute() -> None:
-        at = 0
-        for chunk in llm.engine.logits(ids):
-            wanted = ids[at + 1 : at + 1 + len(chunk)]
-            for row, token in zip(log_softmax(chunk[: len(wanted)]), wanted, strict=True):
+    def take(chunk: NDArray[np.float32]) -> None:
+        for begin in range(0, len(chunk), ROWS):
+            wanted = ids[len(logprobs) : len(logprobs) + min(ROWS, len(chunk) - begin)]
+            for row, token in zip(log_softmax(chunk[begin : begin + len(wanted)]), wanted, strict=True):
                 logprobs.append(real(row[token]))
                 others.append(best_of(row, top, llm.tokenizer.id_to_piece) if top else {})
-            at += len(chunk)
 
-    await model.llm.between_steps(compute)
+    yield from room_for(llm.engine, len(ids))
+    yield from llm.engine.logits(ids, take)
     return PromptScores(llm.tokenizer.pieces(ids), logprobs, others)
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sporelm.api.loading import Opened, Options, open_engine
+from sporelm.api.stepwise import whole
 from sporelm.backends.observed import observed
 from sporelm.errors import ModelFileError, RequestError, UsageError
 from sporelm.ops import Op
@@ -195,8 +196,7 @@ def gather(
         for number, ids in enumerate(windows[done:], done + 1):
             if progress is not None:
                 progress("gathering", number - 1, len(windows))
-            for _ in opened.engine.logits(ids):
-                pass
+            whole(opened.engine.logits(ids, lambda scores: None))
             yield Imatrix(gatherer.entries(), (dataset,), number, run.context), len(windows)
 
 

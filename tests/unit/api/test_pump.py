@@ -1,12 +1,15 @@
 """The thread that steps an engine: whoever waits hears of every end, whatever fails."""
 
-from threading import Semaphore
+from threading import Event, Semaphore
+from typing import Any
 
 import pytest
 
-from sporelm.api.pump import Pump
-from sporelm.engine import Request
-from sporelm.errors import BackendError
+from sporelm.api.embedding import pooled_all
+from sporelm.api.pump import MOST_TURNS, Pump, Work
+from sporelm.api.stepwise import Stepwise, whole
+from sporelm.engine import Engine, Request, Step
+from sporelm.errors import BackendError, ContextOverflow
 from unit.engine.fake import engine, expected
 from unit.engine.test_engine import prompt
 
@@ -70,3 +73,117 @@ def test_a_step_that_fails_once_is_tried_again(monkeypatch):
     assert [request.generated for request in requests] == [expected(request.prompt, 8) for request in requests]
     assert pump.failure is None
     pump.close()
+
+
+class Ends:
+    """Who hears of the ends of works."""
+
+    def __init__(self) -> None:
+        self.told = Semaphore(0)
+        self.found: list[tuple[int, Any, BaseException | None]] = []
+
+    def work(self, number: int, steps: Stepwise[Any]) -> Work:
+        def ended(result: Any, error: BaseException | None) -> None:
+            self.found.append((number, result, error))
+            self.told.release()
+
+        return Work(steps, ended)
+
+    def wait(self, count: int = 1) -> None:
+        for _ in range(count):
+            assert self.told.acquire(timeout=10)
+
+
+def pooled_texts(made: Engine, *lengths: int) -> Stepwise[Any]:
+    return pooled_all(made, [prompt(length, length) for length in lengths], "mean", 0)
+
+
+def assert_nothing_is_held(pump: Pump) -> None:
+    pump.wait_for(pump.engine.check_integrity)
+    pump.wait_for(lambda: None)
+    assert pump.engine.store.pool.num_free == pump.engine.limits.num_pages
+    assert not pump.engine.scheduler.texts
+
+
+def test_steps_of_texts_and_of_requests_take_turns():
+    made = engine(prefill_tokens=8)
+    pump = Pump(made)
+    requests, ends = followed(pump, 3)
+    texts = Ends()
+    pump.wait_for(lambda: [pump.work(texts.work(number, pooled_texts(made, 40))) for number in range(3)] and None)
+    texts.wait(3)
+    assert all(ends.acquire(timeout=10) for _ in requests)
+    kinds = "".join("t" if step.parts[0].request == 0 else "r" for step in made.runner.steps)
+    assert "ttt" not in kinds.rstrip("t")  # one step of a text, and then one of those who wait for tokens
+    assert [request.generated for request in requests] == [expected(request.prompt, 8) for request in requests]
+    alone = whole(pooled_texts(engine(), 40))
+    assert all((result[0] == alone[0]).all() and error is None for _, result, error in texts.found)
+    assert_nothing_is_held(pump)
+    pump.close()
+
+
+def test_a_text_that_is_left_in_the_middle_gives_its_pages_back():
+    made = engine(token_budget=8)
+    pump = Pump(made)
+    run, begun, go_on = made.runner.embed, Event(), Event()
+
+    def embed(step: Step) -> Any:
+        if step.parts[0].position == 16:
+            begun.set()
+            assert go_on.wait(10)
+        return run(step)
+
+    made.runner.embed = embed  # type: ignore[method-assign]
+    texts = Ends()
+    work = texts.work(0, pooled_texts(made, 200))
+    pump.work(work)
+    assert begun.wait(10)
+    pump.leave(work)
+    go_on.set()
+    assert_nothing_is_held(pump)
+    assert len(made.runner.steps) == 3
+    assert not texts.found
+    pump.leave(work)  # once more, when it has gone
+    assert_nothing_is_held(pump)
+    pump.close()
+
+
+def test_many_lists_of_texts_hold_few_pages_and_pass_each_other():
+    made = engine(token_budget=8)
+    pump = Pump(made)
+    most, run = [0], made.runner.embed
+
+    def embed(step: Step) -> Any:
+        most[0] = max(most[0], len(made.scheduler.texts))
+        return run(step)
+
+    made.runner.embed = embed  # type: ignore[method-assign]
+    texts = Ends()
+    works = [texts.work(0, pooled_texts(made, *[250] * 4)), texts.work(1, pooled_texts(made, *[9] * 100))]
+    works += [texts.work(number, pooled_texts(made, 9)) for number in range(2, 20)]
+    pump.wait_for(lambda: [pump.work(work) for work in works] and None)
+    texts.wait(20)
+    assert most[0] == MOST_TURNS
+    assert [number for number, _, _ in texts.found[:18]] == list(range(2, 20))  # before those that have many
+    assert not [error for _, _, error in texts.found if error is not None]
+    assert_nothing_is_held(pump)
+    pump.close()
+
+
+def test_those_whose_texts_fail_or_are_left_over_hear_of_it():
+    made = engine(token_budget=8)
+    pump = Pump(made)
+    texts = Ends()
+    pump.work(texts.work(0, pooled_texts(made, 257)))
+    texts.wait()
+    assert isinstance(texts.found[0][2], ContextOverflow)
+    requests, ends = followed(pump, 1)
+    assert ends.acquire(timeout=10)
+    assert requests[0].finish_reason == "length"
+    pump.wait_for(lambda: [pump.work(texts.work(number, pooled_texts(made, 250))) for number in (1, 2, 3)] and None)
+    pump.close()
+    texts.wait(3)
+    for _, result, error in texts.found[1:]:
+        assert result is not None or (isinstance(error, BackendError) and "was closed" in str(error))
+    made.check_integrity()
+    assert made.store.pool.num_free == made.limits.num_pages

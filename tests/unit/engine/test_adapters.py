@@ -126,11 +126,12 @@ def test_an_adapter_does_not_go_while_it_is_used() -> None:
     with pytest.raises(RequestError, match="adapter 2 is not loaded"):
         ask(engine, STEM[:30], 2)
     with pytest.raises(RequestError, match="adapter 2 is not loaded"):
-        next(engine.logits(STEM[:30], 2))
+        next(engine.logits(STEM[:30], print, 2))
 
 
 def test_scores_of_a_text_have_their_adapter() -> None:
     engine = engine_of()
     for adapter in (0, 1, 2, 1):
-        (rows,) = engine.logits(STEM[:20], adapter)
-        assert np.array_equal(rows[-1], scores_after(cells_of([token + SHIFT * adapter for token in STEM[:20]])))
+        chunks: list[np.ndarray] = []
+        assert not list(engine.logits(STEM[:20], chunks.append, adapter))
+        assert np.array_equal(chunks[0][-1], scores_after(cells_of([token + SHIFT * adapter for token in STEM[:20]])))

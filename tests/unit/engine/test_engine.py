@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from sporelm.engine import Request, Sampling, Step
+from sporelm.engine import Engine, Request, Sampling, Step
 from sporelm.engine.capacity import choose
 from sporelm.errors import ContextOverflow, MemoryShortage, RequestError
 from unit.engine.fake import VOCAB, engine, expected, limits
@@ -243,15 +243,23 @@ def test_logits_that_are_not_numbers_end_that_request_with_an_error():
     assert after.generated == expected(after.prompt, 3)
 
 
+def rows_of(made: Engine, ids: list[int]) -> np.ndarray:
+    """The scores of each position of a text: float32 [len(ids), VOCAB]."""
+    chunks: list[np.ndarray] = []
+    for more in made.logits(ids, lambda chunk: chunks.append(chunk.copy())):
+        assert more
+    return np.concatenate(chunks)
+
+
 def test_logits_of_every_position_come_in_chunks():
     made = engine(token_budget=32)
     ids = prompt(100)
-    rows = np.concatenate([chunk.copy() for chunk in made.logits(ids)])
+    rows = rows_of(made, ids)
     assert rows.shape == (100, VOCAB)
     assert rows.argmax(axis=1).tolist() == [expected(ids[: end + 1], 1)[0] for end in range(100)]
     assert made.store.pool.num_free == made.limits.num_pages
     with pytest.raises(ContextOverflow):
-        next(made.logits(prompt(257)))
+        rows_of(made, prompt(257))
 
 
 def test_a_step_survives_json_and_replays_to_the_same_tokens():

@@ -75,17 +75,13 @@ def check_count(call: Call, given: str | Sequence[str | int | list[int]]) -> Non
 
 
 async def embedded(call: Call, model: ServedModel, prompts: list[list[int]], pooling: str) -> NDArray[np.float32]:
-    """A vector for each prompt: float32 [prompts, width]. Others' steps run between two of them.
+    """A vector for each prompt: float32 [prompts, width]. Others' requests go on meanwhile; who leaves ends it.
 
     Raises RequestError, ContextOverflow for any of them, before the first one is computed.
     """
-    llm = model.llm.llm
     for ids in prompts:
-        llm.engine.limits.check_prompt(len(ids))
-    found = []
-    for ids in prompts:
-        found.append(await model.llm.between_steps(lambda ids=ids: llm.embed([ids], pooling=pooling)))  # type: ignore[misc]
-    return np.concatenate(found)
+        model.llm.llm.engine.limits.check_prompt(len(ids))
+    return await model.llm.embed(prompts, pooling=pooling)
 
 
 def written(vector: NDArray[np.float32], form: str | None) -> list[float] | str:
