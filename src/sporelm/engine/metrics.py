@@ -40,6 +40,7 @@ class Load(NamedTuple):
     waiting: int
     pages: int
     used_pages: int  # held by requests that run
+    held_pages: int  # by sequences that are idle, too
     prefix_queries: int  # tokens of prompts
     prefix_hits: int
 
@@ -166,6 +167,7 @@ class Metrics:
             "vllm:num_requests_running": single("gauge", "Requests that run.", load.running),
             "vllm:num_requests_waiting": single("gauge", "Requests that wait for pages or a place.", load.waiting),
             "vllm:kv_cache_usage_perc": single("gauge", "Share of the KV pages that running requests hold.", usage),
+            "sporelm:kv_pages_held": single("gauge", "KV pages that anything holds, idle or not.", load.held_pages),
         }
 
     def _counters(self, load: Load) -> dict[str, dict[str, Any]]:

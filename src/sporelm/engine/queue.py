@@ -10,7 +10,11 @@ Line = tuple[int, str]  # priority, owner
 
 
 class WaitingQueue:
-    """A line of requests for each priority and owner, in the order of their arrival."""
+    """A line of requests for each priority and owner, in the order of their arrival.
+
+    As many as `limit` wait. When there are so many, an owner who has less than an equal share of these may still add to
+    it, up to twice as many in all: nobody fills the places of everybody.
+    """
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -23,14 +27,18 @@ class WaitingQueue:
         for line in self.lines.values():
             yield from line
 
-    def check_room(self) -> None:
-        """Raise QueueFull if one more cannot wait."""
-        if len(self) >= self.limit:
-            raise QueueFull(f"{len(self)} requests wait already, which is the limit: try again later")
+    def check_room(self, owner: str) -> None:
+        """Raise QueueFull if one more of an owner cannot wait."""
+        if len(self) < self.limit:
+            return
+        own = sum(len(line) for (_, whose), line in self.lines.items() if whose == owner)
+        owners = {whose for _, whose in self.lines} | {owner}
+        if len(owners) == 1 or own >= self.limit // len(owners) or len(self) >= 2 * self.limit:
+            raise QueueFull(f"{len(self)} requests wait already, and the limit is {self.limit}: try again later")
 
     def add(self, request: Request) -> None:
         """Let a request wait. Changes the queue. Raises QueueFull."""
-        self.check_room()
+        self.check_room(request.owner)
         self.lines.setdefault(line_of(request), deque()).append(request)
 
     def put_back(self, request: Request) -> None:

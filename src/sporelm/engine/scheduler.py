@@ -362,7 +362,8 @@ class Scheduler:
         sequences = [sequence for request in running if (sequence := request.sequence) is not None]
         held = {page for sequence in sequences for page in list(sequence.pages)}
         waiting = sum(map(len, list(self.waiting.lines.values())))
-        return Load(len(running), waiting, self.limits.num_pages, len(held), index.queries, index.hits)
+        pages, kept = self.limits.num_pages, self.limits.num_pages - self.store.pool.num_free
+        return Load(len(running), waiting, pages, len(held), kept, index.queries, index.hits)
 
     def _leave(self, request: Request) -> None:
         """A request runs no longer."""

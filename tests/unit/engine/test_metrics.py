@@ -39,10 +39,11 @@ def test_a_run_is_counted():
     made.step()
     assert value(made.metrics, "vllm:num_requests_running") == 2
     assert value(made.metrics, "vllm:kv_cache_usage_perc") == 2 / 24
+    assert value(made.metrics, "sporelm:kv_pages_held") == 2
     made.run(requests)
     metrics = made.metrics
     assert value(metrics, "vllm:num_requests_running") == value(metrics, "vllm:num_requests_waiting") == 0
-    assert value(metrics, "vllm:kv_cache_usage_perc") == 0
+    assert value(metrics, "vllm:kv_cache_usage_perc") == value(metrics, "sporelm:kv_pages_held") == 0
     assert value(metrics, "vllm:prompt_tokens_total") == 73
     assert value(metrics, "vllm:generation_tokens_total") == 10
     assert value(metrics, "vllm:request_success_total", finished_reason="length") == 2

@@ -99,6 +99,26 @@ def test_only_so_many_requests_wait():
         limits(prefill_tokens=0)
 
 
+def test_nobody_fills_the_places_of_everybody():
+    made = engine(max_batch=1, max_waiting=6)
+
+    def taken(owner: str) -> int:
+        count = 0
+        while True:
+            try:
+                made.add(Request(prompt(3), max_tokens=2, owner=owner))
+            except QueueFull:
+                return count
+            count += 1
+
+    assert taken("anna") == 6
+    assert taken("ben") == 3
+    assert taken("cleo") == 2
+    assert taken("dora") == 1  # twice the limit: nobody else finds a place
+    assert taken("emil") == 0
+    assert taken("anna") == 0
+
+
 def test_twins_share_what_one_of_them_computes():
     made = engine(max_batch=4, token_budget=40)
     ids = prompt(100)
