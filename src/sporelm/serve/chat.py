@@ -14,7 +14,7 @@ from sporelm.errors import ModelFileError, RequestError
 from sporelm.serve.answering import AnswerStream, in_thread_if, merged
 from sporelm.serve.endpoint import Call
 from sporelm.serve.models import ServedModel
-from sporelm.serve.reading import CallBegun, Delta, Reading, Reply, check_variables
+from sporelm.serve.reading import CallBegun, Delta, Reading, Reasoning, Reply, check_variables
 from sporelm.serve.usage import Usage, check_finished, usage_of
 
 LARGE = 8192  # characters of messages from which on a thread renders and encodes them
@@ -64,12 +64,16 @@ class Chat:
         self.readers = [reading.parser() for _ in streams]
         self.completions: list[Completion | None] = [None] * len(streams)
         self.called = [False] * len(streams)  # whether a tool was
+        self.thought = [0] * len(streams)  # tokens of reasoning, its marks included
 
     async def said(self) -> AsyncGenerator[Said, None]:
         """Everything, as it comes. Raises Refusal for an answer that fails, BackendError."""
         async for number, piece in merged(self.streams):
             reader = self.readers[number]
+            reasoned = reader.reasons
             deltas = reader.push(piece.text) if piece.text else []
+            if reasoned or reader.reasons or any(isinstance(delta, Reasoning) for delta in deltas):
+                self.thought[number] += len(piece.token_ids)
             if piece.completion is not None:
                 check_finished(piece.completion, constrained=self.streams[number].constrained)
                 self.completions[number] = piece.completion
@@ -90,7 +94,7 @@ class Chat:
     @property
     def usage(self) -> Usage:
         """Of all answers, once they have ended."""
-        return usage_of([[each for each in self.completions if each is not None]])
+        return usage_of([[each for each in self.completions if each is not None]], sum(self.thought))
 
     async def whole(self) -> list[Answered]:
         """All answers, when the last one has ended."""

@@ -22,7 +22,7 @@ def grammar_of(form: Mapping[str, Any] | None) -> Grammar | None:
     if kind == "text":
         return None
     if kind == "json_object":
-        return Grammar(json_schema={"type": "object"})
+        return Grammar(json_schema=form.get("schema", {"type": "object"}))  # with a schema as llama.cpp takes it
     if kind == "json_schema":
         inner = form.get("json_schema", form)
         schema = inner.get("schema") if isinstance(inner, Mapping) else None

@@ -42,13 +42,16 @@ class SamplingBody(Body, kw_only=True):
     mirostat_eta: Annotated[float, Meta(ge=0, le=100)] | None = None
     roll: bool | None = None
     adapter: str | None = None
-    # What OpenAI's clients may send and what changes nothing here; docs/server.md says so.
-    user: str | None = None
-    metadata: dict[str, Any] | None = None
-    store: bool | None = None
-    service_tier: str | None = None
-    safety_identifier: str | None = None
-    prompt_cache_key: str | None = None
+    # What clients may send and what changes nothing here; docs/server.md says so.
+    user: Any = None
+    metadata: Any = None
+    store: Any = None
+    service_tier: Any = None
+    safety_identifier: Any = None
+    prompt_cache_key: Any = None
+    prompt_cache_retention: Any = None
+    prompt_cache_options: Any = None
+    cache_prompt: Any = None
 
 
 PLAIN = (

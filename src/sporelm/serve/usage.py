@@ -15,6 +15,12 @@ class PromptDetails(msgspec.Struct):
     cache_miss: str | None = None
 
 
+class AnswerDetails(msgspec.Struct):
+    """Of the answers' tokens those of reasoning, its marks included."""
+
+    reasoning_tokens: int = 0
+
+
 class Usage(msgspec.Struct):
     """Tokens; a prompt with several answers counts once."""
 
@@ -22,6 +28,7 @@ class Usage(msgspec.Struct):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptDetails
+    completion_tokens_details: AnswerDetails = msgspec.field(default_factory=AnswerDetails)
 
 
 class Figures(msgspec.Struct):
@@ -32,13 +39,13 @@ class Figures(msgspec.Struct):
     decode_tok_s: float
 
 
-def usage_of(groups: Sequence[Sequence[Completion]]) -> Usage:
-    """The usage of prompts, each with its answers."""
+def usage_of(groups: Sequence[Sequence[Completion]], thought: int = 0) -> Usage:
+    """The usage of prompts, each with its answers; `thought`: tokens of reasoning."""
     prompt = sum(len(group[0].prompt_token_ids) for group in groups)
     made = sum(len(each.token_ids) for group in groups for each in group)
     miss = next((group[0].cache_miss for group in groups if group[0].cache_miss is not None), None)
     cached = sum(group[0].cached_tokens for group in groups)
-    return Usage(prompt, made, prompt + made, PromptDetails(cached, miss))
+    return Usage(prompt, made, prompt + made, PromptDetails(cached, miss), AnswerDetails(thought))
 
 
 def figures_of(completion: Completion) -> Figures:

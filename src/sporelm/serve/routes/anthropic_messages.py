@@ -8,12 +8,14 @@ import msgspec
 from msgspec import Meta
 from starlette.responses import Response
 
+from sporelm.errors import RequestError
 from sporelm.serve.answering import AnswerStream, in_thread_if
 from sporelm.serve.anthropic_blocks import chat_messages, chat_tools, choice_of
 from sporelm.serve.chat import LARGE, Chat, ChatAsk, begin_chat, rendered
 from sporelm.serve.endpoint import Body, Call, Endpoint, Stream, encoded
 from sporelm.serve.events import anthropic_error, sse
 from sporelm.serve.failures import anthropic_shape
+from sporelm.serve.forms import grammar_of
 from sporelm.serve.reading import Arguments, CallBegun, Content, Delta, Reading, Reasoning
 
 
@@ -35,6 +37,11 @@ class ThinkingWish(msgspec.Struct, kw_only=True):
     budget_tokens: int | None = None
 
 
+class OutputConfig(msgspec.Struct, kw_only=True):
+    effort: str | None = None
+    format: dict[str, Any] | None = None
+
+
 class CountRequest(Body, kw_only=True):
     """What is counted of a request; all of a `MessagesRequest` that becomes the prompt."""
 
@@ -44,6 +51,24 @@ class CountRequest(Body, kw_only=True):
     tools: list[AnthropicTool] | None = None
     tool_choice: ToolChoice | None = None
     thinking: ThinkingWish | None = None
+    output_config: OutputConfig | None = None
+    output_format: dict[str, Any] | None = None
+    mcp_servers: list[Any] | None = None
+    container: Any = None
+    # What clients may send and what changes nothing here; docs/server.md says so.
+    betas: Any = None
+    billing_policy: Any = None
+    cache_control: Any = None
+    compaction: Any = None
+    context_management: Any = None
+    diagnostics: Any = None
+    fallback_credit_token: Any = None
+    fallbacks: Any = None
+    inference_geo: Any = None
+    speed: Any = None
+    thread: Any = None
+    user_profile_id: Any = None
+    workspace_id: Any = None
 
 
 class MessagesRequest(CountRequest, kw_only=True):
@@ -53,8 +78,12 @@ class MessagesRequest(CountRequest, kw_only=True):
     temperature: Annotated[float, Meta(ge=0, le=1)] | None = None
     top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
     top_k: Annotated[int, Meta(ge=0, le=(1 << 31) - 1)] | None = None
-    metadata: dict[str, Any] | None = None
-    service_tier: str | None = None
+    metadata: Any = None
+    service_tier: Any = None
+
+
+class ThinkingDetails(msgspec.Struct):
+    thinking_tokens: int = 0
 
 
 class AnthropicUsage(msgspec.Struct):
@@ -64,6 +93,7 @@ class AnthropicUsage(msgspec.Struct):
     output_tokens: int
     cache_read_input_tokens: int = 0
     cache_creation_input_tokens: int = 0
+    output_tokens_details: ThinkingDetails = msgspec.field(default_factory=ThinkingDetails)
 
 
 class AnthropicMessage(msgspec.Struct):
@@ -88,6 +118,9 @@ def ask_of(body: MessagesRequest) -> ChatAsk:
     }
     if body.stop_sequences:
         sampling["stop"] = tuple(body.stop_sequences)
+    grammar = grammar_of(_form(body))
+    if grammar is not None:
+        sampling["grammar"] = grammar
     choice = body.tool_choice
     return ChatAsk(
         messages=chat_messages(body.system, body.messages),
@@ -96,12 +129,26 @@ def ask_of(body: MessagesRequest) -> ChatAsk:
         tools=chat_tools(body.tools),
         tool_choice=choice_of(choice.type, choice.name) if choice else None,
         parallel=not (choice and choice.disable_parallel_tool_use),
-        variables=_variables(body.thinking),
+        variables=_variables(body),
     )
 
 
-def _variables(thinking: ThinkingWish | None) -> dict[str, Any]:
-    return {} if thinking is None else {"enable_thinking": thinking.type != "disabled"}
+def _form(body: CountRequest) -> dict[str, Any] | None:
+    """What an answer must look like. Raises RequestError for what cannot be had."""
+    for name in ("mcp_servers", "container"):
+        if getattr(body, name):
+            raise RequestError(f"{name} cannot be had: this server runs no tools; leave it out, and give tools")
+    form = body.output_config.format if body.output_config is not None else None
+    return body.output_format if form is None else form
+
+
+def _variables(body: CountRequest) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if body.thinking is not None:
+        found["enable_thinking"] = body.thinking.type != "disabled"
+    if body.output_config is not None and body.output_config.effort is not None:
+        found["reasoning_effort"] = body.output_config.effort
+    return found
 
 
 async def messages(call: Call, body: MessagesRequest) -> Response | AnthropicMessage:
@@ -129,7 +176,8 @@ def usage_of(chat: Chat) -> AnthropicUsage:
     completion = chat.completions[0]
     assert completion is not None
     cached = completion.cached_tokens
-    return AnthropicUsage(len(completion.prompt_token_ids) - cached, len(completion.token_ids), cached)
+    computed, made = len(completion.prompt_token_ids) - cached, len(completion.token_ids)
+    return AnthropicUsage(computed, made, cached, output_tokens_details=ThinkingDetails(chat.thought[0]))
 
 
 def ended(chat: Chat) -> tuple[str, str | None]:
@@ -225,7 +273,7 @@ async def count_tokens(call: Call, body: CountRequest) -> Count:
     llm = model.llm.llm
     choice = body.tool_choice
     reading = Reading(llm, chat_tools(body.tools), choice_of(choice.type, choice.name) if choice else None)
-    text = await rendered(reading, chat_messages(body.system, body.messages), _variables(body.thinking))
+    text = await rendered(reading, chat_messages(body.system, body.messages), _variables(body))
     return Count(len(await in_thread_if(len(text) > LARGE, lambda: llm.chat_ids(text))))
 
 

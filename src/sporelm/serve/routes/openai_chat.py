@@ -42,8 +42,18 @@ class ChatRequest(SamplingBody, kw_only=True):
     parallel_tool_calls: bool | None = None
     reasoning_effort: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
-    verbosity: str | None = None
+    enable_thinking: bool | None = None
+    thinking: dict[str, Any] | None = None
     modalities: list[Literal["text"]] | None = None
+    # What clients may send and what changes nothing here; docs/server.md says so.
+    verbosity: Any = None
+    prediction: Any = None
+    # What cannot be had, so that it is said in words of its own.
+    functions: Any = None
+    function_call: Any = None
+    audio: Any = None
+    web_search_options: Any = None
+    moderation: Any = None
 
 
 class Function(msgspec.Struct):
@@ -87,8 +97,30 @@ class ChatCompletion(msgspec.Struct):
     system_fingerprint: str | None = None
 
 
+REFUSED = {
+    "functions": "it is the old name of tools: give tools",
+    "function_call": "it is the old name of tool_choice: give tools and tool_choice",
+    "audio": "no model of this server speaks: leave it out",
+    "web_search_options": "this server asks nothing of other sites: leave it out",
+    "moderation": "nothing is moderated here: leave it out",
+}
+
+
+def check(body: ChatRequest) -> None:
+    """Raise RequestError for what cannot be had."""
+    for name, why in REFUSED.items():
+        if getattr(body, name) is not None:
+            raise RequestError(f"{name} is not taken: {why}")
+    for index, message in enumerate(body.messages):
+        if message.get("function_call") is not None or message.get("role") == "function":
+            raise RequestError(
+                f"messages[{index}] is written for the old functions: give tool_calls, and messages of the role 'tool'"
+            )
+
+
 def ask_of(body: ChatRequest) -> ChatAsk:
     """What a request asks for. Raises RequestError."""
+    check(body)
     sampling = fields_of(body)
     if body.n is not None:
         sampling["n"] = body.n
@@ -102,6 +134,13 @@ def ask_of(body: ChatRequest) -> ChatAsk:
     variables = dict(body.chat_template_kwargs or {})
     if body.reasoning_effort is not None:
         variables.setdefault("reasoning_effort", body.reasoning_effort)
+    wish = body.enable_thinking
+    if wish is None and body.thinking is not None:
+        wish = body.thinking.get("type") != "disabled"
+    if wish is None and body.reasoning_effort == "none":
+        wish = False
+    if wish is not None:
+        variables.setdefault("enable_thinking", wish)
     return ChatAsk(
         messages=body.messages,
         sampling=sampling,

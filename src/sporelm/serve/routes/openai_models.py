@@ -1,5 +1,6 @@
 """/v1/models: which models can be asked for."""
 
+from datetime import UTC, datetime
 from typing import Literal
 
 import msgspec
@@ -9,12 +10,15 @@ from sporelm.serve.endpoint import Call, Endpoint
 
 
 class ModelCard(msgspec.Struct):
-    """A model; `meta` where it is loaded."""
+    """A model, in the words of OpenAI and of Anthropic, whose clients ask for it at the same path."""
 
     id: str
     created: int
+    display_name: str
+    created_at: str
     owned_by: str = "sporelm"
     object: Literal["model"] = "model"
+    type: Literal["model"] = "model"
     loaded: bool = False
     max_context: int | None = None
     chat: bool | None = None  # whether it has a chat template; None while it is not loaded
@@ -22,6 +26,9 @@ class ModelCard(msgspec.Struct):
 
 class ModelList(msgspec.Struct):
     data: list[ModelCard]
+    first_id: str
+    last_id: str
+    has_more: bool = False
     object: Literal["list"] = "list"
 
 
@@ -29,15 +36,24 @@ def card(call: Call, spec: ModelSpec) -> ModelCard:
     """What is known of a model without loading it."""
     model = call.server.models.loaded.get(spec.name)
     if model is None:
-        return ModelCard(spec.name, call.server.began)
+        return ModelCard(spec.name, call.server.began, spec.name, when(call.server.began))
     llm = model.llm.llm
     chat = bool(llm.tokenizer.chat_template)
-    return ModelCard(spec.name, int(model.loaded_at), loaded=True, max_context=llm.max_context, chat=chat)
+    loaded_at = int(model.loaded_at)
+    return ModelCard(
+        spec.name, loaded_at, spec.name, when(loaded_at), loaded=True, max_context=llm.max_context, chat=chat
+    )
+
+
+def when(seconds: float) -> str:
+    """A time, of seconds since 1970, as RFC 3339 writes it."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
 
 
 async def models(call: Call, body: None) -> ModelList:
     """The models of this server; the first one answers requests that name none."""
-    return ModelList([card(call, spec) for spec in call.server.config.models])
+    cards = [card(call, spec) for spec in call.server.config.models]
+    return ModelList(cards, cards[0].id, cards[-1].id)
 
 
 async def one_model(call: Call, body: None) -> ModelCard:

@@ -16,7 +16,7 @@ from sporelm.serve.forms import grammar_of
 from sporelm.serve.reading import Content, Reasoning, Reply
 from sporelm.serve.response_events import Events
 from sporelm.serve.response_items import chat_messages, chat_tools
-from sporelm.serve.usage import PromptDetails
+from sporelm.serve.usage import AnswerDetails, PromptDetails
 
 
 class TextWish(Body, kw_only=True):
@@ -31,7 +31,7 @@ class ReasoningWish(Body, kw_only=True):
 
 
 class ResponseRequest(Body, kw_only=True):
-    """`store`, `metadata` and the like change nothing; what needs a memory is refused."""
+    """What needs a memory is refused."""
 
     input: str | list[dict[str, Any]]
     model: str | None = None
@@ -52,26 +52,35 @@ class ResponseRequest(Body, kw_only=True):
     prompt: dict[str, Any] | None = None
     background: bool | None = None
     include: list[str] | None = None
-    top_logprobs: int | None = None
-    max_tool_calls: int | None = None
-    store: bool | None = None
+    top_logprobs: Annotated[int, Meta(ge=0, le=100)] | None = None
     metadata: dict[str, Any] | None = None
-    user: str | None = None
-    service_tier: str | None = None
-    safety_identifier: str | None = None
-    prompt_cache_key: str | None = None
+    # What clients may send and what changes nothing here; docs/server.md says so.
+    max_tool_calls: Any = None
+    store: Any = None
+    user: Any = None
+    service_tier: Any = None
+    safety_identifier: Any = None
+    prompt_cache_key: Any = None
+    prompt_cache_retention: Any = None
+    prompt_cache_options: Any = None
+    client_metadata: Any = None
+    context_management: Any = None
+    access_programs: Any = None
+    background_options: Any = None
 
 
-class OutputDetails(msgspec.Struct):
-    reasoning_tokens: int = 0
+class InputDetails(PromptDetails, kw_only=True):
+    """`cache_write_tokens` are those that were computed, and can be found from now on."""
+
+    cache_write_tokens: int
 
 
 class ResponseUsage(msgspec.Struct):
     input_tokens: int
     output_tokens: int
     total_tokens: int
-    input_tokens_details: PromptDetails
-    output_tokens_details: OutputDetails
+    input_tokens_details: InputDetails
+    output_tokens_details: AnswerDetails
 
 
 class ResponseObject(msgspec.Struct, kw_only=True):
@@ -124,8 +133,14 @@ def ask_of(body: ResponseRequest) -> ChatAsk:
         tools=chat_tools(body.tools),
         tool_choice=body.tool_choice,
         parallel=body.parallel_tool_calls is not False,
-        variables={"reasoning_effort": effort} if effort else None,
+        variables=_variables(effort),
     )
+
+
+def _variables(effort: str | None) -> dict[str, Any]:
+    if effort is None:
+        return {}
+    return {"reasoning_effort": effort} | ({"enable_thinking": False} if effort == "none" else {})
 
 
 async def responses(call: Call, body: ResponseRequest) -> Response | ResponseObject:
@@ -172,6 +187,8 @@ def items_of(number: str, reply: Reply) -> list[dict[str, Any]]:
 def finished(begun: ResponseObject, chat: Chat, items: list[dict[str, Any]]) -> ResponseObject:
     """A response at its end."""
     usage, cut = chat.usage, chat.finish_reason(0) == "length"
+    found = usage.prompt_tokens_details
+    written = usage.prompt_tokens - found.cached_tokens
     return msgspec.structs.replace(
         begun,
         status="incomplete" if cut else "completed",
@@ -181,8 +198,8 @@ def finished(begun: ResponseObject, chat: Chat, items: list[dict[str, Any]]) -> 
             usage.prompt_tokens,
             usage.completion_tokens,
             usage.total_tokens,
-            usage.prompt_tokens_details,
-            OutputDetails(),
+            InputDetails(found.cached_tokens, found.cache_miss, cache_write_tokens=written),
+            usage.completion_tokens_details,
         ),
     )
 

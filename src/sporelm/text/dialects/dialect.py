@@ -66,6 +66,11 @@ class Parser:
         self._turn, self._steps = turn, steps
         self._ended = False
 
+    @property
+    def reasons(self) -> bool:
+        """Whether what was pushed last ended inside of reasoning."""
+        return self._turn.out.reasons
+
     def push(self, text: str) -> list[Delta]:
         """What follows from some more text. Raises RequestError after `finish`."""
         if self._ended:

@@ -18,6 +18,7 @@ class Writer:
         self.blank = True  # nothing but white space and reasoning has come
         self.line_blank = True  # nothing but white space has come in this line, or after the block before it
         self.reasoned = False
+        self.reasons = False  # what comes now is reasoning
         self._new_id = new_id
         self._deltas: list[Delta] = []
         self._space = ""  # white space of content that may be at its end
@@ -53,12 +54,13 @@ class Writer:
     def block(self) -> None:
         """Something that is no content begins or ends here."""
         self._block = self.line_blank = True
+        self.reasons = False
 
     def begin_reasoning(self) -> None:
         """Reasoning begins."""
         self.block()
         self._before = "\n\n" if self.reasoned else ""
-        self._thought = False
+        self._thought, self.reasons = False, True
 
     def reasoning(self, text: str) -> None:
         """Reasoning, after `begin_reasoning`."""

@@ -1,0 +1,53 @@
+"""A chat's answers as they are read: reasoning is counted in tokens."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import pytest
+
+from sporelm.api.completion import Completion, Piece, Timings
+from sporelm.serve.chat import Chat
+from sporelm.text.dialects import DIALECTS
+
+
+class Stream:
+    """An answer whose tokens are known, one a piece."""
+
+    constrained = False
+
+    def __init__(self, tokens: list[str]) -> None:
+        self.tokens = tokens
+
+    async def pieces(self) -> AsyncGenerator[Piece, None]:
+        ids = list(range(len(self.tokens)))
+        for number, text in enumerate(self.tokens[:-1]):
+            yield Piece(text, [number])
+        done = Completion("".join(self.tokens), ids, "stop", [7, 8], 1, Timings(0.0, 0.0), 0, None)
+        yield Piece(self.tokens[-1], ids[-1:], "stop", done)
+
+
+class Reading:
+    def __init__(self, name: str, prompt: str) -> None:
+        self.name, self.prompt = name, prompt
+
+    def parser(self) -> Any:
+        return DIALECTS[self.name]().parser(prompt=self.prompt)
+
+
+@pytest.mark.parametrize(
+    ("name", "prompt", "tokens", "thought"),
+    [
+        ("hermes", "", ["<think>", "\n", "Hm", ".", "\n", "</think>", "\n\n", "Hi", "!"], 6),
+        ("hermes", "<think>\n", ["Hm", ".", "</", "think>", "Hi"], 4),
+        ("hermes", "<think>\n", ["Hm", ".", " so", " on"], 4),
+        ("hermes", "", ["Hi", "!"], 0),
+        ("hermes", "", ["<", "b", ">", " is no mark"], 0),
+        ("harmony", "", ["<|channel|>analysis<|message|>", "a", "b", "<|end|>", "<|start|>assistant", "Hi"], 4),
+    ],
+)
+def test_tokens_of_reasoning_are_counted(name: str, prompt: str, tokens: list[str], thought: int) -> None:
+    chat = Chat(None, [Stream(tokens)], Reading(name, prompt))  # type: ignore[arg-type, list-item]
+    asyncio.run(chat.whole())
+    assert chat.usage.completion_tokens_details.reasoning_tokens == thought
+    assert chat.usage.completion_tokens == len(tokens)
