@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Brings llama.cpp's own tools for `spore bench --peer`:  bench/peer.sh DIR [--only avx2]
+# Brings llama.cpp's own tools for `spore bench --peer` and bench/server.py:  bench/peer.sh DIR [--only avx2]
 # Built for this very CPU into DIR/build; with `--only avx2` for AVX2 and nothing above it (no AVX-512, no VNNI) into
 # DIR/build-avx2, as the peer of our AVX2 target on a bigger CPU.
-# Needs a C++ compiler; about five minutes on two cores. DIR lies outside the repository and may be removed at any time.
+# Needs a C++ compiler; about ten minutes on two cores. DIR lies outside the repository and may be removed at any time.
 set -euo pipefail
 
 version=0.3.36 # of llama-cpp-python, whose source distribution carries llama.cpp
-tools=(llama-bench llama-batched-bench llama-quantize llama-perplexity)
+tools=(llama-bench llama-batched-bench llama-quantize llama-perplexity llama-server)
 
 usage() { echo "usage: bench/peer.sh DIR [--only avx2]" >&2; exit 2; }
 target=native
@@ -45,7 +45,7 @@ if [ ! -d "$source" ]; then
 fi
 
 cmake -S "$source" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release "${flags[@]}" -DLLAMA_CURL=OFF \
-    -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_SERVER=OFF -DLLAMA_BUILD_UI=OFF -DLLAMA_BUILD_MTMD=OFF
+    -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_SERVER=ON -DLLAMA_OPENSSL=OFF -DLLAMA_BUILD_UI=OFF -DMTMD_VIDEO=OFF
 cmake --build "$build" --target "${tools[@]}"
 
 echo
