@@ -12,6 +12,7 @@ SporeError
 ├── MemoryShortage        more memory is needed than there is
 ├── BackendError          a back-end is missing, or failed
 │   └── ContextError      a device resource used outside its context
+├── RemoteError           a server that was asked cannot be reached, refuses, or sends what is no answer
 ├── OpError               an op's arguments do not fit its signature
 └── GraphError            a traced graph breaks the rules
 
@@ -65,6 +66,10 @@ class BackendError(SporeError):
 
 class ContextError(BackendError):
     """A device resource was used outside the context that owns it."""
+
+
+class RemoteError(SporeError):
+    """Another server cannot be reached, refuses a request, or sends what is no answer."""
 
 
 class OpError(SporeError):

@@ -43,7 +43,7 @@ WRITING = {"-o", "--output", "--force", "--dry-run", "--json"}
 # A new option must edit this list, which a reviewer sees.
 OPTIONS = {
     "run": {"--lora", "-p", "--prompt", "-f", "--file", "--json"} | SAMPLING | ANSWERS | ENGINE | WATCHING | EVERY,
-    "chat": {"--lora", "--system", "--session-dir"} | SAMPLING | ENGINE | WATCHING | EVERY,
+    "chat": {"--lora", "--system", "--session-dir", "--url", "--api-key"} | SAMPLING | ENGINE | WATCHING | EVERY,
     "serve": {
         *{"--model", "--config", "--host", "--port", "--session-dir", "--log", "--api-key", "--api-keys-file"},
         *{"--cors-origin", "--allowed-host", "--tls-cert", "--tls-key", "--max-waiting", "--max-prompts"},

@@ -54,6 +54,18 @@ class Parser(argparse.ArgumentParser):
         self.words = list(sys.argv[1:] if args is None else args)
         return super().parse_known_args(args, namespace)
 
+    def given(self, words: list[str]) -> frozenset[str]:
+        """The names of the arguments that these words hold, which must be right: defaults are not among them."""
+        defaults = [(action, action.default) for action in self._actions]
+        try:
+            for action, _ in defaults:
+                action.default = argparse.SUPPRESS
+            found, _ = super().parse_known_args(words, argparse.Namespace())
+        finally:
+            for action, default in defaults:
+                action.default = default
+        return frozenset(vars(found))
+
     def error(self, message: str) -> NoReturn:
         dashed = next((word for word in self.words if word.startswith("-") and os.path.lexists(word)), None)
         hint = f"; {dashed[:80]!r} is taken for an option, the file of that name is './{dashed[:80]}'" if dashed else ""

@@ -1,5 +1,9 @@
 """Text out of files and from servers, made fit for a terminal."""
 
+import re
+
+CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but the tab and the line feed
+
 
 def plain(text: str) -> str:
     """Text out of a file as one line that cannot steer a terminal: what is not printable is escaped."""
@@ -11,3 +15,8 @@ def plain(text: str) -> str:
 def counted(count: int, word: str) -> str:
     """So many of something: "1 token", "2 tokens"."""
     return f"{count} {word}" if count == 1 else f"{count} {word}s"
+
+
+def without_controls(text: str) -> str:
+    """A text of many lines that cannot steer a terminal: control characters are escaped, and nothing else."""
+    return CONTROLS.sub(lambda found: repr(found[0])[1:-1], text)

@@ -99,8 +99,6 @@ def sampling_params(args: argparse.Namespace) -> "SamplingParams":
     fields["temperature"] = fields.pop("temp")
     if args.dry_breaker:
         fields["dry_breakers"] = tuple(text for text in args.dry_breaker if text != NO_BREAKER)
-    if len(dict(args.logit_bias)) < len(args.logit_bias):
-        raise UsageError("--logit-bias names a token twice: give each one bias")
     try:
         return SamplingParams(
             max_tokens=args.max_tokens,
@@ -108,13 +106,21 @@ def sampling_params(args: argparse.Namespace) -> "SamplingParams":
             stop_token_ids=tuple(args.stop_token_id),
             ignore_eos=args.ignore_eos,
             roll=args.roll,
-            logit_bias=dict(args.logit_bias),
+            logit_bias=biases(args),
             grammar=grammar(args),
             **fields,
             **answers(args),
         )
     except RequestError as reason:
         raise UsageError(str(reason)) from None
+
+
+def biases(args: argparse.Namespace) -> dict[int, float]:
+    """The bias of each token. Raises UsageError if one has two."""
+    found = dict(args.logit_bias)
+    if len(found) < len(args.logit_bias):
+        raise UsageError("--logit-bias names a token twice: give each one bias")
+    return found
 
 
 def answers(args: argparse.Namespace) -> dict[str, Any]:

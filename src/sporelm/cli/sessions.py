@@ -1,16 +1,16 @@
 """The conversations of one chat, and the slash commands that make, fork, switch and drop them."""
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Generator
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
-from sporelm.cli.plain_text import counted
+from sporelm.cli.plain_text import counted, plain
 from sporelm.cli.sampling import CHOOSING, ENDING, REPEATING
 from sporelm.errors import RequestError
 
 if TYPE_CHECKING:
-    from sporelm.api import LLM, Conversation, SamplingParams
+    from _typeshed import DataclassInstance
 
 HELP = """\
 /list                the conversations; * marks the current one
@@ -18,15 +18,15 @@ HELP = """\
 /fork [ID]           copy a conversation (the current one) and go on in the copy
 /switch ID           go on in another conversation
 /drop [ID]           forget a conversation (the current one)
-/save FILE           write the current conversation to a file, with all that was computed for it
-/load FILE           go on with a conversation that /save wrote, without computing it again
-/args [KEY VALUE]    show the sampling values, or set one
+/save FILE           write the current conversation to a file, {saved}
+/load FILE           go on with a conversation that /save wrote{loaded}
+/args [KEY VALUE]    show the sampling values, or set one{unset}
 /help                this text
 /exit                leave (so does Ctrl-D)
 Alt-Enter, or a backslash at the end of a line, starts a new line. Ctrl-C stops an answer."""
 
 SWITCH = {"on": True, "true": True, "off": False, "false": False}
-NO_SEED = "none"  # takes a seed back
+NONE = "none"  # takes a value back that need not be given
 SHORT = {"temp": "temperature"}  # as the options have it
 
 NUMBERS: list[tuple[str, str, Any, Any, str]] = [*CHOOSING, *REPEATING, ("--max-tokens", "N", int, 256, ""), *ENDING]
@@ -40,7 +40,7 @@ def name_of(option: str) -> str:
 # What /args calls a value -> how to read it; the field in SamplingParams has underscores for hyphens.
 ARGUMENTS: dict[str, Callable[[str], Any]] = {
     **{SHORT.get(name_of(option), name_of(option)): kind for option, _, kind, *_ in NUMBERS},
-    "seed": lambda text: None if text == NO_SEED else int(text),
+    "seed": int,
     "ignore-eos": lambda text: SWITCH[text.lower()],
     "roll": lambda text: SWITCH[text.lower()],
 }
@@ -52,20 +52,87 @@ class Leave(Exception):
     """/exit was typed."""
 
 
-class Sessions:
-    """Numbered conversations over one model; there is always a current one."""
+class Thought(NamedTuple):
+    """What a model thinks before it answers: shown, and no part of the answer."""
 
-    def __init__(self, llm: "LLM", params: "SamplingParams", system: str | None = None) -> None:
-        self.llm = llm
+    text: str
+
+
+class Said(Protocol):
+    """What came of an answer; nothing, where a moment passed without. The last one has the whole answer."""
+
+    @property
+    def text(self) -> str: ...
+
+    @property
+    def completion(self) -> Any: ...
+
+
+if TYPE_CHECKING:
+    Params = TypeVar("Params", bound=DataclassInstance)
+    Asked = TypeVar("Asked", bound=DataclassInstance, contravariant=True)
+else:
+    Params, Asked = TypeVar("Params"), TypeVar("Asked")
+
+
+class Talk(Protocol[Asked]):
+    """A conversation, with a model here (`sporelm.api.Conversation`) or on a server (`cli.remote`).
+
+    `ask` raises before it changes anything; closing what it yields keeps what was answered so far.
+    """
+
+    messages: list[dict[str, Any]]
+
+    @property
+    def is_asleep(self) -> bool: ...
+
+    def ask(self, text: str, params: Asked, /) -> Generator[Any, None, None]: ...
+
+    def fork(self) -> "Talk[Asked]": ...
+
+    def save(self, path: Path, /) -> int: ...
+
+    def close(self) -> None: ...
+
+
+class Partner(Protocol[Asked]):
+    """Whom the chat talks with: begins conversations, and goes on with those that were saved."""
+
+    def conversation(self, system: str | None = None, /) -> Talk[Asked]: ...
+
+    def wake(self, path: Path, /) -> Talk[Asked]: ...
+
+
+class Wording(NamedTuple):
+    """What is said of the same commands, here and with a server."""
+
+    saved: str = "with all that was computed for it"
+    loaded: str = ", without computing it again"
+    unset: str = ""
+    nothing: str = NONE  # how a value is shown that is not given
+
+
+class Sessions(Generic[Params]):
+    """Numbered conversations with one partner; there is always a current one."""
+
+    def __init__(
+        self,
+        partner: Partner[Params],
+        params: Params,
+        system: str | None = None,
+        wording: Wording = Wording(),  # noqa: B008 - it cannot be changed
+    ) -> None:
+        self.partner = partner
         self.params = params
         self.system = system
-        self.conversations: dict[int, Conversation] = {}
+        self.wording = wording
+        self.conversations: dict[int, Talk[Params]] = {}
         self.current_id = 0
         self.last_id = 0
         self.create([])
 
     @property
-    def current(self) -> "Conversation":
+    def current(self) -> Talk[Params]:
         return self.conversations[self.current_id]
 
     def command(self, line: str) -> str:
@@ -93,7 +160,7 @@ class Sessions:
         lines = []
         for number, conversation in self.conversations.items():
             said = questions(conversation)
-            first = " ".join(str(said[0]["content"]).split())[:60] if said else "(empty)"
+            first = plain(" ".join(str(said[0]["content"]).split())[:60]) if said else "(empty)"
             mark = "*" if number == self.current_id else " "
             asleep = "  (asleep)" if conversation.is_asleep else ""
             lines.append(f"{mark} {number}  {counted(len(said), 'turn')}  {first}{asleep}")
@@ -101,7 +168,7 @@ class Sessions:
 
     def create(self, words: list[str]) -> str:
         expect(words, "/create", 0)
-        return self.keep(self.llm.conversation(self.system), "new")
+        return self.keep(self.partner.conversation(self.system), "new")
 
     def fork(self, words: list[str]) -> str:
         expect(words, "/fork [ID]", 0, 1)
@@ -126,11 +193,12 @@ class Sessions:
 
     def save(self, words: list[str]) -> str:
         path = file_of(words, "/save FILE")
-        return f"wrote {path}, {self.current.save(path) / 1e6:.1f} MB"
+        size = self.current.save(path)
+        return f"wrote {path}, " + (f"{size / 1e6:.1f} MB" if size >= 100_000 else f"{size / 1e3:.1f} kB")
 
     def load(self, words: list[str]) -> str:
         path = file_of(words, "/load FILE")
-        woken = self.llm.wake(path)
+        woken = self.partner.wake(path)
         return self.keep(woken, f"from {path}, {counted(len(questions(woken)), 'turn')}")
 
     def arguments(self, words: list[str]) -> str:
@@ -142,23 +210,33 @@ class Sessions:
             if key not in ARGUMENTS:
                 raise RequestError(f"/args knows {', '.join(ARGUMENTS)}, not {given!r}")
             try:
-                changed = {field_of(key): ARGUMENTS[key](text)}
+                changed = {field_of(key): self.value(key, text)}
             except KeyError:
                 raise RequestError(f"{key} cannot be {text!r}: it must be on or off") from None
             except ValueError:
                 raise RequestError(f"{key} cannot be {text!r}: a number is expected") from None
             self.params = replace(self.params, **changed)
-        return "\n".join(f"{key:<20}{getattr(self.params, field_of(key))}" for key in ARGUMENTS)
+        values = {key: getattr(self.params, field_of(key)) for key in ARGUMENTS}
+        return "\n".join(
+            f"{key:<20}{self.wording.nothing if value is None else value}" for key, value in values.items()
+        )
+
+    def value(self, key: str, text: str) -> Any:
+        """A value as it was typed. Raises KeyError, ValueError for one that is none."""
+        if text == NONE and field_of(key) in {each.name for each in fields(self.params) if each.default is None}:
+            return None
+        return ARGUMENTS[key](text)
 
     def help(self, words: list[str]) -> str:
         expect(words, "/help", 0)
-        return HELP
+        saved, loaded, unset, _ = self.wording
+        return HELP.format(saved=saved, loaded=loaded, unset=unset)
 
     def exit(self, words: list[str]) -> str:
         expect(words, "/exit", 0)
         raise Leave
 
-    def keep(self, conversation: "Conversation", what: str) -> str:
+    def keep(self, conversation: Talk[Params], what: str) -> str:
         """Number a conversation and make it the current one."""
         self.last_id += 1
         self.conversations[self.last_id] = conversation
@@ -175,7 +253,7 @@ class Sessions:
         return int(words[0])
 
 
-def questions(conversation: "Conversation") -> list[dict[str, Any]]:
+def questions(conversation: Talk[Any]) -> list[dict[str, Any]]:
     """What the user said."""
     return [message for message in conversation.messages if message["role"] == "user"]
 

@@ -1,0 +1,39 @@
+"""What the options of a chat with a server become: conversations with it."""
+
+import argparse
+import sys
+from typing import Any
+
+from sporelm import settings
+from sporelm.cli.plain_text import counted, plain
+from sporelm.cli.remote.server import RemoteServer
+from sporelm.cli.remote.values import RemoteParams
+from sporelm.cli.sessions import Sessions, Wording
+
+WORDING = Wording(
+    saved="as JSON",
+    loaded=", or with another list of messages in JSON",
+    unset=";\n                     none leaves it to the server",
+    nothing="(the server's)",
+)
+
+
+def open_sessions(args: argparse.Namespace) -> tuple[Sessions[Any], str]:
+    """Conversations with the server of --url, and what they are with. Asks it for a model if none was named.
+
+    Raises UsageError, RequestError, RemoteError.
+    """
+    params = RemoteParams.of(args)
+    server = RemoteServer(args.url, args.api_key or key_of_environment(), args.model)
+    if server.model is None:
+        names = server.models()
+        server.model = names[0]
+        where = "its only model" if len(names) == 1 else f"the first of its {counted(len(names), 'model')}"
+        print(f"spore: {server.address} answers with {plain(server.model)}, {where}", file=sys.stderr, flush=True)
+    return Sessions(server, params, args.system, WORDING), f"{server.model} at {server.address}"
+
+
+def key_of_environment() -> str | None:
+    """The secret of SPORE_API_KEY, which may have a name before it, as a server of ours has it."""
+    _, colon, secret = settings.API_KEY.value.partition(":")
+    return (secret if colon else settings.API_KEY.value) or None
