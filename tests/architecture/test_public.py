@@ -57,6 +57,11 @@ OPTIONS = {
     | ENGINE
     | WATCHING
     | EVERY,
+    "bench serve": {
+        *{"--url", "--model", "--api-key", "--endpoint", "-c", "--rate", "--requests", "--warmup", "--repeat", "-p"},
+        *{"-n", "--shared-prefix", "--temp", "--seed", "--timeout", "--save", "--plot", "--json", "--md", "--csv"},
+    }
+    | EVERY,
     "bench tune": {"--target", "--format", "--quick", "--json"} | EVERY,
     "eval": {"--json", "--max-tokens"} | ENGINE | EVERY,
     "tokenize": {"--json"} | EVERY,

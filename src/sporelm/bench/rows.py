@@ -108,9 +108,9 @@ def as_csv(rows: Sequence[Row]) -> str:
     return text.getvalue()
 
 
-def check_file(path: Path, context: Iterable[str]) -> bool:
+def check_file(path: Path, context: Iterable[str], columns: Sequence[str] = tuple(CSV_HEADS)) -> bool:
     """Whether a file of results has rows already. Raises RequestError if rows with these columns cannot go there."""
-    heads = [*context, *CSV_HEADS]
+    heads = [*context, *columns]
     parent = path.resolve().parent
     if parent.is_dir() and not os.access(path if path.exists() else parent, os.W_OK):
         raise RequestError(f"--save {path.name!r} may not be written: give another file, or change who may write it")
@@ -129,9 +129,14 @@ def check_file(path: Path, context: Iterable[str]) -> bool:
 
 def append(path: Path, rows: Sequence[Row], context: dict[str, str]) -> None:
     """Add rows to a file of results, each with the columns of `context` before it. Raises RequestError."""
-    has_rows = check_file(path, context)
+    append_lines(path, context, CSV_HEADS, [csv_cells(row) for row in rows])
+
+
+def append_lines(path: Path, context: dict[str, str], columns: Sequence[str], lines: Iterable[Sequence[str]]) -> None:
+    """`append` for lines of any columns."""
+    has_rows = check_file(path, context, columns)
     with path.open("a", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         if not has_rows:
-            writer.writerow([*context, *CSV_HEADS])
-        writer.writerows([*context.values(), *csv_cells(row)] for row in rows)
+            writer.writerow([*context, *columns])
+        writer.writerows([*context.values(), *line] for line in lines)

@@ -182,7 +182,7 @@ def render(found: Sequence["Row"], args: argparse.Namespace) -> str:
 CONTEXT = ("time", "machine", "commit", "command")  # the columns of `context`
 
 
-def context(words: Sequence[str], state: "Ready | Missing") -> dict[str, str]:
+def context(words: Sequence[str], state: "Ready | Missing | None") -> dict[str, str]:
     """What makes a row traceable: when, on which machine, of which commit, by which command (paths without folders)."""
     from sporelm.api.machine import usable_cores
     from sporelm.cli.doctor import cpu_model

@@ -30,6 +30,7 @@ COMMANDS = {
     "chat": "talk with a model",
     "serve": "serve models over HTTP, and a chat in the browser",
     "bench": "measure the speed, beside the machine's limits and a peer",
+    "bench serve": "measure a running server, ours or another's",
     "replay": "repeat a recorded run, and say whether the same comes out",
     "bench tune": "measure which register tiles of the CPU's kernels are fastest here",
     "eval": "measure the quality: perplexity, divergence from unquantized weights",

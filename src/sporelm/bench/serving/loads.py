@@ -1,0 +1,195 @@
+"""Sends requests as users do, so many at a time or at random moments, and notes what came of each."""
+
+import asyncio
+import gc
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from time import perf_counter, process_time
+from typing import TypeVar
+
+from sporelm.bench.serving.connection import Answer, Client, Disconnected, why
+from sporelm.bench.serving.events import is_finished, message_of, usage_in
+from sporelm.bench.serving.http_reader import NoHttp
+
+T = TypeVar("T")
+LOOK = 0.1  # seconds between looks at whether to stop
+
+
+@dataclass(frozen=True)
+class Load:
+    """`users` that each send the next request when the last one is answered; or, with a `rate`, requests a second that
+    come whether others are answered or not, with exponential gaps."""
+
+    users: int = 0
+    rate: float = 0.0
+
+    @property
+    def name(self) -> str:
+        return f"c {self.users}" if self.users else f"{self.rate:g}/s"
+
+    def requests(self, asked: int | None) -> int:
+        """How many are sent: what was asked for, or some for each user, or about ten seconds of them; at least 16."""
+        return asked or max(16, 4 * self.users, round(10 * self.rate))
+
+    def arrivals(self, count: int, seed: str) -> list[float]:
+        """Seconds from the start to each request, of a rate."""
+        draw, at, found = random.Random(f"{seed} arrivals"), 0.0, []
+        for _ in range(count):
+            found.append(at)
+            at += draw.expovariate(self.rate)
+        return found
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of one request; times in seconds. An answer that failed has an `error`, the kind, and what was `said`.
+
+    `ttft` is from the request to its first text, `gaps` are those between pieces of text, `tokens` what the server
+    counted (`counted`), else the pieces.
+    """
+
+    began: float
+    ended: float
+    error: str = ""
+    said: str = ""
+    ttft: float = 0.0
+    gaps: tuple[float, ...] = ()
+    tokens: int = 0
+    counted: bool = False
+    prompt_tokens: int | None = None
+    cached_tokens: int | None = None
+
+    @property
+    def seconds(self) -> float:
+        return self.ended - self.began
+
+
+@dataclass
+class Run:
+    """One run of a load. `cpu` is the time this program took for it, in seconds; `whole` is False if it was stopped."""
+
+    outcomes: list[Outcome] = field(default_factory=list)
+    cpu: float = 0.0
+    wall: float = 0.0
+    whole: bool = True
+
+
+def outcome_of(answer: Answer, began: float, ended: float) -> Outcome:
+    """What an answer is worth, once it is whole."""
+    if answer.status != 200:
+        return Outcome(began, ended, f"HTTP {answer.status}", message_of(answer.content))
+    if not answer.streamed:
+        return Outcome(began, ended, "no stream", message_of(answer.content))
+    stream = answer.events
+    if stream.error is not None:
+        return Outcome(began, ended, "error in the stream", message_of(stream.error))
+    ending = stream.ending()
+    if not stream.done and not is_finished(ending):
+        return Outcome(began, ended, "cut short", f"the stream ended after {stream.num_events} events")
+    usage = usage_in(ending)
+    made = usage.get("completion_tokens")
+    counted = isinstance(made, int)
+    tokens = made if isinstance(made, int) else len(stream.times)
+    if not tokens:
+        return Outcome(began, ended, "empty answer", "no token came")
+    details = usage.get("prompt_tokens_details")
+    cached = details.get("cached_tokens") if isinstance(details, dict) else None
+    times = stream.times or [ended]  # tokens without a text
+    return Outcome(
+        began,
+        ended,
+        ttft=times[0] - began,
+        gaps=tuple(later - earlier for earlier, later in pairwise(times)),
+        tokens=tokens,
+        counted=counted,
+        prompt_tokens=usage.get("prompt_tokens"),
+        cached_tokens=cached,
+    )
+
+
+async def ask(client: Client, request: bytes, timeout: float, began: float | None = None) -> Outcome:
+    """Send a request; whatever goes wrong is an outcome too. `began` is when it was due, if not now."""
+    began = perf_counter() if began is None else began
+    try:
+        async with asyncio.timeout(timeout):
+            answer = await client.ask(request)
+    except TimeoutError:
+        return Outcome(began, perf_counter(), "timeout", f"no whole answer within {timeout:g} s")
+    except Disconnected as reason:
+        return Outcome(began, perf_counter(), "disconnected", str(reason))
+    except NoHttp as reason:
+        return Outcome(began, perf_counter(), "no HTTP", str(reason))
+    except OSError as reason:
+        return Outcome(began, perf_counter(), "no connection", why(reason))
+    return outcome_of(answer, began, perf_counter())
+
+
+async def run(
+    client: Client,
+    load: Load,
+    requests: Sequence[bytes],
+    seed: str,
+    timeout: float,
+    tick: Callable[[], None],
+    stopped: Callable[[], bool],
+) -> Run:
+    """Send all of them under a load. `tick` is called after each; when `stopped` says so, the rest is dropped."""
+    made = Run()
+
+    async def one(number: int, due: float | None = None) -> None:
+        made.outcomes.append(await ask(client, requests[number], timeout, due))
+        tick()
+
+    work = together(load.users, len(requests), one) if load.users else arriving(load, len(requests), seed, one)
+    gc.collect()
+    gc.disable()  # it would stop the clock of everybody at once
+    began, cpu = perf_counter(), process_time()
+    try:
+        running = asyncio.ensure_future(work)
+        made.whole = await watched(running, stopped)
+    finally:
+        made.wall, made.cpu = perf_counter() - began, process_time() - cpu
+        gc.enable()
+    return made
+
+
+async def watched(running: asyncio.Future[T], stopped: Callable[[], bool]) -> bool:
+    """Wait for something; False if it was stopped before it was done. Raises what it raises."""
+    try:
+        while not running.done():
+            await asyncio.wait({running}, timeout=LOOK)
+            if stopped() and not running.done():
+                running.cancel()
+                await asyncio.gather(running, return_exceptions=True)
+                return False
+        running.result()
+        return True
+    finally:
+        running.cancel()
+
+
+async def together(users: int, count: int, one: Callable[[int], Awaitable[None]]) -> None:
+    """So many users, each with one request at a time."""
+    numbers = iter(range(count))
+
+    async def user() -> None:
+        for number in numbers:
+            await one(number)
+
+    await asyncio.gather(*(user() for _ in range(min(users, count))))
+
+
+async def arriving(load: Load, count: int, seed: str, one: Callable[[int, float], Awaitable[None]]) -> None:
+    """Requests at their moments. One that is sent late, because this program was busy, counts from when it was due."""
+    start = perf_counter()
+    tasks = []
+    try:
+        for number, at in enumerate(load.arrivals(count, seed)):
+            await asyncio.sleep(max(0.0, start + at - perf_counter()))
+            tasks.append(asyncio.ensure_future(one(number, start + at)))
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
