@@ -110,7 +110,7 @@ def test_an_end_without_done_is_one_if_the_reason_came() -> None:
         (LONGER + chunk(content="cut"), "before its answer"),
         (CHUNKED + b"5\r\nda", "before its answer was whole"),
         (CHUNKED + b"zz\r\n", "before its answer was whole"),
-        (b"", "closed the connection before"),
+        (b"", "closed the connection without an answer: is it an https:// address?"),
         (b"HTTP/1.1 200 OK\r\nContent-T", "closed the connection before|not with a stream"),
         (b"SSH-2.0-OpenSSH\r\n", "does not answer in HTTP (BadStatusLine)"),
         (b"HTTP/1.1 200 OK\r\nX: " + b"a" * 70_000 + b"\r\n\r\n", "does not answer in HTTP (LineTooLong)"),

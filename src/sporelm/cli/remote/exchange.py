@@ -145,7 +145,8 @@ def reason_of(error: Exception, address: Address, *, connected: bool) -> str:
         return str(error)
     where = address.origin
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"the certificate of {where} is not to be trusted: {error.verify_message}"
+        remedy = "SSL_CERT_FILE can name a file of authorities to be trusted"
+        return f"the certificate of {where} is not to be trusted: {error.verify_message}; {remedy}"
     if isinstance(error, ssl.SSLError):
         return f"{where} does not speak TLS as it should ({shown(error.reason)}): is it an http:// address?"
     if not connected:
@@ -158,6 +159,9 @@ def reason_of(error: Exception, address: Address, *, connected: bool) -> str:
         return f"{where} cannot be reached: {shown(getattr(error, 'strerror', None) or str(error), 120)}"
     if isinstance(error, TimeoutError):
         return f"{where} sent nothing for {PAUSE_SECONDS:.0f} seconds: the answer was given up"
-    if isinstance(error, http.client.RemoteDisconnected | http.client.IncompleteRead | OSError):
+    if isinstance(error, http.client.RemoteDisconnected):
+        remedy = ": is it an https:// address?" if address.scheme == "http" else ""
+        return f"{where} closed the connection without an answer{remedy}"
+    if isinstance(error, http.client.IncompleteRead | OSError):
         return f"{where} closed the connection before its answer was whole"
     return f"{where} does not answer in HTTP ({type(error).__name__}): is it an https:// address, or another server's?"

@@ -25,12 +25,14 @@ def open_sessions(args: argparse.Namespace) -> tuple[Sessions[Any], str]:
     """
     params = RemoteParams.of(args)
     server = RemoteServer(args.url, args.api_key or key_of_environment(), args.model)
+    about = ""
     if server.model is None:
         names = server.models()
         server.model = names[0]
-        where = "its only model" if len(names) == 1 else f"the first of its {counted(len(names), 'model')}"
-        print(f"spore: {server.address} answers with {plain(server.model)}, {where}", file=sys.stderr, flush=True)
-    return Sessions(server, params, args.system, WORDING), f"{server.model} at {server.address}"
+        about = ", its only model" if len(names) == 1 else f", the first of its {counted(len(names), 'model')}"
+        if not sys.stdin.isatty():  # there the chat says it
+            print(f"spore: {server.address} answers with {plain(server.model)}{about}", file=sys.stderr, flush=True)
+    return Sessions(server, params, args.system, WORDING), f"{server.model} at {server.address}{about}"
 
 
 def key_of_environment() -> str | None:
