@@ -34,7 +34,7 @@ from sporelm.serve.conversation_form import (
     checked_conversation,
 )
 
-LOCK_PATIENCE = 5.0  # seconds to wait for another process that changes the same owner's conversations
+LOCK_PATIENCE = 12.0  # seconds to wait for another process that changes the same owner's conversations, a dead one too
 LOCK_STALE = 10.0  # seconds after which a lock was left by a process that is gone; a change takes milliseconds
 SNIPPET = 120  # characters of a search's find
 logger = logging.getLogger(__name__)

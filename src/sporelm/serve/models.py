@@ -17,7 +17,7 @@ from sporelm.serve.answering import Bell
 from sporelm.serve.config import ModelSpec, ServeConfig
 from sporelm.serve.failures import RETRY_SECONDS, Refusal
 
-PING_SECONDS = 0.5  # between two questions to an engine whether it still steps
+PING_SECONDS = 0.25  # between two questions to an engine whether it still steps
 log = logging.getLogger("sporelm.serve")
 
 Opener = Callable[[ModelSpec, Progress | None], AsyncLLM]
@@ -34,7 +34,7 @@ class ServedModel:
     users: int = 0
     used_at: float = field(default_factory=monotonic)
     loaded_at: float = field(default_factory=time)  # seconds since 1970
-    asked_at: float | None = None  # when the engine was asked whether it steps, until it says so
+    silent: float = 0.0  # seconds since the engine was asked whether it steps, until it says so
     pinging: "asyncio.Task[None] | None" = None
 
     @property
@@ -49,16 +49,22 @@ class ServedModel:
         """Why nothing can be hoped for from this engine; None if it is well."""
         if self.llm.pump.failure is not None:
             return f"the engine of {self.name} failed: {self.llm.pump.failure}"
-        if self.asked_at is not None and monotonic() - self.asked_at > stall_seconds:
+        if self.silent > stall_seconds:
             return f"the engine of {self.name} did not finish a step in {stall_seconds:g} s"
         return None
 
     async def ping(self) -> None:
-        """Ask the engine again and again whether it steps."""
+        """Ask the engine again and again whether it steps. Only time in which this loop runs counts: when all of the
+        process was stopped for a while, and goes on, nothing is wrong."""
         while True:
-            self.asked_at = monotonic()
-            await self.llm.between_steps(_nothing)
-            self.asked_at = None
+            asked = asyncio.ensure_future(self.llm.between_steps(_nothing))
+            try:
+                while not (await asyncio.wait({asked}, timeout=PING_SECONDS))[0]:
+                    self.silent += PING_SECONDS
+                await asked
+            finally:
+                asked.cancel()
+            self.silent = 0.0
             await asyncio.sleep(PING_SECONDS)
 
 

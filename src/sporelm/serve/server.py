@@ -1,10 +1,13 @@
 """What the routes of one server share."""
 
+import asyncio
 from time import time
 
 from sporelm.serve.access import Access
 from sporelm.serve.config import ServeConfig
+from sporelm.serve.conversations import default_folder
 from sporelm.serve.endpoint import Endpoint
+from sporelm.serve.leftovers import clear_leftovers
 from sporelm.serve.models import Models, Opener
 from sporelm.serve.sessions import Sessions
 
@@ -26,6 +29,9 @@ class Server:
 
     async def open(self) -> None:
         """Load the first model, so that what is wrong with it is said at once. Raises SporeError."""
+        place = self.config.session_dir
+        folders = [place / "sessions", place / "conversations"] if place is not None else [default_folder()]
+        await asyncio.to_thread(clear_leftovers, folders)
         async with self.models.use():
             pass
 
