@@ -1,6 +1,7 @@
 """A server for the web chat without a model: the real page and the real store, and answers that are canned.
 
-What the last message asks for decides the answer: "markdown", "slow", "long", "think", "fail", "break"; else an echo.
+What the last message asks for decides the answer: "markdown", "slow", "long", "think", "fail", "break", "late", "cut",
+"busy" (once); else an echo.
 """
 
 import asyncio
@@ -72,14 +73,20 @@ class PretendChat:
         self.key, self.chat = key, chat
         self.requests: list[dict[str, Any]] = []  # bodies of what was asked for
         self.cut = 0  # answers whose reader left
+        self.busy = 1  # how often a "busy" request is sent away
         routes = [
             Route("/v1/models", self.models),
             Route("/v1/chat/completions", self.answer, methods=["POST"]),
             Route("/v1/completions", self.answer, methods=["POST"]),
+            Route("/apply-template", self.template, methods=["POST"]),
+            Route("/tokenize", self.tokenize, methods=["POST"]),
+            Route("/metrics", self.metrics),
             *conversation_routes(ConversationStore(folder), lambda request: request.headers.get("authorization", "")),
             *web_chat_routes(),
         ]
-        config = uvicorn.Config(Starlette(routes=routes), port=0, log_level="error", lifespan="off", ws="none")
+        config = uvicorn.Config(
+            self.guarded(Starlette(routes=routes)), port=0, log_level="error", lifespan="off", ws="none"
+        )
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run)
         self._thread.start()
@@ -91,28 +98,60 @@ class PretendChat:
         self._server.should_exit = self._server.force_exit = True
         self._thread.join(10)
 
-    def refused(self, request: Request) -> Response | None:
-        if self.key and request.headers.get("authorization") != f"Bearer {self.key}":
-            return JSONResponse({"error": {"message": "the API key is wrong", "code": "unauthorized"}}, 401)
-        return None
+    def guarded(self, app: Any) -> Any:
+        """The application, where all but the page's files wants the key."""
+
+        async def checked(scope: Any, receive: Any, send: Any) -> None:
+            given = dict(scope["headers"]).get(b"authorization", b"").decode()
+            is_open = scope["path"] == "/" or scope["path"].startswith("/webui/")
+            if self.key and not is_open and given != f"Bearer {self.key}":
+                told = JSONResponse({"error": {"message": "the API key is wrong", "code": "unauthorized"}}, 401)
+                await told(scope, receive, send)
+            else:
+                await app(scope, receive, send)
+
+        return checked
 
     async def models(self, request: Request) -> Response:
-        card = {"object": "model", "owned_by": "sporelm", "created": 0, "max_context": 8192}
-        cards = [{"id": "pretend-135m", "chat": self.chat, **card}, {"id": "other-1b", "chat": True, **card}]
-        return self.refused(request) or JSONResponse({"object": "list", "data": cards})
+        card = {"object": "model", "owned_by": "sporelm", "created": 0, "max_context": 8192, "loaded": True}
+        cards = [
+            {"id": "pretend-135m", "chat": self.chat, **card},
+            {**card, "id": "other-1b", "chat": None, "loaded": False},
+        ]
+        return JSONResponse({"object": "list", "data": cards})
 
     async def answer(self, request: Request) -> Response:
-        if refused := self.refused(request):
-            return refused
         body = await request.json()
         self.requests.append(body)
-        text = body["messages"][-1]["content"] if "messages" in body else body["prompt"]
+        prompt = body.get("prompt", "")
+        text = body["messages"][-1]["content"] if "messages" in body else self.text_of(prompt)
         if "fail" in text:
             return JSONResponse({"error": {"message": "the context holds 8192 tokens", "code": "context"}}, 400)
+        if "busy" in text and self.busy:
+            self.busy -= 1
+            told = {"error": {"message": "the queue is full", "code": "queue_full"}}
+            return JSONResponse(told, 429, headers={"retry-after": "2"})
         return StreamingResponse(self.stream(body, text), media_type="text/event-stream")
 
+    @staticmethod
+    def text_of(prompt: str | list[int]) -> str:
+        return prompt if isinstance(prompt, str) else "".join(map(chr, prompt))
+
+    async def template(self, request: Request) -> Response:
+        turns = [f"<{each['role']}>{each['content']}<end>" for each in (await request.json())["messages"]]
+        return JSONResponse({"prompt": "".join(turns)})
+
+    async def tokenize(self, request: Request) -> Response:
+        """Each letter is a token."""
+        tokens = [ord(letter) for letter in (await request.json())["prompt"]]
+        return JSONResponse({"tokens": tokens, "count": len(tokens), "max_model_len": 8192})
+
+    async def metrics(self, request: Request) -> Response:
+        line = 'vllm:num_requests_waiting{model_name="pretend-135m"} 3.0\n'
+        return Response(line, media_type="text/plain")
+
     async def stream(self, body: dict[str, Any], text: str) -> AsyncIterator[str]:
-        pieces, pause = pieces_for(text)
+        pieces, pause = ([" and", " more."], 0.005) if isinstance(body.get("prompt"), list) else pieces_for(text)
 
         def event(**fields: Any) -> str:
             return f"data: {json.dumps({'object': 'chunk', 'model': body['model'], **fields})}\n\n"
@@ -122,6 +161,8 @@ class PretendChat:
             return {"index": 0, "finish_reason": finish, **said}
 
         try:
+            if "late" in text:
+                await asyncio.sleep(2)
             if "think" in text:
                 for word in ("First ", "I ", "think."):
                     yield event(choices=[choice(word, "reasoning_content")])
@@ -134,7 +175,7 @@ class PretendChat:
         except asyncio.CancelledError:
             self.cut += 1
             raise
-        yield event(choices=[choice("", finish="stop")])
+        yield event(choices=[choice("", finish="length" if "cut" in text and "messages" in body else "stop")])
         usage = {"prompt_tokens": 64, "completion_tokens": len(pieces), "total_tokens": 64 + len(pieces)}
         yield event(choices=[], usage={**usage, "prompt_tokens_details": {"cached_tokens": 48}})
         yield "data: [DONE]\n\n"

@@ -77,7 +77,7 @@ def test_an_answer_is_stopped(serve: Serve, open_page: Open) -> None:
     kept(page)
     shown = texts(page)[1]
     assert shown.startswith("word0 word1 word2 word3")
-    assert page.locator("article.assistant .note").inner_text() == "Stopped"
+    assert page.locator("article.assistant .note").inner_text().split() == ["Stopped", "Continue"]
     page.reload()
     page.wait_for_selector(DONE)
     assert texts(page)[1] == shown
@@ -226,23 +226,6 @@ def test_two_tabs_keep_both_of_their_turns(serve: Serve, open_page: Open) -> Non
 
 
 @pytest.mark.all
-def test_a_key_is_asked_for(serve: Serve, open_page: Open) -> None:
-    server = serve(key="secret")
-    page = open_page(server.url, expected="401", wait=False)
-    page.locator("#ask input").fill("wrong")
-    page.keyboard.press("Enter")
-    page.wait_for_selector("#ask [role=alert]")
-    page.locator("#ask input").fill("secret")
-    page.keyboard.press("Enter")
-    until(page, "document.querySelectorAll('#model option').length === 2")
-    say(page, "hello")
-    page.reload()
-    page.wait_for_selector(DONE)
-    assert page.evaluate("[sessionStorage['sporelm.key'], JSON.stringify(localStorage)]")[0] == "secret"
-    assert "secret" not in page.evaluate("JSON.stringify(localStorage)"), "it goes when the tab is closed"
-
-
-@pytest.mark.all
 def test_settings_go_with_a_conversation(serve: Serve, open_page: Open) -> None:
     server = serve()
     page = open_page(server.url)
@@ -290,12 +273,6 @@ def test_a_failed_turn_is_not_told(serve: Serve, open_page: Open) -> None:
 
 
 @pytest.mark.all
-def test_the_page_is_there_at_once(serve: Serve, open_page: Open) -> None:
-    page = open_page(serve().url)
-    assert page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime") <= 1000
-
-
-@pytest.mark.all
 def test_what_is_typed_survives_a_reload(serve: Serve, open_page: Open) -> None:
     page = open_page(serve().url)
     page.fill("#composer-text", "half a thought")
@@ -315,25 +292,6 @@ def test_thoughts_are_folded_away(serve: Serve, open_page: Open) -> None:
     page.click("article.assistant summary")
     assert page.inner_text("article.assistant .thoughts-text") == "First I think."
     assert texts(page)[1] == "You said: think."
-
-
-@pytest.mark.all
-def test_a_text_is_completed(serve: Serve, open_page: Open) -> None:
-    server = serve(chat=False)
-    page = open_page(server.url)
-    until(page, "location.hash === '#/complete'")
-    page.fill("#complete-text", "Once")
-    page.keyboard.press("Control+Enter")
-    until(page, "document.querySelector('#complete-text').value === 'OnceYou said: Once.'")
-    until(page, "document.querySelector('#complete-stats').innerText.includes('48 of 64')")
-    assert server.requests[-1]["prompt"] == "Once"
-    page.click("#complete-undo")
-    assert page.input_value("#complete-text") == "Once"
-    page.fill("#complete-text", "slow")
-    page.click("#complete-run")
-    until(page, "document.querySelector('#complete-text').value.includes('word2')")
-    page.keyboard.press("Escape")
-    page.wait_for_selector("#complete-run")
 
 
 @pytest.mark.all
@@ -384,20 +342,6 @@ def test_it_speaks_chinese(serve: Serve, open_page: Open) -> None:
     assert page.inner_text("#new-chat") == "New chat"
     page.reload()
     until(page, "document.querySelector('#new-chat').innerText === 'New chat'")
-
-
-@pytest.mark.all
-def test_everything_has_a_name_for_screen_readers(serve: Serve, open_page: Open) -> None:
-    page = open_page(serve().url)
-    say(page, "hello")
-    page.keyboard.press("Control+,")
-    parts = "[...document.querySelectorAll('button, input:not([type=file]), select, textarea')]"
-    nameless = page.evaluate(f"""{parts}.filter(
-        node => !(node.getAttribute('aria-label') || node.innerText?.trim() || node.labels?.[0]?.innerText.trim())
-    ).map(node => node.outerHTML)""")
-    assert nameless == []
-    assert page.locator("article").nth(1).get_attribute("aria-label") == "Assistant, message 2 of 2"
-    assert page.inner_text("#live") == "The answer: You said: hello."
 
 
 @pytest.mark.all

@@ -2,11 +2,17 @@
 import { kept } from "./dom.js";
 import { t } from "./i18n.js";
 
-let key = kept(sessionStorage, "key") ?? "";
+let key = kept("session", "key") ?? kept("local", "key") ?? "";
+let refused = false; // whether the last key was one that the server does not know
 export const apiKey = () => key;
-export function setApiKey(value) {
+export const keyRefused = () => refused;
+
+/** Take another key, for this tab or, if it is to be remembered, for this browser; none for an empty one. */
+export function setApiKey(value, remember = false) {
   key = value.trim();
-  kept(sessionStorage, "key", key || null);
+  refused = false;
+  kept("session", "key", key || null);
+  kept("local", "key", remember && key ? key : null);
 }
 
 export class ApiError extends Error {
@@ -27,11 +33,13 @@ async function failure(response) {
   const told = body?.error ?? body ?? {};
   const wait = Number(response.headers.get("retry-after")) || 1;
   const message = response.status === 429 ? t("busy", { n: wait }) : told.message || `HTTP ${response.status}`;
-  return new ApiError(response.status, String(message), told.code ?? "", { version: told.version });
+  return new ApiError(response.status, String(message), told.code ?? "", { version: told.version, wait });
 }
 
-/** A response, or an ApiError; status 0 where there is no server. */
-async function send(method, path, { body, signal, keepalive, raw } = {}) {
+/** A response, or an ApiError; status 0 where there is no server. A key that is refused is forgotten. */
+async function send(method, path, options = {}) {
+  const { body, signal, keepalive, raw } = options;
+  const used = key;
   let response;
   try {
     response = await fetch(new URL(path, document.baseURI), {
@@ -42,8 +50,14 @@ async function send(method, path, { body, signal, keepalive, raw } = {}) {
     if (error.name === "AbortError") throw error;
     throw new ApiError(0, t("offline"), "offline");
   }
-  if (!response.ok) throw await failure(response);
-  return response;
+  if (response.ok) return response;
+  if (response.status === 401 && used && used === key) {
+    setApiKey("");
+    refused = true;
+  } else if (response.status === 401 && key && used !== key) {
+    return send(method, path, options); // another key was given meanwhile
+  }
+  throw await failure(response);
 }
 
 export async function ask(method, path, options) {
@@ -51,7 +65,7 @@ export async function ask(method, path, options) {
   return response.json();
 }
 
-export const askText = async (path) => (await send("GET", path)).text();
+export const askText = async (path, options) => (await send("GET", path, options)).text();
 
 /** The data of each server-sent event as an object, to the end of the stream. Ends with AbortError when `signal` says so. */
 export async function* events(path, body, signal) {
@@ -60,7 +74,9 @@ export async function* events(path, body, signal) {
   let rest = "";
   try {
     for (;;) {
-      const { value, done } = await reader.read();
+      const { value, done } = await reader.read().catch((error) => {
+        throw error.name === "AbortError" ? error : new ApiError(0, t("broken_off"), "broken_off");
+      });
       if (done) break;
       const lines = (rest + value).split("\n");
       rest = lines.pop();

@@ -1,23 +1,27 @@
 // The page: which conversation is open, what the composer does, which model answers.
 import { answer } from "./answer.js";
 import { apiKey, ask } from "./api.js";
-import { startComplete, stopCompletion } from "./complete.js";
+import { hasFiles, joined, startAttachments, takeFiles } from "./attachments.js";
+import { openText, startComplete, startText, stopCompletion } from "./complete.js";
 import { Conversation } from "./conversation.js";
 import { askKey, startDialogs } from "./dialogs.js";
 import { by, el, icon, kept, notice } from "./dom.js";
 import { t, translatePage } from "./i18n.js";
-import { grow, startMessages } from "./messages.js";
+import { grow } from "./message.js";
+import { startMessages } from "./messages.js";
 import { startShortcuts, stopAnswer } from "./shortcuts.js";
 import { narrow, refresh, showSidebar, sidebarShown, startSidebar } from "./sidebar.js";
-import { emit, on, pickedModel, state } from "./state.js";
+import { emit, on, openOne, pickedModel, state } from "./state.js";
 
 const TITLE = 60; // characters of the first message
+const RETRY = 4000; // ms until a server that is gone is looked for again
+const touches = matchMedia("(hover: none) and (pointer: coarse)").matches;
 const held = new Map(); // conversations whose answers go on while another one is open
 
 function fresh() {
   let settings = {};
-  try { settings = JSON.parse(kept(localStorage, "sampling") ?? "{}"); } catch { /* not ours */ }
-  return Conversation.fresh({ settings, system: kept(localStorage, "system") ?? "" });
+  try { settings = JSON.parse(kept("local", "sampling") ?? "{}"); } catch { /* not ours */ }
+  return Conversation.fresh({ settings, system: kept("local", "system") ?? "" });
 }
 
 function open(conversation) {
@@ -30,7 +34,7 @@ function open(conversation) {
 }
 
 function titled() {
-  const { title } = state.conversation.data;
+  const title = (openOne() ?? state.conversation).data.title;
   document.title = title ? `${title} · Sporelm` : "Sporelm";
   by("page-title").textContent = title || "Sporelm";
 }
@@ -43,14 +47,16 @@ async function route() {
   by("complete-page").hidden = !complete;
   by("to-chat").ariaCurrent = complete ? null : "page";
   by("to-complete").ariaCurrent = complete ? "page" : null;
+  const known = /^[0-9a-f]{32}$/.test(id ?? "");
   if (complete) {
-    by("complete-text").focus();
-  } else if (page === "c" && /^[0-9a-f]{32}$/.test(id ?? "")) {
+    await openText(known ? id : null);
+  } else if (page === "c" && known) {
     if (state.conversation.id !== id) await load(id);
   } else if (state.conversation.id) {
     open(fresh());
   }
   emit("page");
+  titled();
   if (!complete && !narrow()) by("composer-text").focus();
 }
 
@@ -63,6 +69,10 @@ async function load(id) {
   try {
     const conversation = await Conversation.load(id);
     if (!location.hash.endsWith(id)) return; // another one was opened meanwhile
+    if (conversation.data.kind === "completion") {
+      location.replace(`#/complete/${id}`);
+      return;
+    }
     held.set(id, conversation);
     open(conversation);
   } catch (error) {
@@ -73,6 +83,14 @@ async function load(id) {
 }
 
 function startFresh() {
+  if (state.page === "complete") {
+    startText();
+    return;
+  }
+  freshChat();
+}
+
+function freshChat() {
   if (location.hash === "#/" || location.hash === "") open(fresh());
   else location.hash = "#/";
   by("composer-text").focus();
@@ -80,15 +98,16 @@ function startFresh() {
 
 function send() {
   const area = by("composer-text");
-  const content = area.value.trim();
+  const text = area.value.trim();
   const conversation = state.conversation;
-  if (!content || conversation.answering || !state.model) return;
+  if ((!text && !hasFiles()) || conversation.answering || !state.model) return;
+  const files = takeFiles();
   area.value = "";
-  kept(sessionStorage, "draft", null);
+  kept("session", "draft", null);
   grow(area);
-  if (!conversation.data.title) conversation.set("title", [...content.replace(/\s+/g, " ")].slice(0, TITLE).join(""));
+  if (!conversation.data.title) conversation.set("title", [...(text || files[0].name).replace(/\s+/g, " ")].slice(0, TITLE).join(""));
   conversation.set("model", state.model);
-  const { id } = conversation.add({ parent: conversation.data.current, role: "user", content });
+  const { id } = conversation.add({ parent: conversation.data.current, role: "user", content: joined(files, text) });
   emit("asked");
   answer(conversation, id);
   conversation.save();
@@ -102,27 +121,43 @@ function composing() {
   by("send").hidden = busy;
   by("stop").hidden = !busy;
   by("send").disabled = !state.model;
-  if (hadFocus) by("composer-text").focus();
+  if (hadFocus && !touches) by("composer-text").focus(); // which on a phone would bring up its keyboard
 }
 
+let again = 0;
+
 async function loadModels() {
+  clearTimeout(again);
   try {
     const { data } = await ask("GET", "v1/models");
     state.models = data.map((model) => ({
       id: model.id,
       context: model.max_context ?? model.max_model_len ?? null,
       chat: model.chat ?? true,
+      loaded: model.loaded ?? true,
     }));
   } catch (error) {
     if (error.status === 401) emit("key-needed");
-    else notice(error.message, "bad");
+    else if (!state.models.length) {
+      if (!again) notice(error.message, "bad");
+      again = setTimeout(async () => { await loadModels(); if (state.models.length) refresh(); }, RETRY);
+    }
     return;
   }
-  const wanted = state.conversation?.data.model || kept(localStorage, "model");
-  by("model").replaceChildren(...state.models.map(({ id }) => el("option", { value: id }, id)));
-  if (!state.models.length) by("model").replaceChildren(el("option", { value: "" }, t("no_model")));
+  again = 0;
+  const wanted = state.model || state.conversation?.data.model || kept("local", "model");
+  listModels();
   pick(state.models.find(({ id }) => id === wanted)?.id ?? state.models[0]?.id ?? "", false);
   emit("models");
+}
+
+/** The picker: those that are loaded first, if not all are. */
+function listModels() {
+  const option = ({ id, chat }) => el("option", { value: id }, chat ? id : t("without_template", { model: id }));
+  const [here, others] = [true, false].map((loaded) => state.models.filter((model) => model.loaded === loaded));
+  if (!state.models.length) by("model").replaceChildren(el("option", { value: "" }, t("no_model")));
+  else if (!here.length || !others.length) by("model").replaceChildren(...state.models.map(option));
+  else by("model").replaceChildren(el("optgroup", { label: t("loaded") }, here.map(option)), el("optgroup", { label: t("not_loaded") }, others.map(option)));
 }
 
 function pick(id, byHand) {
@@ -131,7 +166,7 @@ function pick(id, byHand) {
   by("empty-model").textContent = id ? t("talking_to", { model: id }) : "";
   composing();
   if (byHand) {
-    kept(localStorage, "model", id);
+    kept("local", "model", id);
     emit("models");
   }
   if (id && pickedModel()?.chat === false && state.page === "chat" && !state.conversation.data.messages.length) {
@@ -147,18 +182,19 @@ function ideas() {
 
 /** Settings of a conversation: they are kept with it, and are those of the next new one. */
 function set(conversation) {
-  kept(localStorage, "sampling", JSON.stringify(conversation.data.settings));
-  kept(localStorage, "system", conversation.data.system);
+  kept("local", "sampling", JSON.stringify(conversation.data.settings));
+  if (conversation.data.kind === "chat") kept("local", "system", conversation.data.system);
   conversation.save();
 }
 
 function startComposer() {
   const area = by("composer-text");
-  area.value = kept(sessionStorage, "draft") ?? "";
+  area.value = kept("session", "draft") ?? "";
   grow(area);
-  area.addEventListener("input", () => { grow(area); kept(sessionStorage, "draft", area.value || null); });
+  area.addEventListener("input", () => { grow(area); kept("session", "draft", area.value || null); });
   area.addEventListener("keydown", (event) => {
     if (event.key !== "Enter" || event.shiftKey || event.isComposing || event.keyCode === 229) return;
+    if (touches && !event.ctrlKey && !event.metaKey) return; // there Enter is the only way to a new line
     event.preventDefault();
     send();
   });
@@ -166,12 +202,25 @@ function startComposer() {
   by("model").addEventListener("change", () => pick(by("model").value, true));
 }
 
+/** Another key, or none: of what the old one showed only what is not kept yet stays, and not where it was put away. */
+async function rekeyed() {
+  const stays = apiKey() && state.conversation.unsaved;
+  held.clear();
+  state.text = null;
+  if (!stays) open(fresh());
+  if (!apiKey()) history.replaceState(null, "", "#/");
+  await loadModels();
+  await refresh();
+  if (stays) state.conversation.save();
+  else await route();
+}
+
 function startEvents() {
   const known = new Set(); // models that were asked about again after their first answer, which loaded them
   on("changed", (conversation) => {
     if (conversation !== state.conversation) return;
     composing();
-    if (conversation.answering || pickedModel()?.context !== null || known.has(state.model)) return;
+    if (conversation.answering || pickedModel()?.loaded !== false || known.has(state.model)) return;
     known.add(state.model);
     loadModels();
   });
@@ -182,21 +231,26 @@ function startEvents() {
   on("deleted", (id) => {
     held.get(id)?.drop();
     held.delete(id);
-    if (state.conversation.id !== id) return;
-    state.conversation.drop();
-    startFresh();
+    if (state.text?.id === id) {
+      state.text.drop();
+      startText();
+    } else if (state.conversation.id === id) {
+      state.conversation.drop();
+      if (state.page === "chat") freshChat();
+      else open(fresh());
+    }
   });
-  on("new", startFresh);
+  on("new", freshChat);
   on("set", set);
   on("titled", titled);
-  on("key-needed", () => askKey(Boolean(apiKey())));
-  on("key", async () => { held.clear(); await loadModels(); await refresh(); open(fresh()); await route(); });
-  on("language", () => { ideas(); pick(state.model, false); });
+  on("key-needed", askKey);
+  on("key", rekeyed);
+  on("language", () => { ideas(); listModels(); pick(state.model, false); });
   addEventListener("hashchange", route);
-  addEventListener("pagehide", () => held.forEach((conversation) => conversation.flush()));
+  addEventListener("pagehide", () => { held.forEach((conversation) => conversation.flush()); state.text?.flush(); });
   document.addEventListener("visibilitychange", async () => {
     if (document.visibilityState !== "visible" || by("ask").open) return;
-    if (!state.models.length) await loadModels();
+    await loadModels();
     await refresh();
     const { conversation } = state;
     if (!conversation.id || conversation.answering || conversation.unsaved || document.querySelector(".editing")) return;
@@ -214,6 +268,7 @@ async function start() {
   startDialogs();
   startComplete();
   startComposer();
+  startAttachments();
   startEvents();
   startShortcuts({
     fresh: startFresh,

@@ -1,72 +1,167 @@
 // The page that goes on with a text: for models without a chat template, and for whoever wants none.
-import { Measure, sampling } from "./answer.js";
-import { events } from "./api.js";
+// A text is kept as a conversation of kind completion, whose one message holds all of it.
+import { sampling } from "./answer.js";
 import { announce, by, kept, notice } from "./dom.js";
+import { Conversation } from "./conversation.js";
 import { number, t } from "./i18n.js";
-import { emit, state } from "./state.js";
+import { Measure } from "./measure.js";
+import { emit, on, state } from "./state.js";
+import { patiently, Waiting } from "./waiting.js";
 
+const TITLE = 60; // characters of the text's beginning
+const SAVED_AFTER = 1500; // ms after the last key
+const PATH = "#/complete";
+const MOST = 1_000_000; // characters, as the server has it
+
+const area = by("complete-text");
 let controller = null;
-const undone = []; // texts before each answer, the latest last
+let saving = 0;
+let undone = []; // texts before each answer, the latest last
+
+function fresh() {
+  let settings = {};
+  try { settings = JSON.parse(kept("local", "sampling") ?? "{}"); } catch { /* not ours */ }
+  return new Conversation({ title: "", kind: "completion", model: "", system: "", settings, messages: [], current: null });
+}
+
+/** Show a text by its id; without one that which was open last, or a new one. */
+export async function openText(id) {
+  if (!id && state.text) {
+    if (state.text.id) history.replaceState(null, "", `${PATH}/${state.text.id}`);
+  } else if (!id) {
+    const draft = kept("session", "text");
+    take(fresh());
+    if (draft) { area.value = draft; save(); }
+  } else if (state.text?.id !== id) {
+    try {
+      take(await Conversation.load(id));
+    } catch (error) {
+      if (error.status === 401) emit("key-needed");
+      else notice(error.status === 404 ? t("gone") : error.message, "bad");
+      take(fresh());
+      history.replaceState(null, "", PATH);
+    }
+  }
+  if (!matchMedia("(hover: none)").matches) area.focus();
+}
+
+function take(text) {
+  stopCompletion();
+  controller = null;
+  save();
+  state.text = text;
+  undone = [];
+  area.value = text.data.messages[0]?.content ?? "";
+  area.scrollTop = area.scrollHeight;
+  showStats(text.data.messages[0]?.stats);
+  running(false);
+}
+
+/** A new, empty text. */
+export function startText() {
+  take(fresh());
+  history.replaceState(null, "", PATH);
+  emit("page");
+  emit("titled");
+  area.focus();
+}
+
+/** Keep what stands in the field. */
+function save(stats) {
+  clearTimeout(saving);
+  saving = 0;
+  const { text } = state;
+  if (!text) return;
+  const [message] = text.data.messages;
+  const content = area.value.slice(0, MOST);
+  if (content === (message?.content ?? "") && !stats) return;
+  if (message) Object.assign(message, { content });
+  else text.add({ parent: null, role: "user", content });
+  const [kept] = text.data.messages;
+  if (stats) kept.stats = stats;
+  text.touch(kept);
+  const title = [...content.trim().slice(0, 4 * TITLE).replace(/\s+/g, " ")].slice(0, TITLE).join("");
+  if (!text.data.title && title) text.set("title", title);
+  text.set("model", state.model);
+  text.save();
+  emit("titled");
+}
+
+/** While someone writes: for a reload at once, for the server when there is a pause. */
+function saveSoon() {
+  if (!state.text?.id) kept("session", "text", area.value || null);
+  clearTimeout(saving);
+  saving = setTimeout(save, SAVED_AFTER);
+}
 
 function showStats(stats) {
-  by("complete-stats").textContent = [
-    stats.tokens_per_s && t("speed", { n: number(stats.tokens_per_s, 1) }),
+  by("complete-stats").textContent = !stats ? "" : [
+    stats.tokens_per_s && t("speed", { n: number(stats.tokens_per_s, stats.tokens_per_s < 100 ? 1 : 0) }),
     stats.first_token_s !== undefined && t("first_token", { n: number(stats.first_token_s, 2) }),
     t("tokens", { n: number(stats.completion_tokens) }),
-    stats.prompt_tokens && t("cached", { n: number(stats.cached_tokens), total: number(stats.prompt_tokens) }),
+    stats.prompt_tokens && t("cached", { n: number(stats.cached_tokens ?? 0), total: number(stats.prompt_tokens) }),
   ].filter(Boolean).join(" · ");
 }
 
 function running(yes) {
   by("complete-run").hidden = yes;
   by("complete-stop").hidden = !yes;
-  by("complete-text").readOnly = yes;
+  by("complete-new").disabled = yes;
+  area.readOnly = yes;
   by("complete-undo").disabled = yes || !undone.length;
 }
 
 async function run() {
-  const area = by("complete-text");
-  if (controller || !area.value) return;
-  controller = new AbortController();
+  if (controller || !area.value || !state.model) return;
+  const own = new AbortController();
+  controller = own;
   undone.push(area.value);
   running(true);
   announce(t("answering"));
   const measure = new Measure();
-  const settings = sampling(state.conversation.data.settings);
+  const settings = sampling(state.text.data.settings);
   const body = { model: state.model, prompt: area.value, max_tokens: 256, ...settings, stream: true, stream_options: { include_usage: true } };
-  let waiting = "";
-  const timer = setInterval(() => { waiting = put(area, waiting); showStats(measure.stats()); }, 60);
+  let arrived = "";
   let said = "";
+  const draw = () => {
+    put(arrived);
+    arrived = "";
+    if (waiting.isOver) showStats(measure.stats());
+    else by("complete-stats").textContent = waiting.text;
+  };
+  const waiting = new Waiting(draw);
+  const timer = setInterval(draw, 60);
   try {
-    for await (const chunk of events("v1/completions", body, controller.signal)) {
+    for await (const chunk of patiently("v1/completions", body, own.signal, waiting)) {
       if (chunk.error) throw new Error(chunk.error.message);
-      measure.usage(chunk.usage);
+      measure.counted(chunk.usage, chunk.timings);
       const text = chunk.choices?.[0]?.text;
-      if (text) { measure.piece(); waiting += text; said += text; }
+      if (text) { waiting.over(); measure.piece(); arrived += text; said += text; saving ||= setTimeout(save, SAVED_AFTER); }
     }
   } catch (error) {
     if (error.status === 401) emit("key-needed");
     else if (error.name !== "AbortError") notice(t("failed", { reason: error.message }), "bad");
   } finally {
     clearInterval(timer);
-    put(area, waiting);
-    showStats(measure.stats());
-    controller = null;
-    if (!said) undone.pop();
-    running(false);
-    kept(sessionStorage, "text", area.value);
-    announce(t("answered", { text: said.slice(0, 2000) }));
-    area.focus();
+    waiting.over();
+    if (controller === own) { // no other text was opened meanwhile
+      draw();
+      controller = null;
+      if (!said) undone.pop();
+      running(false);
+      save(said ? measure.stats() : undefined);
+      announce(t("answered", { text: said.slice(0, 2000) }));
+      if (state.page === "complete" && !document.querySelector("dialog[open]")) area.focus();
+    }
   }
 }
 
 /** Put text to the end, and follow it if the end was in sight. */
-function put(area, text) {
-  if (!text) return "";
+function put(text) {
+  if (!text) return;
   const atEnd = area.scrollHeight - area.scrollTop - area.clientHeight < 40;
   area.value += text;
   if (atEnd) area.scrollTop = area.scrollHeight;
-  return "";
 }
 
 export function stopCompletion() {
@@ -76,17 +171,28 @@ export function stopCompletion() {
 }
 
 export function startComplete() {
-  const area = by("complete-text");
-  area.value = kept(sessionStorage, "text") ?? "";
-  area.addEventListener("change", () => kept(sessionStorage, "text", area.value));
+  area.maxLength = MOST;
+  area.addEventListener("input", saveSoon);
+  area.addEventListener("change", () => save());
   area.addEventListener("keydown", (event) => {
     if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && !event.isComposing) { event.preventDefault(); run(); }
   });
   by("complete-run").addEventListener("click", run);
   by("complete-stop").addEventListener("click", stopCompletion);
+  by("complete-new").addEventListener("click", startText);
   by("complete-undo").addEventListener("click", () => {
     area.value = undone.pop() ?? area.value;
-    kept(sessionStorage, "text", area.value);
     running(false);
+    save();
+    area.focus();
   });
+  on("changed", (text) => { // another tab or device has changed it
+    if (text !== state.text || controller || saving) return;
+    area.value = text.data.messages[0]?.content ?? "";
+  });
+  on("saved", (text, isNew) => {
+    if (isNew && text === state.text) kept("session", "text", null);
+    if (isNew && text === state.text && state.page === "complete") history.replaceState(null, "", `${PATH}/${text.id}`);
+  });
+  addEventListener("pagehide", () => { if (saving) save(); });
 }

@@ -3,6 +3,7 @@ import { ask, ApiError } from "./api.js";
 import { notice, randomId } from "./dom.js";
 import { t } from "./i18n.js";
 import { emit } from "./state.js";
+import { find, leaf } from "./tree.js";
 
 const PATH = "api/ui/conversations";
 const FIELDS = ["title", "kind", "model", "system", "settings", "current"];
@@ -11,15 +12,18 @@ const RETRY = 5000; // ms
 const wellFormed = (text) => text.toWellFormed?.() ?? text;
 
 export class Conversation {
-  answering = null; // {controller, message} while an answer comes
+  answering = null; // {controller, message, waiting} while an answer comes
   #changed = new Set(); // ids of messages
   #fields = new Set();
+  #removed = new Set(); // ids
+  #known = new Set(); // ids of messages that the server has
   #saving = null;
   #again = false;
   #dropped = false;
 
   constructor(data) {
     this.data = data;
+    if (data.id) this.#known = new Set(data.messages.map(({ id }) => id));
   }
 
   /** A new one, which the server hears of when it is first saved. */
@@ -52,13 +56,26 @@ export class Conversation {
     this.#changed.add(message.id);
   }
 
+  /** Take a message away with all that follow it; what is shown then is another version of it, or what it followed. */
+  remove(message) {
+    const { data } = this;
+    const gone = new Set([message.id]);
+    for (const { id, parent } of data.messages) if (gone.has(parent)) gone.add(id);
+    data.messages = data.messages.filter(({ id }) => !gone.has(id));
+    gone.forEach((id) => this.#changed.delete(id));
+    this.#removed.add(message.id);
+    const others = data.messages.filter(({ parent }) => parent === message.parent);
+    const next = others.at(-1)?.id ?? (find(data, message.parent) ? message.parent : null);
+    if (!find(data, data.current)) this.set("current", next && leaf(data, next));
+  }
+
   set(name, value) {
     this.data[name] = value;
     this.#fields.add(name);
   }
 
   get unsaved() {
-    return this.#changed.size > 0 || this.#fields.size > 0 || this.#saving !== null;
+    return this.#changed.size + this.#fields.size + this.#removed.size > 0 || this.#saving !== null;
   }
 
   /** It was deleted: whatever comes now is not kept. */
@@ -76,21 +93,22 @@ export class Conversation {
 
   /** Save while the page goes away. */
   flush() {
-    if (this.id && (this.#changed.size || this.#fields.size)) {
-      ask("PATCH", `${PATH}/${this.id}`, { body: this.#change(this.#changed, this.#fields), keepalive: true }).catch(() => {});
+    if (this.id && this.#changed.size + this.#fields.size + this.#removed.size > 0) {
+      ask("PATCH", `${PATH}/${this.id}`, { body: this.#change(this.#changed, this.#fields, this.#removed), keepalive: true }).catch(() => {});
     }
   }
 
   async #drain() {
-    while (this.#again && !this.#dropped && this.data.messages.length) {
+    while (this.#again && !this.#dropped && (this.data.messages.length || this.id)) {
       this.#again = false;
-      const [changed, fields] = [this.#changed, this.#fields];
-      [this.#changed, this.#fields] = [new Set(), new Set()];
+      const [changed, fields, removed] = [this.#changed, this.#fields, this.#removed];
+      [this.#changed, this.#fields, this.#removed] = [new Set(), new Set(), new Set()];
       try {
-        await this.#write(changed, fields);
+        await this.#write(changed, fields, removed);
       } catch (error) {
         changed.forEach((id) => this.#changed.add(id));
         fields.forEach((name) => this.#fields.add(name));
+        removed.forEach((id) => this.#removed.add(id));
         if (!(error instanceof ApiError)) throw error;
         if (error.status === 401) emit("key-needed");
         else notice(t("not_saved", { reason: error.message }), "bad");
@@ -100,49 +118,65 @@ export class Conversation {
     }
   }
 
-  async #write(changed, fields, tries = 5) {
+  async #write(changed, fields, removed, tries = 5) {
     if (!this.id) {
       const whole = Object.fromEntries(FIELDS.map((name) => [name, this.data[name]]));
       const kept = await ask("POST", PATH, { body: { ...whole, messages: this.data.messages.map(sent) } });
       Object.assign(this.data, { id: kept.id, version: kept.version, created: kept.created, updated: kept.updated });
+      this.#known = new Set(kept.messages.map(({ id }) => id));
       emit("saved", this, true);
       return;
     }
-    if (!changed.size && !fields.size) return;
+    if (!changed.size && !fields.size && !removed.size) return;
     try {
-      const kept = await ask("PATCH", `${PATH}/${this.id}`, { body: this.#change(changed, fields) });
+      const kept = await ask("PATCH", `${PATH}/${this.id}`, { body: this.#change(changed, fields, removed) });
       Object.assign(this.data, { version: kept.version, updated: kept.updated });
+      changed.forEach((id) => this.#known.add(id));
       emit("saved", this, false);
     } catch (error) {
       if (this.#dropped) return;
       if (error.status === 404) { // deleted on another device, while it was open here: keep what is here
         delete this.data.id;
       } else if (error.status === 409 && tries > 0) {
-        this.#join(await ask("GET", `${PATH}/${this.id}`), changed, fields);
+        this.#join(await ask("GET", `${PATH}/${this.id}`), changed, fields, removed);
       } else {
         throw error;
       }
-      await this.#write(changed, fields, tries - 1);
+      await this.#write(changed, fields, removed, tries - 1);
     }
   }
 
-  #change(changed, fields) {
+  #change(changed, fields, removed) {
     const body = Object.fromEntries([...fields].map((name) => [name, this.data[name]]));
     const messages = this.data.messages.filter((message) => changed.has(message.id)).map(sent);
-    return { version: this.data.version, ...body, ...(messages.length ? { messages } : {}) };
+    return { version: this.data.version, ...body, ...(messages.length ? { messages } : {}), ...(removed.size ? { remove: [...removed] } : {}) };
   }
 
   /** Another tab has saved: take over what it changed, besides what was changed here. */
-  #join(other, changed, fields) {
+  #join(other, changed, fields, removed) {
+    const gone = new Set([...removed, ...this.#removed]);
     const ours = new Map(this.data.messages.map((message) => [message.id, message]));
-    const theirs = other.messages.map((message) => {
+    const left = other.messages.filter(({ id, parent }) => !(gone.has(id) || gone.has(parent)) || !gone.add(id));
+    const theirs = left.map((message) => {
       const mine = ours.get(message.id);
       ours.delete(message.id);
       return mine ? (changed.has(mine.id) || this.#changed.has(mine.id) ? mine : Object.assign(mine, message)) : message;
     });
-    this.data.messages = [...theirs, ...ours.values()];
+    // Of those that only this page has it keeps what is new or changed here, with what that follows; others were deleted.
+    const mine = [...ours.values()].reverse();
+    const stays = new Set();
+    for (const { id, parent } of mine) {
+      if (!stays.has(id) && this.#known.has(id) && !changed.has(id) && !this.#changed.has(id)) continue;
+      stays.add(id).add(parent);
+      changed.add(id);
+    }
+    this.data.messages = [...theirs, ...mine.reverse().filter(({ id }) => stays.has(id))];
+    this.#known = new Set(other.messages.map(({ id }) => id));
     for (const name of FIELDS) if (!fields.has(name) && !this.#fields.has(name)) this.data[name] = other[name];
-    for (const id of ours.keys()) changed.add(id);
+    if (!find(this.data, this.data.current)) {
+      this.data.current = this.data.messages.at(-1)?.id ?? null;
+      fields.add("current");
+    }
     this.data.version = other.version;
     emit("changed", this);
   }

@@ -1,21 +1,21 @@
 // Dialogs: the settings, the list of shortcuts, a question, and the API key.
-import { apiKey, setApiKey } from "./api.js";
+import { apiKey, keyRefused, setApiKey } from "./api.js";
 import { by, el, iconButton, kept } from "./dom.js";
 import { language, LANGUAGES, setLanguage, t } from "./i18n.js";
 import { SHORTCUTS } from "./shortcuts.js";
-import { emit, state } from "./state.js";
+import { emit, openOne, state } from "./state.js";
 
-// name: [least, most, step, what an empty field shows]
+// name: [least, most, step, what holds where nothing is set]
 const SAMPLING = {
-  temperature: [0, 5, 0.05],
-  top_p: [0, 1, 0.01],
-  top_k: [0, 1_000_000, 1],
-  min_p: [0, 1, 0.01],
-  repetition_penalty: [0.1, 10, 0.01],
-  presence_penalty: [-2, 2, 0.1],
-  frequency_penalty: [-2, 2, 0.1],
-  max_tokens: [1, 10_000_000, 1],
-  seed: [0, 2 ** 32 - 1, 1],
+  temperature: [0, 5, 0.05, 0.8],
+  top_p: [0.01, 1, 0.01, 0.95],
+  top_k: [0, 1_000_000, 1, 40],
+  min_p: [0, 1, 0.01, 0],
+  repetition_penalty: [0.1, 10, 0.01, 1],
+  presence_penalty: [-2, 2, 0.1, 0],
+  frequency_penalty: [-2, 2, 0.1, 0],
+  max_tokens: [1, 10_000_000, 1, ""],
+  seed: [0, 2 ** 32 - 1, 1, ""],
 };
 
 const head = (name, title) => el("div", { class: "dialog-head" }, el("h1", { id: `${name}-title` }, title),
@@ -33,22 +33,36 @@ export function askSure(title, text, act) {
   return new Promise((resolve) => dialog.addEventListener("close", () => resolve(dialog.returnValue === "yes"), { once: true }));
 }
 
-/** Ask for the API key; `refused` if one was given that the server does not know. */
-export function askKey(refused) {
+/** Ask for the API key; says so if one was given that the server does not know. */
+export function askKey() {
   const dialog = by("ask");
   if (dialog.open) return;
-  const field = el("input", { type: "password", autocomplete: "off", autofocus: true, required: true, aria: { label: t("api_key") } });
-  const form = el("form", { method: "dialog", onsubmit: () => { setApiKey(field.value); emit("key"); } },
-    el("h1", { id: "ask-title" }, t("key_needed")), refused ? el("p", { class: "bad", role: "alert" }, t("key_refused")) : null,
-    el("p", {}, t("key_text")), field,
-    el("div", { class: "row" }, el("span", { class: "space" }), el("button", { class: "strong" }, t("open"))));
+  const field = el("input", { type: "password", id: "key-field", autocomplete: "current-password", autofocus: true, required: true, maxLength: 600 });
+  const remember = el("input", { type: "checkbox", id: "key-remember" });
+  const form = el("form", { method: "dialog", onsubmit: () => { setApiKey(field.value, remember.checked); emit("key"); } },
+    el("h1", { id: "ask-title" }, t("key_needed")), keyRefused() ? el("p", { class: "bad", role: "alert" }, t("key_refused")) : null,
+    el("p", {}, t("key_text")),
+    el("label", { class: "block-label" }, el("span", {}, t("api_key")), field),
+    el("label", { class: "tick" }, remember, el("span", {}, t("key_remember"), el("small", {}, t("key_remember_about")))),
+    el("div", { class: "row" }, el("span", { class: "space" }),
+      el("button", { type: "button", onclick: () => dialog.close() }, t("cancel")), el("button", { class: "strong" }, t("open"))));
   dialog.replaceChildren(form);
   dialog.showModal();
 }
 
+/** The settings' line about the key. */
+function keyLine() {
+  const there = Boolean(apiKey());
+  const about = !there ? "key_none" : kept("local", "key") ? "key_kept" : "key_for_tab";
+  const act = (name, then) => el("button", { type: "button", onclick: () => { by("settings").close(); then(); } }, t(name));
+  return el("div", { class: "line" }, el("span", {}, t("api_key"), el("small", {}, t(about))),
+    el("span", { class: "row" }, there ? act("key_forget", () => { setApiKey(""); emit("key"); }) : null,
+      act(there ? "key_change" : "key_give", askKey)));
+}
+
 function samplingFields(settings, changed) {
-  const fields = Object.entries(SAMPLING).map(([name, [min, max, step]]) => {
-    const field = el("input", { type: "number", min, max, step: step === 1 ? 1 : "any", value: settings[name] ?? "", id: `set-${name}`, inputMode: "decimal" });
+  const fields = Object.entries(SAMPLING).map(([name, [min, max, step, usual]]) => {
+    const field = el("input", { type: "number", min, max, step: step === 1 ? 1 : "any", value: settings[name] ?? "", placeholder: usual, id: `set-${name}`, inputMode: "decimal" });
     field.addEventListener("change", () => {
       if (!field.checkValidity()) { field.reportValidity(); return; }
       changed(name, field.value === "" ? null : Number(field.value));
@@ -67,24 +81,23 @@ function choice(label, options, value, change) {
 }
 
 function setTheme(theme) {
-  kept(localStorage, "theme", theme === "auto" ? null : theme);
+  kept("local", "theme", theme === "auto" ? null : theme);
   if (theme === "auto") delete document.documentElement.dataset.theme;
   else document.documentElement.dataset.theme = theme;
 }
 
 export function openSettings() {
   const dialog = by("settings");
-  const { data } = state.conversation;
+  const open = openOne();
+  const { data } = open;
   const changed = (name, value) => {
     const settings = { ...data.settings, [name]: value };
     if (value === null) delete settings[name];
-    state.conversation.set("settings", settings);
-    emit("set", state.conversation);
+    open.set("settings", settings);
+    emit("set", open);
   };
   const system = el("textarea", { rows: 4, autofocus: true, value: data.system, id: "set-system", maxLength: 100_000 });
-  system.addEventListener("change", () => { state.conversation.set("system", system.value); emit("set", state.conversation); });
-  const key = el("input", { type: "password", autocomplete: "off", value: apiKey(), id: "set-key" });
-  key.addEventListener("change", () => { setApiKey(key.value); emit("key"); });
+  system.addEventListener("change", () => { open.set("system", system.value); emit("set", open); });
   const chat = state.page === "chat";
   dialog.replaceChildren(
     head("settings", t("settings")),
@@ -92,10 +105,8 @@ export function openSettings() {
       chat ? el("label", { class: "block-label" }, el("span", {}, t("system")), system, el("small", {}, t("system_about"))) : null,
       samplingFields(data.settings, changed), el("small", {}, t("sampling_about"))),
     el("section", {}, el("h2", {}, t("this_browser")),
-      el("form", { onsubmit: (event) => { event.preventDefault(); key.blur(); } },
-        el("label", { class: "line" }, el("span", {}, t("api_key"), el("small", {}, t("api_key_about"))), key)),
-      choice(t("theme"), { auto: t("auto"), light: t("light"), dark: t("dark") }, kept(localStorage, "theme") ?? "auto", setTheme),
-      choice(t("language"), LANGUAGES, language, (name) => { setLanguage(name); emit("language"); openSettings(); })),
+      choice(t("theme"), { auto: t("auto"), light: t("light"), dark: t("dark") }, kept("local", "theme") ?? "auto", setTheme),
+      choice(t("language"), LANGUAGES, language, (name) => { setLanguage(name); emit("language"); openSettings(); }), keyLine()),
     el("div", { class: "row" }, el("span", { class: "space" }), el("button", { type: "button", class: "strong", onclick: () => dialog.close() }, t("done"))));
   if (!dialog.open) dialog.showModal();
 }

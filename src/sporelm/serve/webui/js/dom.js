@@ -38,6 +38,10 @@ const PATHS = {
   right: "M10 6l6 6-6 6",
   more: "M6 11.8v.4M12 11.8v.4M18 11.8v.4",
   close: "M6 6l12 12M18 6L6 18",
+  clip: "M19.5 11.5l-7.6 7.6a4.6 4.6 0 0 1-6.5-6.5l8-8a3.1 3.1 0 0 1 4.4 4.4l-8 8a1.5 1.5 0 0 1-2.2-2.2l7.2-7.1",
+  file: "M6 3h8l4 4v14H6ZM14 3v4h4M9 12h6M9 16h6",
+  bin: "M5 7h14M10 7V4h4v3M7 7l1 13h8l1-13M10.5 11v5.5M13.5 11v5.5",
+  text: "M5 6h14M5 10h14M5 14h14M5 18h8",
 };
 
 /** A picture, unseen by screen readers: its button carries the label. */
@@ -61,9 +65,10 @@ export function randomId() {
   return [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
 }
 
-/** What this browser keeps; a browser that keeps nothing loses it at the next load. */
-export function kept(storage, name, value) {
+/** What this browser keeps, `where` "local" or "session"; a browser that keeps nothing loses it at the next load. */
+export function kept(where, name, value) {
   try {
+    const storage = where === "local" ? localStorage : sessionStorage; // which may throw where cookies are refused
     if (value === undefined) return storage.getItem(`sporelm.${name}`);
     if (value === null) storage.removeItem(`sporelm.${name}`);
     else storage.setItem(`sporelm.${name}`, value);
@@ -98,8 +103,8 @@ export async function copyText(text) {
 }
 
 /** Offer a text as a file. */
-export function download(name, text) {
-  const url = URL.createObjectURL(new Blob([text], { type: "application/json" }));
+export function download(name, text, type = "application/json") {
+  const url = URL.createObjectURL(new Blob([text], { type }));
   el("a", { href: url, download: name }).click();
   setTimeout(() => URL.revokeObjectURL(url), 10_000);
 }

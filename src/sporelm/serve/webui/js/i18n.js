@@ -7,7 +7,7 @@ export const LANGUAGES = { en: "English", zh: "中文" };
 const WORDS = { en, zh };
 const TAGS = { en: "en", zh: "zh-CN" };
 
-const chosen = kept(localStorage, "language");
+const chosen = kept("local", "language");
 export let language = WORDS[chosen] ? chosen : navigator.language.toLowerCase().startsWith("zh") ? "zh" : "en";
 
 /** A text by its name; `{n}` in it is replaced by `values.n`. */
@@ -34,6 +34,6 @@ export function translatePage() {
 
 export function setLanguage(name) {
   language = WORDS[name] ? name : "en";
-  kept(localStorage, "language", language);
+  kept("local", "language", language);
   translatePage();
 }

@@ -21,6 +21,8 @@ export const SHORTCUTS = [
   ["E", "key_edit"],
   ["R", "key_again"],
   ["C", "key_copy"],
+  ["G", "key_go_on"],
+  ["Del", "key_delete"],
 ];
 
 const typing = (node) => node?.matches?.("input, textarea, select, [contenteditable]");
@@ -36,7 +38,7 @@ function walk(step) {
 /** What a key of its own does; false if nothing. */
 function plain(event) {
   const message = focused();
-  const act = message && { ArrowLeft: "previous", ArrowRight: "next", e: "edit", r: "again", c: "copy" }[event.key];
+  const act = message && { ArrowLeft: "previous", ArrowRight: "next", e: "edit", r: "again", c: "copy", g: "continue", Delete: "delete" }[event.key];
   if (act && message.matches(":focus-visible")) { // a click that only marks text must not answer again
     message.querySelector(`[data-act=${act}]:not(:disabled)`)?.click();
     return true;

@@ -1,9 +1,10 @@
 // The list of conversations: search, open, rename, delete, export and import.
 import { ask, askText } from "./api.js";
 import { askSure } from "./dialogs.js";
-import { by, download, el, iconButton, kept, notice } from "./dom.js";
+import { by, download, el, icon, iconButton, kept, notice } from "./dom.js";
+import { fileName, markdownOf } from "./export.js";
 import { date, t } from "./i18n.js";
-import { emit, on, state } from "./state.js";
+import { emit, on, openOne, state } from "./state.js";
 
 const PATH = "api/ui/conversations";
 const PAGE = 60;
@@ -26,8 +27,11 @@ export async function refresh(more = false) {
     total = page.total;
     draw();
   } catch (error) {
-    if (error.status === 401) emit("key-needed", error);
-    else notice(error.message, "bad");
+    if (error.status === 401) { // what another key had shown is not for whoever comes now
+      rows = [];
+      draw();
+      emit("key-needed");
+    } else notice(error.message, "bad");
   }
 }
 
@@ -70,9 +74,10 @@ function saved({ data }, isNew) {
 
 function item(row) {
   const title = row.title || t("untitled");
-  const current = state.page === "chat" && state.conversation?.id === row.id;
-  const link = el("a", { href: `#/c/${row.id}`, title: `${title} · ${date(row.updated, { dateStyle: "medium" })}`, aria: current ? { current: "page" } : {} },
-    el("span", { class: "title" }, title), row.snippet ? el("span", { class: "snippet" }, row.snippet) : null);
+  const current = openOne()?.id === row.id;
+  const text = row.kind === "completion";
+  const link = el("a", { href: `#/${text ? "complete" : "c"}/${row.id}`, class: text ? "of-text" : "", title: `${title} · ${date(row.updated, { dateStyle: "medium" })}`, aria: current ? { current: "page" } : {} },
+    el("span", { class: "title" }, text ? icon("text") : null, text ? el("span", { class: "unseen" }, `${t("complete_text")}: `) : null, title), row.snippet ? el("span", { class: "snippet" }, row.snippet) : null);
   const node = el("li", { data: { id: row.id } }, link);
   const button = iconButton("more", t("menu", { title }), () => menu(node, row, title), { aria: { label: t("menu", { title }), haspopup: "menu", expanded: "false" } });
   node.append(button);
@@ -87,7 +92,8 @@ function menu(node, row, title) {
   const entry = (name, act) => el("button", { type: "button", role: "menuitem", tabIndex: -1, onclick: () => { closeMenus(); act(); } }, t(name));
   const box = el("div", { class: "menu", role: "menu", aria: { label: t("menu", { title }) } },
     entry("rename", () => rename(node, row)),
-    entry("export", async () => download(`sporelm-${row.id}.json`, await askText(`${PATH}/${row.id}/export`))),
+    entry("export_markdown", () => exportOne(row, true)),
+    entry("export_json", () => exportOne(row, false)),
     entry("delete", () => remove(row, title)));
   box.addEventListener("keydown", (event) => {
     const entries = [...box.children];
@@ -105,6 +111,17 @@ function menu(node, row, title) {
   button.setAttribute("aria-expanded", "true");
   if (box.getBoundingClientRect().bottom > by("list").getBoundingClientRect().bottom) box.classList.add("above");
   box.firstElementChild.focus();
+}
+
+async function exportOne(row, asMarkdown) {
+  const place = `${PATH}/${row.id}`;
+  const title = row.title || t("untitled");
+  try {
+    if (asMarkdown) download(fileName(title, "md"), markdownOf(await ask("GET", place)), "text/markdown");
+    else download(fileName(title, "json"), await askText(`${place}/export`));
+  } catch (error) {
+    notice(error.message, "bad");
+  }
 }
 
 function closeMenus() {
@@ -141,9 +158,10 @@ function rename(node, row) {
 }
 
 async function retitle(row, title) {
-  if (state.conversation?.id === row.id) {
-    state.conversation.set("title", title);
-    await state.conversation.save();
+  const open = [state.conversation, state.text].find((one) => one?.id === row.id);
+  if (open) {
+    open.set("title", title);
+    await open.save();
     emit("titled");
     return;
   }
@@ -191,7 +209,7 @@ export function showSidebar(shown) {
     by("main").inert = shown;
   } else {
     root.dataset.sidebar = shown ? "" : "hidden";
-    kept(localStorage, "sidebar", shown ? null : "hidden");
+    kept("local", "sidebar", shown ? null : "hidden");
   }
   by("sidebar").inert = !shown;
   if (narrow()) (shown ? by("close-sidebar") : by("open-sidebar")).focus();

@@ -1,9 +1,10 @@
 // What the page knows, and who wants to hear of changes.
 
 export const state = {
-  models: [], // {id, context, chat}
+  models: [], // {id, context, chat, loaded}
   model: "", // the id that is picked
-  conversation: null, // the one that is open
+  conversation: null, // the chat that is open
+  text: null, // the text that is open, a conversation of kind completion
   page: "chat",
 };
 
@@ -16,5 +17,8 @@ export function on(name, listener) {
 export function emit(name, ...values) {
   for (const listener of listeners.get(name) ?? []) listener(...values);
 }
+
+/** What the page that is shown is about. */
+export const openOne = () => (state.page === "complete" ? state.text : state.conversation);
 
 export const pickedModel = () => state.models.find((model) => model.id === state.model);

@@ -1,0 +1,111 @@
+// Files that go with a message: read in this page, and put before its text as fenced blocks.
+import { by, el, icon, iconButton, notice } from "./dom.js";
+import { language, number, t } from "./i18n.js";
+
+const MOST_BYTES = 400_000; // of all files of a message; the server keeps 1,000,000 characters
+const MOST_FILES = 20;
+const NAME = 120; // characters
+const BLOCK = /^File: ([^\n]{1,200})\n(`{3,})[^`\n]*\n([\s\S]*?)\n\2(?:\n\n?|$)/;
+const PICTURE = /^(?:image|video|audio)\//;
+
+let pending = []; // {name, text}
+
+/** A message's content from files and text. */
+export function joined(files, text) {
+  const blocks = files.map((file) => {
+    const longest = Math.max(2, ...[...file.text.matchAll(/`+/g)].map(([run]) => run.length));
+    const fence = "`".repeat(longest + 1);
+    const kind = /\.([a-z0-9+#-]{1,12})$/i.exec(file.name)?.[1].toLowerCase() ?? "";
+    return `File: ${file.name}\n${fence}${kind}\n${file.text}\n${fence}`;
+  });
+  return [...blocks, ...(text ? [text] : [])].join("\n\n");
+}
+
+/** The files and the text that a message's content was made of. */
+export function parted(content) {
+  const files = [];
+  let rest = content;
+  for (let match = BLOCK.exec(rest); match; match = BLOCK.exec(rest)) {
+    files.push({ name: match[1], text: match[3] });
+    rest = rest.slice(match[0].length);
+  }
+  return { files, text: rest };
+}
+
+export const size = (text) => t("characters", { n: number(text.length) });
+
+/** A file as a message shows it: its name, and its text when that is asked for. */
+export function fileView({ name, text }) {
+  return el("details", { class: "file" },
+    el("summary", {}, icon("file"), el("span", { class: "file-name" }, name), el("small", {}, size(text))),
+    el("pre", { tabIndex: 0 }, text));
+}
+
+/** The text of a file. Throws where it has none. */
+async function read(file) {
+  if (PICTURE.test(file.type)) throw new Error(t("no_pictures", { name: file.name }));
+  const bytes = new Uint8Array(await file.arrayBuffer());
+  const marks = { "255,254": ["utf-16le"], "254,255": ["utf-16be"] };
+  const codes = marks[bytes.slice(0, 2).join()] ?? (language === "zh" ? ["utf-8", "gb18030"] : ["utf-8"]);
+  for (const code of codes) {
+    try {
+      const text = new TextDecoder(code, { fatal: true }).decode(bytes);
+      if (!text.includes("\0")) return text.replace(/\r\n?/g, "\n").replace(/\n+$/, "");
+    } catch { /* another one, or none */ }
+  }
+  throw new Error(t("no_text", { name: file.name }));
+}
+
+async function add(files) {
+  for (const file of files) {
+    const used = pending.reduce((sum, each) => sum + each.bytes, 0);
+    try {
+      if (pending.length >= MOST_FILES) throw new Error(t("too_many_files", { n: MOST_FILES }));
+      if (used + file.size > MOST_BYTES && !PICTURE.test(file.type)) {
+        throw new Error(t("too_large", { name: file.name, size: number(Math.ceil(file.size / 1000)), most: number(MOST_BYTES / 1000) }));
+      }
+      const name = [...file.name.replace(/\s+/g, " ").trim()].slice(0, NAME).join("") || "file.txt";
+      pending.push({ name, text: await read(file), bytes: file.size });
+    } catch (error) {
+      notice(error.message, "bad");
+    }
+  }
+  draw();
+}
+
+function draw() {
+  by("files").hidden = !pending.length;
+  by("files").replaceChildren(...pending.map((file) => el("li", {}, icon("file"), el("span", { class: "file-name" }, file.name), el("small", {}, size(file.text)),
+    iconButton("close", t("remove_file", { name: file.name }), () => { pending = pending.filter((other) => other !== file); draw(); by("composer-text").focus(); }))));
+}
+
+export const hasFiles = () => pending.length > 0;
+
+/** The files that wait to be sent; they are the message's now. */
+export function takeFiles() {
+  const files = pending;
+  pending = [];
+  draw();
+  return files;
+}
+
+export function startAttachments() {
+  const field = by("attach-file");
+  by("attach").addEventListener("click", () => field.click());
+  field.addEventListener("change", async () => { await add([...field.files]); field.value = ""; by("composer-text").focus(); });
+  by("composer-text").addEventListener("paste", (event) => {
+    const { files, types } = event.clipboardData;
+    if (!files.length || types.includes("text/plain")) return; // tables come as text and as a picture of it
+    event.preventDefault();
+    add([...files]);
+  });
+  const page = by("chat-page");
+  const carries = (event) => event.dataTransfer?.types.includes("Files");
+  let over = 0;
+  const shown = (yes) => { over = yes ? over : 0; page.classList.toggle("dropping", yes); };
+  addEventListener("dragover", (event) => { if (carries(event)) event.preventDefault(); }); // or the browser would open it
+  addEventListener("drop", (event) => { if (carries(event)) event.preventDefault(); shown(false); });
+  page.addEventListener("dragenter", (event) => { if (carries(event)) { over += 1; shown(true); } });
+  page.addEventListener("dragleave", () => { over -= 1; if (over <= 0) shown(false); });
+  page.addEventListener("drop", (event) => { if (carries(event)) add([...event.dataTransfer.files]); });
+}
