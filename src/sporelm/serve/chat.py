@@ -29,6 +29,7 @@ class ChatAsk:
     tools         functions that may be called, as OpenAI's API writes them
     tool_choice   as OpenAI's API writes it; None: the model decides
     variables     of the template, of those that `check_variables` takes
+    before        ids of what was said before, from which the messages go on
     """
 
     messages: Sequence[Mapping[str, Any]]
@@ -38,6 +39,7 @@ class ChatAsk:
     tool_choice: Any = None
     parallel: bool = True
     variables: Mapping[str, Any] | None = None
+    before: Sequence[int] = ()
 
 
 class Said(NamedTuple):
@@ -115,6 +117,8 @@ async def begin_chat(call: Call, model: ServedModel, ask: ChatAsk) -> Chat:
     def prepare() -> list[Answer]:
         forced = reading.constraint(ask.sampling.get("grammar"))
         ids = llm.chat_ids(text)
+        if ask.before:
+            ids = [*ask.before, *(ids[1:] if ids[:1] == [llm.tokenizer.bos_id] else ids)]
         length = call.room(llm.max_context, len(ids), ask.max_tokens)
         params = SamplingParams(**{**ask.sampling, **forced, "max_tokens": length, "salt": call.key.salt})
         found = llm.several_answers(ids, params, continues=False)

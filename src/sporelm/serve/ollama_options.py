@@ -24,6 +24,8 @@ def translated(options: Mapping[str, Any], max_context: int) -> dict[str, Any]:
     for name, value in options.items():
         if value is None or name in WITHOUT_EFFECT or name == "num_predict":
             continue
+        if name == "seed" and isinstance(value, int) and value < 0:
+            continue  # any
         if name in SAME:
             found[name] = value
         elif name == "repeat_penalty":

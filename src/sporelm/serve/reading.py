@@ -59,10 +59,15 @@ class Reading:
         self.prompt = text[-SEEN:]
         return text
 
+    @property
+    def thinks(self) -> bool:
+        """Whether the model's template speaks of reasoning."""
+        thinking = self.dialect.thinking
+        return thinking.open in self.template.source if thinking is not None else "analysis" in self.template.source
+
     def constraint(self, content: Grammar | None) -> dict[str, Any]:
         """Fields of `SamplingParams` that hold the answer to the tools that must be called, and to the form that was
         asked for where it does not call. Raises RequestError."""
-        thinking = self.dialect.thinking
         form = call_grammar(
             self.dialect,
             self.tools,
@@ -71,7 +76,7 @@ class Reading:
             parallel=self.parallel,
             prompt=self.prompt,
             content=content,
-            thinks=thinking is not None and thinking.open in self.template.source,
+            thinks=self.thinks,
         )
         return {} if form is None else {"grammar": form}
 

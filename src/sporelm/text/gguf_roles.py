@@ -166,7 +166,20 @@ def special_tokens_of(
         prefix=prefix,
         suffix=suffix,
         names={name: vocabulary.tokens[token] for name, token in named.items()},
+        gap=gap_of(vocabulary),
     )
+
+
+_GAP_KEYS = {"prefix": ("fim_pre", "prefix"), "suffix": ("fim_suf", "suffix"), "middle": ("fim_mid", "middle")}
+
+
+def gap_of(vocabulary: Vocabulary) -> dict[str, int]:
+    """The marks around a gap that the file names, by the keys of today or the older ones."""
+    found = {
+        name: vocabulary.token_id(*[f"tokenizer.ggml.{kind}_token_id" for kind in kinds])
+        for name, kinds in _GAP_KEYS.items()
+    }
+    return {name: token for name, token in found.items() if token is not None}
 
 
 _KEYS = {

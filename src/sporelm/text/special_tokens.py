@@ -41,6 +41,7 @@ class SpecialTokens:
     prefix     ids put before an encoded text: BOS, or nothing
     suffix     ids put after it: EOS, or nothing
     names      "bos_token", "eos_token", ... -> text, as chat templates know them
+    gap        "prefix", "suffix", "middle" -> ids of the marks around a gap to be filled, where the file names them
     """
 
     bos_id: int | None = None
@@ -50,6 +51,7 @@ class SpecialTokens:
     prefix: tuple[int, ...] = ()
     suffix: tuple[int, ...] = ()
     names: Mapping[str, str] = field(default_factory=dict)
+    gap: Mapping[str, int] = field(default_factory=dict)
 
 
 def stop_ids(named: Iterable[int | None], control_texts: Mapping[str, int]) -> frozenset[int]:

@@ -73,7 +73,8 @@ def run(config: ServeConfig, open_model: Any = None) -> tuple[Running, Callable[
 
     thread = threading.Thread(target=lambda: asyncio.run(main()), name="server")
     thread.start()
-    assert ready.wait(60)
+    while not ready.wait(0.05):
+        assert thread.is_alive(), "the server did not start"
     assert listener.started
     running = Running(config, app.state.server, listening.getsockname()[1], loops[0], listener)
 

@@ -1,9 +1,17 @@
 """The official client of Ollama against a running server."""
 
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
 import ollama
 import pytest
 
+from imatrix_models import MODEL, VOCAB, vocabulary
+from sporelm.serve.config import ModelSpec
 from system.serve.conftest import Running
+from tiny_files import write_gguf
 
 ASK = [{"role": "user", "content": "Once upon a time"}]
 GREEDY = {"temperature": 0, "num_predict": 12}
@@ -19,9 +27,23 @@ def client(served: Running) -> ollama.Client:
 def test_models(client: ollama.Client) -> None:
     assert [model.model for model in client.list().models] == ["story"]
     assert [model.model for model in client.ps().models] == ["story"]
+    (listed,) = client.list().models
+    assert (listed.size or 0) > 1000
+    assert len(listed.digest or "") == 64
+    assert listed.details is not None
+    assert (listed.details.format, listed.details.quantization_level) == ("safetensors", "F32")
+    (loaded,) = client.ps().models
+    assert loaded.context_length == 512
+    assert loaded.expires_at is not None
     shown = client.show("story")
-    assert "completion" in (shown.capabilities or [])
+    assert shown.capabilities == ["completion", "embedding"]
     assert shown.template
+    assert 'stop                           "<|end_story|>"' in (shown.parameters or "")
+    assert shown.details == listed.details
+    assert shown.modelinfo is not None
+    family = shown.modelinfo["general.architecture"]
+    assert shown.modelinfo[f"{family}.block_count"] == 2
+    assert shown.modelinfo["general.parameter_count"] > 1000
     assert client.pull("story").status == "success"
     assert [each.status for each in client.pull("story", stream=True)][-1] == "success"
     with pytest.raises(ollama.ResponseError, match="only these can be pulled"):
@@ -70,3 +92,140 @@ def test_what_cannot_be_had_is_said(client: ollama.Client) -> None:
         client.chat("other", messages=ASK)
     with pytest.raises(ollama.ResponseError, match="has images"):
         client.chat("story", messages=[{"role": "user", "content": "x", "images": [b"png"]}])
+
+
+def test_what_a_gguf_file_says_is_shown_without_its_place(tmp_path: Path, serve: Callable[..., Running]) -> None:
+    gaps = {f"tokenizer.ggml.fim_{name}_token_id": token for name, token in (("pre", 290), ("suf", 291), ("mid", 292))}
+    path = write_gguf(tmp_path / "secret-folder.gguf", MODEL, more=vocabulary() | gaps)
+    running = serve(models=(ModelSpec("little", str(path)), ModelSpec("gone", str(tmp_path / "gone.gguf"))))
+    http = running.client()
+    little, gone = http.get("/api/tags").json()["models"]
+    assert little["size"] == path.stat().st_size
+    assert little["details"]["format"] == "gguf"
+    assert (gone["size"], gone["digest"], gone["details"]["format"]) == (0, "", "")
+    brief = http.post("/api/show", json={"model": "little"})
+    assert "secret-folder" not in brief.text
+    info = brief.json()["model_info"]
+    assert info["general.architecture"] == "llama"
+    assert info["tokenizer.ggml.tokens"] is None
+    whole = http.post("/api/show", json={"model": "little", "verbose": True}).json()["model_info"]
+    assert len(whole["tokenizer.ggml.tokens"]) == info["llama.vocab_size"] == VOCAB
+    assert brief.json()["capabilities"] == ["completion", "embedding", "insert"]
+    filled = http.post("/api/generate", json={"prompt": "a", "suffix": "b", "options": {"num_predict": 2}})
+    assert filled.status_code == 200
+
+
+def test_log_probabilities(client: ollama.Client) -> None:
+    asked = {"options": {"temperature": 0, "num_predict": 4}, "logprobs": True, "top_logprobs": 2}
+    whole = client.chat("story", messages=ASK, **asked)
+    assert whole.logprobs is not None
+    assert len(whole.logprobs) == 4
+    for entry in whole.logprobs:
+        assert entry.top_logprobs is not None
+        assert entry.top_logprobs[0].logprob == entry.logprob <= 0
+    told = [
+        entry.token
+        for piece in client.chat("story", messages=ASK, stream=True, **asked)
+        for entry in piece.logprobs or []
+    ]
+    assert told == [entry.token for entry in whole.logprobs]
+    for raw in (False, True):
+        made = client.generate("story", "Once upon a time", raw=raw, **asked)
+        assert [entry.token for entry in made.logprobs or []]
+        pieces = list(client.generate("story", "Once upon a time", raw=raw, stream=True, **asked))
+        assert [entry.token for piece in pieces for entry in piece.logprobs or []] == (
+            [entry.token for entry in made.logprobs or []]
+        )
+    with pytest.raises(ollama.ResponseError, match="without logprobs"):
+        client.chat("story", messages=ASK, top_logprobs=2)
+
+
+def test_a_context_goes_on(client: ollama.Client) -> None:
+    first = client.generate("story", "Once upon a time", options=GREEDY)
+    assert first.context is not None
+    assert len(first.context) == (first.prompt_eval_count or 0) + 12
+    more = client.generate("story", "The dog", options=GREEDY, context=first.context)
+    assert more.context is not None
+    assert list(more.context[: len(first.context)]) == list(first.context)
+    assert (more.prompt_eval_count or 0) > len(first.context)
+    streamed = list(client.generate("story", "The dog", options=GREEDY, context=first.context, stream=True))
+    assert streamed[-1].context == more.context
+    assert client.generate("story", "Once", options=GREEDY, raw=True).context is None
+    with pytest.raises(ollama.ResponseError, match="raw and context"):
+        client.generate("story", "Once", raw=True, context=first.context)
+    with pytest.raises(ollama.ResponseError):
+        client.generate("story", "Once", context=[1 << 30])
+
+
+def test_formats(client: ollama.Client) -> None:
+    schema = {"enum": ["Lily", "Tom"]}
+    with pytest.raises(ollama.ResponseError, match="grammar"):  # the story's tokens know no braces
+        client.chat("story", messages=ASK, format="json")
+    for wrong in ({"type": "nonsense"}, "xml"):
+        with pytest.raises((ollama.ResponseError, ValueError)):
+            client.chat("story", messages=ASK, format=wrong)  # type: ignore[arg-type]
+    for raw in (False, True):
+        assert client.generate("story", "Once", format=schema, raw=raw).response in ('"Lily"', '"Tom"')
+    assert client.chat("story", messages=ASK, format=schema).message.content in ('"Lily"', '"Tom"')
+
+
+def test_thinking_is_for_models_that_can(client: ollama.Client) -> None:
+    for think in (True, "high"):
+        with pytest.raises(ollama.ResponseError, match="does not support thinking"):
+            client.chat("story", messages=ASK, think=think)  # type: ignore[arg-type]
+    assert client.chat("story", messages=ASK, think=False, options={"num_predict": 2}).done
+
+
+@pytest.fixture
+def keeper(serve: Callable[..., Running]) -> Iterator[tuple[Running, ollama.Client]]:
+    running = serve(idle_seconds=1000.0)
+    made = ollama.Client(host=running.url, trust_env=False)
+    yield running, made
+    made._client.close()
+
+
+def test_how_long_a_model_stays(keeper: tuple[Running, ollama.Client]) -> None:
+    running, client = keeper
+    few = {"num_predict": 1}
+
+    def left() -> float:
+        (model,) = client.ps().models
+        assert model.expires_at is not None
+        return model.expires_at.timestamp() - time.time()
+
+    client.chat("story", messages=ASK, options=few)
+    assert 900 < left() < 1001
+    client.chat("story", messages=ASK, options=few, keep_alive="1m30s")
+    settle(running, lambda: 80 < left() < 91)
+    client.embed("story", "x", keep_alive=-1)
+    settle(running, lambda: left() > 1e9)
+    client.generate("story", "Once", options=few, keep_alive=30)
+    settle(running, lambda: 20 < left() < 31)
+    client.generate("story", "Once", options=few, keep_alive=0)
+    settle(running, lambda: not client.ps().models)
+    assert client.generate("story").done_reason == "load"
+    assert client.generate("story", keep_alive="0s").done_reason == "unload"
+    assert not client.ps().models
+    assert client.chat("story", messages=[], keep_alive=0).done_reason == "unload"
+    with pytest.raises(ollama.ResponseError, match="keep_alive is 'soon'"):
+        client.chat("story", messages=ASK, keep_alive="soon")
+
+
+def settle(running: Running, true: Callable[[], bool]) -> None:
+    """What happens to a model happens after its answer was sent."""
+    end = time.monotonic() + 10
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_the_async_client(served: Running) -> None:
+    async def ask() -> tuple[str, str]:
+        client = ollama.AsyncClient(host=served.url, trust_env=False)
+        whole = await client.chat("story", messages=ASK, options=GREEDY)
+        pieces = [piece async for piece in await client.chat("story", messages=ASK, options=GREEDY, stream=True)]
+        await client._client.aclose()
+        return whole.message.content or "", "".join(piece.message.content or "" for piece in pieces)
+
+    whole, streamed = asyncio.run(ask())
+    assert whole == streamed

@@ -1,26 +1,34 @@
 """/api/tags, /api/show, /api/ps, /api/version, /api/pull and /api/embed, as Ollama's clients speak them."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime
-from time import perf_counter_ns
+from math import isinf
+from time import monotonic, perf_counter_ns, time
 from typing import Any
 
 import msgspec
 from starlette.responses import Response
 
 from sporelm import __version__
+from sporelm.api.params import SamplingParams
 from sporelm.serve.answering import in_thread_if
 from sporelm.serve.config import ModelSpec
 from sporelm.serve.endpoint import Body, Call, Endpoint, Stream, encoded
 from sporelm.serve.failures import Refusal, ollama_shape
+from sporelm.serve.keeping import Keeping
+from sporelm.serve.model_facts import Facts, facts_of
 from sporelm.serve.models import ServedModel
 from sporelm.serve.ollama_options import named, translated
+from sporelm.serve.ollama_replies import NDJSON
+from sporelm.serve.reading import Reading
 from sporelm.serve.routes.openai_completions import prompts_of
 from sporelm.serve.routes.openai_embeddings import check_count, embedded
+from sporelm.serve.routes.openai_models import when
+from sporelm.text import ChatTemplate
+from sporelm.text.filling import gap_tokens
 from sporelm.weights.store import resolve
 
-NDJSON = "application/x-ndjson"
 FOREVER = "2318-01-01T00:00:00Z"  # when a model goes that is never unloaded
 
 
@@ -109,46 +117,50 @@ class OldEmbedReply(msgspec.Struct):
     embedding: list[float]
 
 
-def when(seconds: float) -> str:
-    """A time, of seconds since 1970."""
-    return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
+UNKNOWN = Facts("", "", "", 0, 0, 0.0, "", "", {})  # of a model that is not fetched yet, or broken
 
 
-def tag(call: Call, spec: ModelSpec, *, running: bool = False) -> Tag:
-    """What is known of a model; without loading it not much."""
+async def known(spec: ModelSpec, *, whole: bool = False) -> Facts:
+    """What a model's files say."""
+    return await asyncio.to_thread(facts_of, spec, whole=whole) or UNKNOWN
+
+
+def details(facts: Facts) -> Details:
+    """The same in Ollama's words."""
+    families = [facts.family] if facts.family else []
+    return Details(facts.kind, facts.family, families, facts.size if facts.parameters else "", facts.quantization)
+
+
+async def tag(call: Call, spec: ModelSpec, *, running: bool = False) -> Tag:
+    """What is known of a model without loading it."""
+    facts = await known(spec)
+    modified = when(facts.modified or call.server.began)
+    found = Tag(spec.name, spec.name, modified, facts.nbytes, facts.digest, details(facts))
     model = call.server.models.loaded.get(spec.name)
-    if model is None:
-        return Tag(spec.name, spec.name, when(call.server.began), 0, "", Details("", "", [], "", ""))
-    llm = model.llm.llm
-    found = Tag(spec.name, spec.name, when(model.loaded_at), llm.model_bytes, "", details(model))
-    if running:
+    if running and model is not None:
         found.size, found.size_vram = model.nbytes, 0
-        found.expires_at, found.context_length = expiry(call, model), llm.max_context
+        found.expires_at, found.context_length = expiry(call, model), model.llm.llm.max_context
     return found
-
-
-def details(model: ServedModel) -> Details:
-    """What a loaded model is."""
-    config = model.llm.llm.config
-    family = str(getattr(config, "architecture", "")) or "unknown"
-    return Details("gguf", family, [family], "", str(config.dtype))
 
 
 def expiry(call: Call, model: ServedModel) -> str:
     """When a model will be unloaded if nobody asks for it."""
     idle = call.server.config.idle_seconds
-    return when(datetime.now(UTC).timestamp() + idle) if idle else FOREVER
+    if not idle or isinf(model.used_at):
+        return FOREVER
+    return when(time() + max(0.0, (0.0 if model.users else model.used_at - monotonic()) + idle))
 
 
 async def tags(call: Call, body: None) -> Tags:
     """All models of this server."""
-    return Tags([tag(call, spec) for spec in call.server.config.models])
+    return Tags([await tag(call, spec) for spec in call.server.config.models])
 
 
 async def running(call: Call, body: None) -> Tags:
     """The models that are loaded."""
-    models = call.server.models
-    return Tags([tag(call, spec, running=True) for spec in call.server.config.models if spec.name in models.loaded])
+    loaded = call.server.models.loaded
+    specs = [spec for spec in call.server.config.models if spec.name in loaded]
+    return Tags([await tag(call, spec, running=True) for spec in specs])
 
 
 async def version(call: Call, body: None) -> Version:
@@ -157,20 +169,45 @@ async def version(call: Call, body: None) -> Version:
 
 
 async def show(call: Call, body: ShowRequest) -> Shown:
-    """What a model is; it is loaded for that."""
+    """What a model is; it is loaded for that. With `verbose` the long arrays of its metadata too."""
     model = await call.model(named(call.server.models, body.model or body.name))
+    facts = await known(call.server.models.spec(model.name), whole=body.verbose)
+    template, parameters = model.llm.llm.tokenizer.chat_template or "", defaults(model)
+    lines = [f"FROM {model.name}", f'TEMPLATE """{template}"""', *(f"PARAMETER {line}" for line in parameters)]
+    return Shown(
+        template=template,
+        parameters="\n".join(parameters),
+        modelfile="\n".join(lines),
+        license=facts.license,
+        details=details(facts),
+        model_info=dict(facts.info),
+        capabilities=capabilities(model),
+        modified_at=when(facts.modified or model.loaded_at),
+    )
+
+
+def defaults(model: ServedModel) -> list[str]:
+    """What holds where a request does not say otherwise, a line each."""
+    llm, params = model.llm.llm, SamplingParams()
+    ends = [llm.tokenizer.id_to_piece(token) for token in sorted(llm.tokenizer.stop_ids)]
+    found = {"num_ctx": llm.max_context, "temperature": params.temperature, "top_k": params.top_k}
+    return [
+        *(f"{name:<30} {value}" for name, value in {**found, "top_p": params.top_p}.items()),
+        *(f"{'stop':<30} {json.dumps(text, ensure_ascii=False)}" for text in ends if text),
+    ]
+
+
+def capabilities(model: ServedModel) -> list[str]:
+    """What a model can do of what Ollama has words for: `tools` and `thinking` if its template knows of them, `insert`
+    if it was made to fill gaps."""
     llm = model.llm.llm
-    template = llm.tokenizer.chat_template or ""
-    capabilities = ["completion", "embedding"]
-    if "tools" in template:
-        capabilities.append("tools")
-    about = details(model)
-    info = {
-        "general.architecture": about.family,
-        f"{about.family}.context_length": llm.config.context_length,
-        f"{about.family}.block_count": getattr(llm.config, "layers", 0),
-    }
-    return Shown(template, "", "", "", about, info, capabilities, when(model.loaded_at))
+    found = ["completion", "embedding"]
+    if llm.tokenizer.chat_template is not None:
+        if ChatTemplate.of(llm.tokenizer, tools=True).takes_tools:
+            found.append("tools")
+        if Reading(llm, None, None).thinks:
+            found.append("thinking")
+    return [*found, "insert"] if gap_tokens(llm.tokenizer) is not None else found
 
 
 async def pull(call: Call, body: PullRequest) -> Response | Status:
@@ -197,7 +234,9 @@ async def embed(call: Call, body: EmbedRequest) -> EmbedReply:
     """A vector of length 1 for each text. Texts that are too long are refused, never cut."""
     began = perf_counter_ns()
     check_count(call, body.input)
-    model = await call.model(named(call.server.models, body.model))
+    name = named(call.server.models, body.model)
+    Keeping(call, name, body.keep_alive)
+    model = await call.model(name)
     llm = model.llm.llm
     translated(body.options or {}, llm.max_context)
     prompts = await in_thread_if(not isinstance(body.input, str), lambda: prompts_of(body.input, llm))
@@ -210,7 +249,9 @@ async def embed(call: Call, body: EmbedRequest) -> EmbedReply:
 
 async def old_embed(call: Call, body: OldEmbedRequest) -> OldEmbedReply:
     """A vector for one text, as clients asked for it before /api/embed."""
-    made = await embed(call, EmbedRequest(input=body.prompt, model=body.model, options=body.options))
+    made = await embed(
+        call, EmbedRequest(input=body.prompt, model=body.model, options=body.options, keep_alive=body.keep_alive)
+    )
     return OldEmbedReply(made.embeddings[0])
 
 

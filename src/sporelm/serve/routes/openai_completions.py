@@ -17,6 +17,7 @@ from sporelm.serve.answering import AnswerStream, in_thread_if
 from sporelm.serve.endpoint import Call, Endpoint, Stream, encoded
 from sporelm.serve.events import openai_error, sse
 from sporelm.serve.failures import Refusal
+from sporelm.serve.filling import gap_of
 from sporelm.serve.forms import grammar_of
 from sporelm.serve.many import each_of
 from sporelm.serve.models import ServedModel
@@ -25,6 +26,7 @@ from sporelm.serve.routes.openai_chat import StreamOptions
 from sporelm.serve.sampling import SamplingBody, fields_of
 from sporelm.serve.scores import TextLogprobs, text_logprobs
 from sporelm.serve.usage import Figures, PromptDetails, Usage, figures_of, usage_of
+from sporelm.text.filling import GapTokens, filling_prompt
 
 LARGE = 8192  # characters of all prompts from which on a thread encodes them
 DEFAULT_TOKENS = 16  # of an answer, as OpenAI's API has it
@@ -77,6 +79,8 @@ class Asked:
         grammar = grammar_of(body.response_format)
         if grammar is not None:
             sampling["grammar"] = grammar
+        if body.suffix:
+            sampling["stop_token_ids"] = [*sampling.get("stop_token_ids", ()), *sorted(gap_of(model).ends)]
         tokens = DEFAULT_TOKENS if body.max_tokens is None else max(1, body.max_tokens)
         self.params = SamplingParams(
             **sampling, max_tokens=tokens, salt=call.key.salt, n=body.n or 1, best_of=body.best_of
@@ -107,17 +111,29 @@ def prompts_of(prompt: str | Sequence[str | int | list[int]], llm: LLM) -> list[
     return [llm.prompt_ids(each) for each in prompt]  # type: ignore[arg-type]
 
 
+def gap_prompts(body: CompletionRequest, llm: LLM, gap: GapTokens) -> list[list[int]]:
+    """The ids that ask for what is between each prompt and the suffix. Raises RequestError."""
+    texts = [body.prompt] if isinstance(body.prompt, str) else body.prompt
+    ids = prompts_of(body.prompt, llm)
+    befores = texts if all(isinstance(text, str) for text in texts) else ids
+    return [filling_prompt(llm.tokenizer, gap, before, body.suffix or "") for before in befores]  # type: ignore[arg-type]
+
+
 async def completions(call: Call, body: CompletionRequest) -> Response | TextCompletion:
     """Prompts continued, whole or in pieces. A list is worked off a few prompts at a time."""
     _check(call, body)
     model = await call.model(body.model)
     llm = model.llm.llm
-    characters = (
+    characters = len(body.suffix or "") + (
         len(body.prompt)
         if isinstance(body.prompt, str)
         else sum(1 if isinstance(each, int) else len(each) for each in body.prompt)
     )
-    prompts = await in_thread_if(characters > LARGE, lambda: prompts_of(body.prompt, llm))
+    if body.suffix:
+        gap = gap_of(model)
+        prompts = await in_thread_if(characters > LARGE, lambda: gap_prompts(body, llm, gap))
+    else:
+        prompts = await in_thread_if(characters > LARGE, lambda: prompts_of(body.prompt, llm))
     asked = Asked(call, model, body, prompts)
     number, created = f"cmpl-{call.request_id}", int(time())
     told: list[PromptScores | None] = [None] * len(prompts)
@@ -160,8 +176,8 @@ def _check(call: Call, body: CompletionRequest) -> None:
             code="too_many_prompts",
             param="prompt",
         )
-    if body.suffix:
-        raise RequestError("suffix cannot be had: models are asked to go on with a text, not to fill a gap in one")
+    if body.suffix and body.echo:
+        raise RequestError("echo and suffix are given together: the answer to a suffix is the gap alone; leave out one")
     if body.stream and body.best_of is not None and body.best_of > (body.n or 1):
         raise RequestError("best_of compares whole answers, which cannot come in pieces: leave out stream or best_of")
     if body.max_tokens == 0 and not body.echo:
