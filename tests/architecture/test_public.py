@@ -53,7 +53,10 @@ OPTIONS = {
     | ENGINE
     | EVERY,
     "replay": {"--lora", "--backend", "--device", "--threads", "--eager", "--json"} | EVERY,
-    "bench": {"-p", "-n", "-b", "-d", "--whole", "--repeat", "--peer", "--save", "--plot", "--json", "--md", "--csv"}
+    "bench": {
+        *{"--lora", "-p", "-n", "-b", "-d", "--whole", "--repeat", "--peer", "--save", "--plot"},
+        *{"--json", "--md", "--csv"},
+    }
     | ENGINE
     | WATCHING
     | EVERY,
@@ -63,7 +66,7 @@ OPTIONS = {
     }
     | EVERY,
     "bench tune": {"--target", "--format", "--quick", "--json"} | EVERY,
-    "eval": {"--json", "--max-tokens"} | ENGINE | EVERY,
+    "eval": {"--lora", "--json", "--max-tokens"} | (ENGINE - {"--speculate", "--draft-model"}) | EVERY,
     "tokenize": {"--json"} | EVERY,
     "pull": {"--revision"} | EVERY,
     "list": {"--json"} | EVERY,

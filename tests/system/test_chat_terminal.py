@@ -19,14 +19,20 @@ else:
     import pty
     import select
 
-# `spore`, but a step takes four tokens and at least 50 ms: a prompt of some hundred tokens takes seconds.
+# `spore`, but a step takes four tokens and at least 50 ms: a prompt of some hundred tokens takes seconds. STEP, if set,
+# is written as each step begins.
 SLOW = """
-import sys, time
+import os, sys, time
 from dataclasses import replace
 import sporelm.api.loading as loading
 from sporelm.engine import Engine
 step, limits = Engine.step, loading._limits
-Engine.step = lambda self: (time.sleep(0.05), step(self))[1]
+def slow(self):
+    sys.stderr.write(os.environ.get("STEP", ""))
+    sys.stderr.flush()
+    time.sleep(0.05)
+    return step(self)
+Engine.step = slow
 loading._limits = lambda *given: replace(limits(*given), token_budget=4)
 from sporelm.cli.main import main
 sys.exit(main())
@@ -81,11 +87,11 @@ def backend(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def slow_chat(model: Path, data: Path, backend: str) -> Terminal:
-    """A slow chat, started."""
+def slow_chat(model: Path, data: Path, backend: str, step: str = "") -> Terminal:
+    """A slow chat, started; `step` is what it writes as each step of the engine begins."""
     words = command("chat", model, "--temp", 0, "-n", 400, "--ignore-eos", "--backend", backend)
     words[2] = SLOW
-    return Terminal(words, environment(XDG_DATA_HOME=str(data), TERM="dumb"))
+    return Terminal(words, environment(XDG_DATA_HOME=str(data), TERM="dumb", STEP=step))
 
 
 def test_ctrl_c_stops_an_answer(talker: Path, tmp_path: Path, backend: str) -> None:
@@ -105,13 +111,13 @@ def test_ctrl_c_stops_an_answer(talker: Path, tmp_path: Path, backend: str) -> N
 
 @pytest.mark.parametrize("presses", [1, 2])
 def test_ctrl_c_stops_a_prompt_that_is_still_computed(talker: Path, tmp_path: Path, backend: str, presses: int) -> None:
-    terminal = slow_chat(talker, tmp_path, backend)
+    terminal = slow_chat(talker, tmp_path, backend, step="<step>")
     terminal.until("1>")
     terminal.type(b"Once upon a time " * 60 + b"end\r")
-    terminal.until("end")
-    for press in range(presses):
-        time.sleep(0.4 if press == 0 else 0.01)
+    terminal.until("<step>")
+    for _ in range(presses):
         terminal.type(b"\x03")
+        time.sleep(0.01)  # for a second one to be a second one
     terminal.until("stopped")
     terminal.until("1>")
     # The question was not answered, so it is not part of the conversation.

@@ -1,4 +1,4 @@
-"""--lora of `spore run` and `spore chat`."""
+"""--lora of `spore run`, `spore eval` and `spore bench`."""
 
 import json
 from pathlib import Path
@@ -9,6 +9,8 @@ import pytest
 from hf_folders import write_model
 from lora_files import random_pairs, write_gguf_adapter, write_peft
 from sporelm.cli.lora import parsed
+from sporelm.cli.main import main
+from sporelm.engine import Request
 from sporelm.errors import UsageError
 from system.processes import Spore
 from tiny_models import WIDE
@@ -27,6 +29,66 @@ def test_a_run_uses_the_first_adapter(spore: Spore, tmp_path: Path) -> None:
 
     strong = ids("--lora", "strong", "--lora", "other=strong@0.1")
     assert strong == ids("--lora", "mine=strong.gguf") != ids()
+
+
+def test_a_text_is_scored_with_the_first_adapter(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sporelm.evals.windows.WINDOW", 32)
+    monkeypatch.setattr("sporelm.evals.windows.FIRST_SCORED", 16)
+    model = write_model(tmp_path / "model", WIDE)
+    pairs = random_pairs(WIDE, 2)
+    write_peft(tmp_path / "strong", pairs, 4.0)
+    text = tmp_path / "text"
+    text.write_text("abcabcab" * 12)
+
+    def figures(metric: str, *options: str) -> Any:
+        words = [
+            "eval",
+            metric,
+            str(model),
+            str(text),
+            "--max-tokens",
+            "64",
+            "--json",
+            "--backend",
+            "reference",
+            *options,
+        ]
+        assert main(words) == 0
+        return json.loads(capsys.readouterr().out)
+
+    strong = ("--lora", str(tmp_path / "strong"))
+    assert figures("ppl", *strong)["nll"] != figures("ppl")["nll"]
+    both = figures("kl", *strong)
+    assert both["reference_perplexity"] == pytest.approx(figures("ppl", *strong)["perplexity"], rel=1e-4)
+    assert both["kl"] < 1e-6, "the weights are not rounded, so only an adapter in one of them would tell them apart"
+
+
+def test_speed_is_measured_with_the_first_adapter(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = write_model(tmp_path / "model", WIDE)
+    write_peft(tmp_path / "strong", random_pairs(WIDE, 2), 4.0)
+    asked: set[int] = set()
+    made = Request.__init__
+
+    def noted(self: Request, *given: Any, **more: Any) -> None:
+        asked.add(more["adapter"])
+        made(self, *given, **more)
+
+    monkeypatch.setattr(Request, "__init__", noted)
+    words = [
+        "bench", str(model), "-p", "4", "-n", "3", "-b", "1,2", "--whole", "--repeat", "1", "--json",
+        "--backend", "reference",
+    ]  # fmt: skip
+    monkeypatch.setattr("sporelm.bench.driver.BATCH_TOKENS", 2)
+    monkeypatch.setattr("sporelm.bench.driver.BATCH_PROMPT", 3)
+    assert main([*words, "--lora", str(tmp_path / "strong")]) == 0
+    assert [row["test"] for row in json.loads(capsys.readouterr().out)] == ["pp4", "tg3", "tg2", "pp3+tg2", "pp3+tg2"]
+    assert asked == {1}
+    assert main([*words, "--lora", str(tmp_path / "strong"), "--peer", "nowhere"]) == 2
+    assert "leave one of them out" in capsys.readouterr().err
 
 
 def test_what_cannot_be_loaded_is_one_line(spore: Spore, tmp_path: Path) -> None:

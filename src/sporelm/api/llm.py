@@ -186,17 +186,17 @@ class LLM(OpenModel):
         ids, number = [self.prompt_ids(text) for text in several(texts)], self.adapters.number(adapter)
         return embed(self.engine, ids, pooling, normalize=normalize, adapter=number)
 
-    def bench_prefill(self, n: int) -> float:
+    def bench_prefill(self, n: int, adapter: str | None = None) -> float:
         """Seconds from submitting a random prompt of n tokens to its first token."""
-        return measure.prefill(self.engine, n)
+        return measure.prefill(self.engine, n, self.adapters.number(adapter))
 
-    def bench_decode(self, n: int, batch: int = 1, depth: int = 0) -> float:
+    def bench_decode(self, n: int, batch: int = 1, depth: int = 0, adapter: str | None = None) -> float:
         """Seconds to decode n tokens in each of `batch` sequences that hold `depth` tokens already (see `measure`)."""
-        return measure.decode(self.engine, n, batch, depth)
+        return measure.decode(self.engine, n, batch, depth, self.adapters.number(adapter))
 
-    def bench_whole(self, n: int, batch: int, prompt: int) -> float:
+    def bench_whole(self, n: int, batch: int, prompt: int, adapter: str | None = None) -> float:
         """Seconds from submitting `batch` random prompts of `prompt` tokens at once until each has n tokens more."""
-        return measure.whole(self.engine, n, batch, prompt)
+        return measure.whole(self.engine, n, batch, prompt, self.adapters.number(adapter))
 
     def answer(
         self,

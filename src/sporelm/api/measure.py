@@ -12,16 +12,16 @@ from sporelm.errors import RequestError
 BATCH_PROMPT = 128  # tokens that each sequence of a batch holds if no depth is given
 
 
-def prefill(engine: Engine, n: int) -> float:
-    """Seconds from submitting a random prompt of n tokens to its first token."""
+def prefill(engine: Engine, n: int, adapter: int = 0) -> float:
+    """Seconds from submitting a random prompt of n tokens to its first token; with an adapter, as everywhere here."""
     check("n", n)
     prompts = [random_ids(engine, n)]
     began = perf_counter()
-    together(engine, prompts, 1, [None])
+    together(engine, prompts, 1, [None], adapter)
     return perf_counter() - began
 
 
-def decode(engine: Engine, n: int, batch: int = 1, depth: int = 0) -> float:
+def decode(engine: Engine, n: int, batch: int = 1, depth: int = 0, adapter: int = 0) -> float:
     """Seconds to decode n tokens in each of `batch` sequences, together.
 
     Each sequence holds a random prompt of `depth` tokens before the clock starts. A single sequence may begin empty
@@ -35,16 +35,16 @@ def decode(engine: Engine, n: int, batch: int = 1, depth: int = 0) -> float:
         # A prompt's own step gives a token too; it is taken before the clock starts, but for an empty sequence's first.
         prompts = [random_ids(engine, held or 1) for _ in sequences]
         if held:
-            prompts = [request.known for request in together(engine, prompts, 1, sequences)]
+            prompts = [request.known for request in together(engine, prompts, 1, sequences, adapter)]
         began = perf_counter()
-        together(engine, prompts, n, sequences)
+        together(engine, prompts, n, sequences, adapter)
         return perf_counter() - began
     finally:
         for sequence in sequences:
             engine.drop(sequence)
 
 
-def whole(engine: Engine, n: int, batch: int, prompt: int) -> float:
+def whole(engine: Engine, n: int, batch: int, prompt: int, adapter: int = 0) -> float:
     """Seconds from submitting `batch` random prompts of `prompt` tokens at once until each has n tokens more.
 
     Raises RequestError for more sequences than run together, or more tokens than the context holds.
@@ -53,16 +53,16 @@ def whole(engine: Engine, n: int, batch: int, prompt: int) -> float:
     check_fits(engine, n, batch, prompt)
     prompts = [random_ids(engine, prompt) for _ in range(batch)]
     began = perf_counter()
-    together(engine, prompts, n, [None] * batch)
+    together(engine, prompts, n, [None] * batch, adapter)
     return perf_counter() - began
 
 
 def together(
-    engine: Engine, prompts: Sequence[list[int]], n: int, sequences: Sequence[KvSequence | None]
+    engine: Engine, prompts: Sequence[list[int]], n: int, sequences: Sequence[KvSequence | None], adapter: int = 0
 ) -> list[Request]:
     """The requests that continued these prompts by n tokens each, all at once."""
     pairs = zip(prompts, sequences, strict=True)
-    requests = [Request(prompt, max_tokens=n, sequence=sequence) for prompt, sequence in pairs]
+    requests = [Request(prompt, max_tokens=n, sequence=sequence, adapter=adapter) for prompt, sequence in pairs]
     for request in requests:
         engine.add(request)
     engine.run(requests)

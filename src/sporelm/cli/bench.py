@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from sporelm import __version__
-from sporelm.cli import options, watching
+from sporelm.cli import lora, options, watching
 from sporelm.cli.parser import Parser, listed
+from sporelm.errors import UsageError
 
 if TYPE_CHECKING:
     from sporelm.api import LLM
@@ -78,9 +79,26 @@ def parser() -> Parser:
     form.add_argument("--md", action="store_true", help="print a Markdown table")
     form.add_argument("--csv", action="store_true", help="print CSV")
     options.add_engine(made)
+    lora.add_lora(made)
     watching.add_watching(made)
     options.add_help(made)
     return made
+
+
+class Adapted(NamedTuple):
+    """A model with one of its adapters, as what is measured."""
+
+    llm: "LLM"
+    adapter: str
+
+    def bench_prefill(self, n: int) -> float:
+        return self.llm.bench_prefill(n, self.adapter)
+
+    def bench_decode(self, n: int, batch: int = 1, depth: int = 0) -> float:
+        return self.llm.bench_decode(n, batch, depth, self.adapter)
+
+    def bench_whole(self, n: int, batch: int, prompt: int) -> float:
+        return self.llm.bench_whole(n, batch, prompt, self.adapter)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -88,8 +106,10 @@ def run(args: argparse.Namespace) -> None:
     from sporelm.cli.progress import ProgressLine
     from sporelm.engine.capacity import DEFAULT_CONTEXT
 
-    wanted = cases(args.p, args.n, args.b, args.d, whole=args.whole)
+    wanted, adapters = cases(args.p, args.n, args.b, args.d, whole=args.whole), lora.adapters(args)
     # What can be refused is refused now: measuring takes minutes.
+    if adapters and args.peer:
+        raise UsageError("--peer has no adapter, so its figures say nothing of --lora: leave one of them out")
     if args.save:
         rows.check_file(args.save, CONTEXT)
     if args.plot:
@@ -97,7 +117,7 @@ def run(args: argparse.Namespace) -> None:
     asked, path = args.model, find(args.model)
     args.model = str(path)
     args.max_context = context_for(wanted, model_context(path), args.max_context, DEFAULT_CONTEXT)
-    llm = watching.open_model(args, max_batch=max(case.batch for case in wanted))
+    llm = watching.open_model(args, max_batch=max(case.batch for case in wanted), adapters=adapters)
     try:
         peer = LlamaPeer(args.peer, path, llm.threads) if args.peer else None
         # Measured at both ends of the run, the better counts: a busy moment must not make a limit that can be passed.
@@ -111,8 +131,10 @@ def run(args: argparse.Namespace) -> None:
             after = llm.backend.limits()
             return {name: max(value, after[name]) for name, value in before.items()}
 
+        name = lora.first(adapters)
+        measured = llm if name is None else Adapted(llm, name)
         with ProgressLine() as progress:
-            found = measure(llm, wanted, args.repeat, limit, peer, progress)
+            found = measure(measured, wanted, args.repeat, limit, peer, progress)
         about = context(sys.argv[1:], llm.backend.probe())
         title = f"{asked if asked and ':' in asked else llm.config.name}, {llm.threads} thread{'s' * (llm.threads > 1)}"
     finally:

@@ -3,15 +3,20 @@
 import argparse
 import json
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sporelm.cli import options
+from sporelm.cli import lora, options
 from sporelm.cli.parser import Parser
 from sporelm.cli.run import read_text
 from sporelm.errors import RequestError, UsageError
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from sporelm.api import LLM
     from sporelm.cli.progress import ProgressLine
+    from sporelm.text import Tokenizer
 
 
 def parser() -> Parser:
@@ -28,7 +33,8 @@ def parser() -> Parser:
     made.add_argument("file", metavar="FILE", help="a UTF-8 text; - is stdin")
     made.add_argument("--max-tokens", type=int, metavar="N", help="use the first N tokens of the text only")
     made.add_argument("--json", action="store_true", help="print one JSON object")
-    options.add_engine(made)
+    options.add_engine(made, guessing=False)
+    lora.add_lora(made)
     options.add_help(made)
     return made
 
@@ -38,8 +44,6 @@ def run(args: argparse.Namespace) -> None:
 
     if args.max_tokens is not None and args.max_tokens < 1:
         raise UsageError(f"--max-tokens is {args.max_tokens}: it must be at least 1")
-    if args.speculate is not None or args.draft_model is not None:
-        raise UsageError("a text is scored, and no token is guessed: leave out --speculate and --draft-model")
     text = read_text(args.file)
     if not text:
         raise RequestError(f"the text {args.file!r} is empty; there is nothing to measure on")
@@ -51,24 +55,42 @@ def run(args: argparse.Namespace) -> None:
         print("\n".join(f"{name:<22}{value:.6g}" for name, value in report.items()))
 
 
+class Adapted(NamedTuple):
+    """A model with one of its adapters, or None, as what is scored."""
+
+    llm: "LLM"
+    adapter: str | None
+
+    @property
+    def tokenizer(self) -> "Tokenizer":
+        return self.llm.tokenizer
+
+    def logits(self, ids: list[int]) -> "NDArray[np.float32]":
+        return self.llm.logits(ids, self.adapter)
+
+
 def measure_perplexity(args: argparse.Namespace, text: str, progress: "ProgressLine") -> dict[str, Any]:
     from sporelm.evals import perplexity
 
-    llm = options.open_model(args)
+    adapters = lora.adapters(args)
+    llm = options.open_model(args, adapters=adapters)
     try:
-        return asdict(perplexity(llm, text, args.max_tokens, progress))
+        return asdict(perplexity(Adapted(llm, lora.first(adapters)), text, args.max_tokens, progress))
     finally:
         llm.close()
 
 
 def measure_divergence(args: argparse.Namespace, text: str, progress: "ProgressLine") -> dict[str, Any]:
+    """Both models have the adapter: what is measured is what rounding the weights costs beside it."""
     from sporelm.evals import kl
 
-    llm = options.open_model(args)
+    adapters = lora.adapters(args)
+    name = lora.first(adapters)
+    llm = options.open_model(args, adapters=adapters)
     try:
-        reference = options.open_model(args, dequantize=True)
+        reference = options.open_model(args, adapters=adapters, dequantize=True)
         try:
-            found = kl(llm, reference, text, args.max_tokens, progress)
+            found = kl(Adapted(llm, name), Adapted(reference, name), text, args.max_tokens, progress)
         finally:
             reference.close()
     finally:

@@ -36,7 +36,12 @@ def adapters(args: argparse.Namespace) -> "list[LoraAdapter]":
 
 def chosen(params: "SamplingParams", loaded: "list[LoraAdapter]") -> "SamplingParams":
     """The parameters with the first of the adapters, if there are any."""
-    return replace(params, adapter=loaded[0].title) if loaded else params
+    return replace(params, adapter=first(loaded)) if loaded else params
+
+
+def first(loaded: "list[LoraAdapter]") -> str | None:
+    """The name of the first of the adapters, which is used; None if there are none."""
+    return loaded[0].title if loaded else None
 
 
 def parsed(text: str) -> "LoraAdapter":

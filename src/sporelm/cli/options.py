@@ -24,8 +24,8 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", nargs="?", metavar="MODEL", help=MODEL_HELP)
 
 
-def add_engine(parser: argparse.ArgumentParser) -> None:
-    """Where and how the model runs."""
+def add_engine(parser: argparse.ArgumentParser, *, guessing: bool = True) -> None:
+    """Where and how the model runs; without `guessing` for a command that makes no answers."""
     parser.add_argument("--backend", metavar="NAME", help="cpu, torch or reference; default: cpu (SPORE_BACKEND)")
     parser.add_argument("--device", metavar="D", default="cpu", help="device of the back-end; default: cpu")
     parser.add_argument("--threads", type=int, metavar="N", help="default: the cores that affinity and cgroup leave")
@@ -49,6 +49,14 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
         help="memory for the KV cache, such as 512M, 2G or 1.5GiB; default: what contexts need, half of what is free "
         "at most",
     )
+    if guessing:
+        add_guessing(parser)
+    else:
+        parser.set_defaults(speculate=None, draft_model=None)
+
+
+def add_guessing(parser: argparse.ArgumentParser) -> None:
+    """--speculate and --draft-model."""
     parser.add_argument(
         "--speculate",
         choices=("ngram", "draft"),
