@@ -343,8 +343,9 @@ class Engine:
         try:
             self.store.wake(sequence, known, [])
             begin, budget = sequence.length, self.limits.token_budget
-            if any(request.decoding for request in self.scheduler.running.values()):
-                budget = min(budget, self.scheduler.pace.allowed())
+            decoding = sum(request.decoding for request in self.scheduler.running.values())
+            if decoding:
+                budget = min(budget, self.scheduler.pace.allowed(decoding))
             ids = known[begin : begin + budget]
             copies: list[tuple[int, int]] = []
             if not self.store.reserve(sequence, begin + len(ids), copies):

@@ -132,7 +132,8 @@ class Scheduler:
             if request.id in guesses or not self._schedule_one(request, draft):
                 self._schedule(request, draft, guesses.get(request.id, ()))
         if draft.parts:
-            draft.budget = min(draft.budget, self.pace.allowed())
+            beginning = min(len(self.running) + len(self.waiting), self.limits.max_batch) - len(decoding)
+            draft.budget = min(draft.budget, self.pace.allowed(len(decoding), beginning))
         if len(decoding) < len(self.running):
             for request in sorted(self.running.values(), key=lambda request: request.priority):
                 if not request.decoding:

@@ -196,7 +196,7 @@ class SteadyPace(Pace):
     """The same of the pace of prompts."""
 
     def observe(self, decoding: int, tokens: int, seconds: float) -> None:
-        super().observe(decoding, tokens, 1 + 0.02 * tokens)
+        super().observe(decoding, tokens, 1 + 0.02 * (decoding + tokens))
 
 
 @lru_cache(4096)

@@ -3,7 +3,7 @@
 import pytest
 
 from sporelm.engine import Request
-from sporelm.engine.pace import FIRST, LEAST, STALL, Pace
+from sporelm.engine.pace import FIRST, LEAST, STALL, UNNOTICED, Pace
 from sporelm.errors import QueueFull, RequestError
 from unit.engine.fake import engine, expected, limits
 from unit.engine.test_engine import prompt
@@ -31,19 +31,32 @@ def test_prompts_alone_take_the_whole_step():
     assert made.runner.steps[-1].num_tokens == 40
 
 
-def test_the_pace_lets_prompts_take_so_long_as_it_is_told():
+def paced(step_s: float, token_s: float) -> Pace:
+    """A pace that has learnt from steps which take so long, and so much more a token."""
     pace = Pace()
-    assert pace.allowed() == FIRST
-    for _ in range(50):
-        pace.observe(4, 0, 0.010)
-        pace.observe(4, 100, 0.010 + 100 * 0.0002)
-    assert pace.allowed() == pytest.approx(STALL * 0.010 / 0.0002, abs=2)
-    for _ in range(50):
-        pace.observe(4, 100, 0.010 + 100 * 0.01)
-    assert pace.allowed() == LEAST
-    pace.observe(0, 512, 0.1)  # nobody waits for a token
-    assert pace.allowed() == LEAST
-    assert Pace(7).allowed() == 7
+    for _ in range(200):
+        pace.observe(4, 0, step_s + 4 * token_s)
+        pace.observe(4, 100, step_s + 104 * token_s)
+    return pace
+
+
+def test_the_pace_lets_prompts_take_so_long_as_it_is_told():
+    assert Pace().allowed() == FIRST
+    assert Pace(7).allowed(4, 12) == 7
+    pace = paced(0.010, 0.0002)
+    for decoding in (1, 4, 40):
+        wanted = STALL * (0.010 + decoding * 0.0002) / 0.0002
+        assert pace.allowed(decoding) == pytest.approx(wanted, rel=0.03)
+        assert pace.allowed(decoding, 1 if decoding > 4 else 0) == pace.allowed(decoding)
+    assert paced(0.001, 0.01).allowed() == LEAST
+
+
+def test_a_crowd_that_begins_may_make_a_pause_that_nobody_notices():
+    pace = paced(0.002, 0.0002)
+    assert pace.allowed(8, 1) < 30
+    assert pace.allowed(8, 2) == pytest.approx(UNNOTICED / 0.0002, rel=0.03)
+    slow = paced(0.2, 0.02)  # a large model: what others bear counts there
+    assert slow.allowed(8, 8) == slow.allowed(8)
 
 
 def test_urgent_requests_are_served_first():
