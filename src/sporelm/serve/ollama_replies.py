@@ -8,16 +8,15 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from sporelm.api.completion import Completion, Piece
+from sporelm.api.completion import Completion
 from sporelm.errors import RequestError
-from sporelm.serve.answering import AnswerStream
 from sporelm.serve.chat import ChatAsk
 from sporelm.serve.endpoint import Body, encoded
 from sporelm.serve.failures import Refusal, ollama_shape
 from sporelm.serve.models import ServedModel
 from sporelm.serve.ollama_options import grammar_of, tokens_of, translated
 from sporelm.serve.reading import Reading
-from sporelm.serve.scores import TokenLogprob, chat_logprobs
+from sporelm.serve.scores import TokenLogprob
 
 NDJSON = "application/x-ndjson"
 
@@ -99,25 +98,6 @@ def last(model: ServedModel, completion: Completion, clock: Clock, **said: Any) 
 def error_line(refusal: Refusal) -> bytes:
     """An error in the middle of lines."""
     return encoded(ollama_shape(refusal)) + b"\n"
-
-
-class Scores:
-    """The log probabilities of an answer, piece by piece; None of them where they were not asked for."""
-
-    def __init__(self, body: Asked, model: ServedModel, stream: AnswerStream) -> None:
-        self.wanted, self.model, self.stream, self._seen = bool(body.logprobs), model, stream, 0
-
-    def of(self, piece: Piece) -> list[TokenLogprob] | None:
-        """Those of a piece's tokens."""
-        if not self.wanted:
-            return None
-        begin = self._seen
-        self._seen += len(piece.token_ids)
-        return chat_logprobs(self.model, self.stream.answer, begin, self._seen) or None
-
-    def whole(self) -> list[TokenLogprob] | None:
-        """Those of all tokens."""
-        return chat_logprobs(self.model, self.stream.answer, 0) if self.wanted else None
 
 
 def sampling_of(body: Asked, max_context: int) -> dict[str, Any]:

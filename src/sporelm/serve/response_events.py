@@ -2,9 +2,11 @@
 
 from typing import Any
 
+from sporelm.serve.chat import Said
 from sporelm.serve.endpoint import encoded
 from sporelm.serve.events import sse
-from sporelm.serve.reading import Arguments, CallBegun, CallEnded, Content, Delta, Reasoning
+from sporelm.serve.reading import Arguments, CallBegun, Content, Delta, Reasoning
+from sporelm.serve.scores import Scores, TokenLogprob
 
 PARTS = {"message": "output_text", "reasoning": "reasoning_text"}
 
@@ -12,9 +14,11 @@ PARTS = {"message": "output_text", "reasoning": "reasoning_text"}
 class Events:
     """Turns what a parser gives out into events; `items` are what they have told."""
 
-    def __init__(self, number: str) -> None:
-        self.number = number
+    def __init__(self, number: str, scores: Scores) -> None:
+        self.number, self._scores = number, scores
         self.items: list[dict[str, Any]] = []
+        self._waiting: list[TokenLogprob] = []  # of tokens whose text has not come yet
+        self._told: list[TokenLogprob] = []  # of the message that is open
         self._sequence = 0
         self._open = ""  # the type of the item that is not done
         self._text: list[str] = []
@@ -25,13 +29,27 @@ class Events:
         self._sequence += 1
         return sse(encoded(data), name.encode())
 
-    def of(self, delta: Delta) -> list[bytes]:
+    def take(self, said: Said) -> list[bytes]:
         """What is told of something new."""
+        self._waiting += self._scores.of(said.piece) or []
+        return [event for delta in said.deltas for event in self.of(delta)]
+
+    def end(self) -> list[bytes]:
+        """What is told when all has come: an answer of nothing is an empty message."""
+        events = self.of(Content("")) if not self.items else []
+        return [*events, *self.close()]
+
+    def of(self, delta: Delta) -> list[bytes]:
+        """What is told of a delta."""
         if isinstance(delta, Content | Reasoning):
             kind = "message" if isinstance(delta, Content) else "reasoning"
             events = self._in(kind) if self._open != kind else []
             self._text.append(delta.text)
-            return [*events, self.event(f"response.{PARTS[kind]}.delta", **self._place, **self._logs, delta=delta.text)]
+            logs = self._logs(self._waiting)
+            self._told += self._waiting
+            self._waiting = []
+            return [*events, self.event(f"response.{PARTS[kind]}.delta", **self._place, **logs, delta=delta.text)]
+        self._waiting = []
         if isinstance(delta, CallBegun):
             events = self.close()
             self._open, self._text = "function_call", []
@@ -44,22 +62,16 @@ class Events:
             return [self.event("response.function_call_arguments.delta", **where, delta=delta.text)]
         return self.close()
 
-    def whole_call(self, index: int, number: str, name: str, arguments: str) -> None:
-        """Take in a call that is known already."""
-        for delta in (CallBegun(index, number, name), Arguments(index, arguments), CallEnded(index, True)):
-            self.of(delta)
-
     @property
     def _place(self) -> dict[str, Any]:
         return {"item_id": self.items[-1]["id"], "output_index": len(self.items) - 1, "content_index": 0}
 
-    @property
-    def _logs(self) -> dict[str, Any]:
-        return {"logprobs": []} if self._open == "message" else {}
+    def _logs(self, scores: list[TokenLogprob]) -> dict[str, Any]:
+        return {"logprobs": scores} if self._open == "message" else {}
 
     def _part(self, text: str) -> dict[str, Any]:
         part: dict[str, Any] = {"type": PARTS[self._open], "text": text}
-        return part | {"annotations": [], "logprobs": []} if self._open == "message" else part
+        return part | {"annotations": [], **self._logs(self._told)} if self._open == "message" else part
 
     def _add(self, item: dict[str, Any]) -> bytes:
         self.items.append(item)
@@ -68,7 +80,7 @@ class Events:
     def _in(self, kind: str) -> list[bytes]:
         """Begin an item of text."""
         events = self.close()
-        self._open, self._text = kind, []
+        self._open, self._text, self._told = kind, [], []
         item: dict[str, Any]
         if kind == "message":
             item = {"type": kind, "id": f"msg_{self.number}_{len(self.items)}", "status": "in_progress"}
@@ -92,7 +104,9 @@ class Events:
             item["content"] = [part]
             if self._open == "message":
                 item["status"] = "completed"
-            events.append(self.event(f"response.{PARTS[self._open]}.done", **self._place, **self._logs, text=text))
+            events.append(
+                self.event(f"response.{PARTS[self._open]}.done", **self._place, **self._logs(self._told), text=text)
+            )
             events.append(self.event("response.content_part.done", **self._place, part=part))
         self.items[-1], self._open = item, ""
         events.append(self.event("response.output_item.done", output_index=len(self.items) - 1, item=item))

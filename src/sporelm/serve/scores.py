@@ -3,6 +3,8 @@
 import msgspec
 
 from sporelm.api.answer import Answer
+from sporelm.api.completion import Piece
+from sporelm.serve.answering import AnswerStream
 from sporelm.serve.models import ServedModel
 
 LEAST = -9999.0  # what is written for a token that cannot be: JSON has no infinity
@@ -45,6 +47,25 @@ def chat_logprobs(model: ServedModel, answer: Answer, begin: int, end: int | Non
             top.append(TopLogprob(its.decode("utf-8", "replace"), real(logprob), list(its)))
         found.append(TokenLogprob(data.decode("utf-8", "replace"), real(score.logprob), list(data), top))
     return found
+
+
+class Scores:
+    """The log probabilities of an answer's tokens as they come; none where they are not `wanted`."""
+
+    def __init__(self, model: ServedModel, stream: AnswerStream, *, wanted: bool) -> None:
+        self.wanted, self._model, self._answer, self._seen = wanted, model, stream.answer, 0
+
+    def of(self, piece: Piece) -> list[TokenLogprob] | None:
+        """Those of a piece's tokens; None for no tokens."""
+        if not self.wanted:
+            return None
+        begin = self._seen
+        self._seen += len(piece.token_ids)
+        return chat_logprobs(self._model, self._answer, begin, self._seen) or None
+
+    def whole(self) -> list[TokenLogprob] | None:
+        """Those of all tokens."""
+        return chat_logprobs(self._model, self._answer, 0) if self.wanted else None
 
 
 def real(value: float) -> float:

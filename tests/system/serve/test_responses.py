@@ -57,6 +57,29 @@ def test_a_streamed_response_says_the_same(client: openai.OpenAI) -> None:
     assert events[-1].type == "response.incomplete"
 
 
+def test_log_probabilities(client: openai.OpenAI) -> None:
+    asked = {"model": "story", "input": "Once upon a time", "max_output_tokens": 5, "temperature": 0}
+    chat = client.chat.completions.create(
+        model="story", messages=[{"role": "user", "content": "Once upon a time"}], max_tokens=5, temperature=0,
+        logprobs=True,
+    )  # fmt: skip
+    assert chat.choices[0].logprobs is not None
+    wanted = [(each.token, each.logprob) for each in chat.choices[0].logprobs.content or []]
+    for more, top in (({"include": ["message.output_text.logprobs"]}, 0), ({"top_logprobs": 2}, 2)):
+        made = client.responses.create(**asked, **more)  # type: ignore[call-overload]
+        told = made.output[0].content[0].logprobs
+        assert [(each.token, each.logprob) for each in told] == wanted
+        assert all(len(each.top_logprobs) == top for each in told)
+        with client.responses.stream(**asked, **more) as stream:  # type: ignore[arg-type]
+            events = list(stream)
+        deltas = [each for event in events if event.type == "response.output_text.delta" for each in event.logprobs]
+        assert [(each.token, each.logprob) for each in deltas] == wanted
+        (done,) = [event for event in events if event.type == "response.output_text.done"]
+        assert [(each.token, each.logprob) for each in done.logprobs] == wanted  # type: ignore[attr-defined]
+    plain = client.responses.create(**asked)  # type: ignore[call-overload]
+    assert plain.output[0].content[0].logprobs == []
+
+
 def test_dialogs_are_sent_whole(client: openai.OpenAI) -> None:
     items = [
         {"role": "user", "content": [{"type": "input_text", "text": "Once upon"}]},

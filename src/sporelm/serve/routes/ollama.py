@@ -13,8 +13,9 @@ from sporelm.serve.endpoint import Call, Endpoint, Stream, encoded
 from sporelm.serve.failures import ollama_shape
 from sporelm.serve.keeping import Keeping
 from sporelm.serve.ollama_options import named
-from sporelm.serve.ollama_replies import NDJSON, Asked, Clock, OllamaReply, Scores, ask_of, error_line, last, now
+from sporelm.serve.ollama_replies import NDJSON, Asked, Clock, OllamaReply, ask_of, error_line, last, now
 from sporelm.serve.reading import CallEnded, Content, Delta, Reasoning, Reply
+from sporelm.serve.scores import Scores
 
 
 class OllamaMessage(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -61,7 +62,7 @@ async def chat(call: Call, body: OllamaChatRequest) -> Response | OllamaReply:
     clock.lap()
     messages = [message_of(each, index) for index, each in enumerate(body.messages)]
     made = await begin_chat(call, model, ask_of(model, body, messages, body.tools))
-    scores = Scores(body, model, made.streams[0])
+    scores = Scores(model, made.streams[0], wanted=bool(body.logprobs))
     if body.stream is not False:
         return Stream(_lines(made, scores, clock), NDJSON, error_line, call)
     (answered,) = await made.whole()

@@ -22,7 +22,6 @@ from sporelm.serve.ollama_replies import (
     Asked,
     Clock,
     OllamaReply,
-    Scores,
     ask_of,
     error_line,
     last,
@@ -30,6 +29,7 @@ from sporelm.serve.ollama_replies import (
     sampling_of,
 )
 from sporelm.serve.reading import Content, Reasoning
+from sporelm.serve.scores import Scores
 from sporelm.serve.usage import check_finished
 from sporelm.text.filling import filling_prompt
 
@@ -76,7 +76,7 @@ async def generate(call: Call, body: GenerateRequest) -> Response | OllamaReply:
         messages = [{"role": "system", "content": body.system}] if body.system else []
         messages.append({"role": "user", "content": body.prompt or ""})
         made = await begin_chat(call, model, ask_of(model, body, messages, before=body.context or ()))
-        pieces = _answered(made, Scores(body, model, made.streams[0]), clock)
+        pieces = _answered(made, Scores(model, made.streams[0], wanted=bool(body.logprobs)), clock)
     if body.stream is not False:
         first = await anext(pieces)
         return Stream(_lines(first, pieces), NDJSON, error_line, call)
@@ -136,7 +136,7 @@ async def _continued(
         return llm.several_answers(ids, params)
 
     (stream,) = await call.begin(model, await in_thread_if(len(text) > LARGE or "grammar" in sampling, prepare))
-    scores = Scores(body, model, stream)
+    scores = Scores(model, stream, wanted=bool(body.logprobs))
     async for piece in stream.pieces():
         logprobs = scores.of(piece)
         if piece.text or logprobs:

@@ -13,9 +13,9 @@ from sporelm.serve.chat import Chat, ChatAsk, begin_chat
 from sporelm.serve.endpoint import Body, Call, Endpoint, Stream
 from sporelm.serve.events import response_error
 from sporelm.serve.forms import grammar_of
-from sporelm.serve.reading import Content, Reasoning, Reply
 from sporelm.serve.response_events import Events
 from sporelm.serve.response_items import chat_messages, chat_tools
+from sporelm.serve.scores import Scores
 from sporelm.serve.usage import AnswerDetails, PromptDetails
 
 
@@ -107,6 +107,7 @@ class ResponseObject(msgspec.Struct, kw_only=True):
     metadata: dict[str, Any]
 
 
+LOGPROBS = "message.output_text.logprobs"  # in `include`
 NEEDING_MEMORY = ("previous_response_id", "conversation", "prompt", "background")
 
 
@@ -117,11 +118,11 @@ def ask_of(body: ResponseRequest) -> ChatAsk:
             raise RequestError(f"{name} cannot be had: this server stores no responses; send the whole dialog as input")
     if body.truncation == "auto":
         raise RequestError("truncation 'auto' cannot be had: nothing is left out of a prompt; shorten it, or send less")
-    if body.top_logprobs:
-        raise RequestError("top_logprobs cannot be had here: ask /v1/chat/completions")
     sampling: dict[str, Any] = {
         name: value for name in ("temperature", "top_p") if (value := getattr(body, name)) is not None
     }
+    if body.top_logprobs is not None or LOGPROBS in (body.include or ()):
+        sampling["logprobs"] = body.top_logprobs or 0
     grammar = grammar_of(body.text.format if body.text else None)
     if grammar is not None:
         sampling["grammar"] = grammar
@@ -165,23 +166,13 @@ async def responses(call: Call, body: ResponseRequest) -> Response | ResponseObj
         text={"format": (body.text.format if body.text else None) or {"type": "text"}},
         metadata=body.metadata or {},
     )
+    events = Events(begun.id, Scores(model, chat.streams[0], wanted="logprobs" in ask.sampling))
     if body.stream:
-        return Stream(_events(begun, chat), "text/event-stream", response_error, call)
-    (answered,) = await chat.whole()
-    return finished(begun, chat, items_of(begun.id, answered.reply))
-
-
-def items_of(number: str, reply: Reply) -> list[dict[str, Any]]:
-    """A whole answer as items."""
-    events, end = Events(number), list[bytes]()
-    if reply.reasoning:
-        end += events.of(Reasoning(reply.reasoning))
-    if reply.content or not (reply.calls or reply.reasoning):
-        end += events.of(Content(reply.content))
-    for index, each in enumerate(reply.calls):
-        events.whole_call(index, each.id, each.name, each.arguments)
-    events.close()
-    return events.items
+        return Stream(_events(begun, chat, events), "text/event-stream", response_error, call)
+    async for said in chat.said():
+        events.take(said)
+    events.end()
+    return finished(begun, chat, events.items)
 
 
 def finished(begun: ResponseObject, chat: Chat, items: list[dict[str, Any]]) -> ResponseObject:
@@ -204,21 +195,16 @@ def finished(begun: ResponseObject, chat: Chat, items: list[dict[str, Any]]) -> 
     )
 
 
-async def _events(begun: ResponseObject, chat: Chat) -> AsyncIterator[bytes]:
-    events = Events(begun.id)
+async def _events(begun: ResponseObject, chat: Chat, events: Events) -> AsyncIterator[bytes]:
     for name in ("response.created", "response.in_progress"):
         yield events.event(name, response=msgspec.to_builtins(begun))
     async for said in chat.said():
-        for delta in said.deltas:
-            for event in events.of(delta):
-                yield event
-    if not events.items:
-        for event in events.of(Content("")):
+        for event in events.take(said):
             yield event
-    for event in events.close():
+    for event in events.end():
         yield event
     done = finished(begun, chat, events.items)
-    yield events.event(f"response.{done.status}", response=msgspec.to_builtins(done))
+    yield events.event(f"response.{done.status}", response=done)
 
 
 ENDPOINTS: list[Endpoint] = [
