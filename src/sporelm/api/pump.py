@@ -39,6 +39,7 @@ class Pump:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.failure: BaseException | None = None
+        self.told: Callable[[], None] = _nobody
         self._todo: deque[Callable[[], None]] = deque()
         self._works: deque[Work] = deque()  # that hold no pages
         self._begun: deque[Work] = deque()  # that hold some, MOST_TURNS at most
@@ -174,6 +175,7 @@ class Pump:
             else:
                 self._followed[number] = (request, news, request.num_generated)
             news(request)
+        self.told()
 
     def _end(self) -> None:
         """Nothing more will come: end all requests, and say so."""
@@ -190,3 +192,8 @@ class Pump:
                 request.finish_reason = "error"
             news(request)
         self._followed.clear()
+        self.told()
+
+
+def _nobody() -> None:
+    """Told of the news of a step, where nobody wants to hear of them at once."""

@@ -16,23 +16,24 @@ Result = TypeVar("Result")
 
 
 class Bell:
-    """Wakes those who wait for news of their requests. The engine's thread rings it once for all of a step."""
+    """Wakes those who wait for news of their requests, all of a step's at once: to wake a loop costs more than to look
+    at a token."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._waiting: deque[asyncio.Event] = deque()
-        self._rung = False
 
-    def ring(self, who: asyncio.Event) -> None:
-        """There is news for `who`. From any thread."""
+    def add(self, who: asyncio.Event) -> None:
+        """There is news for `who`, who hears of it when the bell is rung. From the engine's thread."""
         self._waiting.append(who)
-        if not self._rung:
-            self._rung = True
+
+    def ring(self) -> None:
+        """Wake all who were added. From the engine's thread."""
+        if self._waiting:
             with suppress(RuntimeError):  # the loop is closed: nobody waits any more
                 self._loop.call_soon_threadsafe(self._wake)
 
     def _wake(self) -> None:
-        self._rung = False  # first: what is added from now on rings again
         while self._waiting:
             self._waiting.popleft().set()
 
@@ -51,7 +52,7 @@ class AnswerStream:
         return self.answer.grammar is not None
 
     def _follow(self) -> None:
-        self.llm.pump.follow(self.answer.request, lambda request: self._bell.ring(self._news))
+        self.llm.pump.follow(self.answer.request, lambda request: self._bell.add(self._news))
 
     async def next(self) -> Piece:
         """The next piece; the last one has the completion. Raises BackendError if the engine has stopped."""

@@ -1,4 +1,5 @@
-"""Connections that send their request's head too slowly, or too much of it, are closed: uvicorn sets no such limits."""
+"""Connections that send a request's head too slowly, or too much of it, or take nothing of what they are sent, are closed:
+uvicorn sets no such limits."""
 
 from asyncio import TimerHandle, Transport
 from typing import TYPE_CHECKING, Any
@@ -17,9 +18,11 @@ def limited_protocol(config: ServeConfig) -> "type[Protocol]":
         from uvicorn.protocols.http.h11_impl import H11Protocol as Spoken  # type: ignore[assignment]
 
     class LimitedProtocol(Spoken):
-        """From the first byte of a request on, the head must be whole within so many seconds and bytes."""
+        """From the first byte of a request on, the head must be whole within so many seconds and bytes. When so much of
+        an answer has not been taken that nothing more is written, some of it must be taken within so many seconds."""
 
         head_timer: TimerHandle | None = None
+        full_timer: TimerHandle | None = None
         head_bytes = 0
         seen: object = None  # the request that was begun last
 
@@ -29,7 +32,16 @@ def limited_protocol(config: ServeConfig) -> "type[Protocol]":
 
         def connection_lost(self, exc: Exception | None) -> None:
             self._head_is_there()
+            self._is_read()
             super().connection_lost(exc)
+
+        def pause_writing(self) -> None:
+            super().pause_writing()
+            self.full_timer = self.loop.call_later(config.write_seconds, self.transport.abort)
+
+        def resume_writing(self) -> None:
+            self._is_read()
+            super().resume_writing()
 
         def data_received(self, data: bytes) -> None:
             between = self.cycle is None or self.cycle.response_complete
@@ -52,6 +64,11 @@ def limited_protocol(config: ServeConfig) -> "type[Protocol]":
             if self.head_timer is not None:
                 self.head_timer.cancel()
                 self.head_timer = None
+
+        def _is_read(self) -> None:
+            if self.full_timer is not None:
+                self.full_timer.cancel()
+                self.full_timer = None
 
         def _too_late(self) -> None:
             self.head_timer = None

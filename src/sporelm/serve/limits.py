@@ -63,11 +63,7 @@ class Limits:
                 there = {name.lower() for name, _ in message["headers"]}
                 safe = (header for header in SAFE_HEADERS if header[0] not in there)
                 message["headers"] = [*message["headers"], (b"x-request-id", number.encode()), *safe]
-            try:
-                async with asyncio.timeout(self.config.write_seconds):
-                    await send(message)
-            except TimeoutError:
-                raise Gone("the reader takes nothing any more") from None
+            await send(message)
 
         opened = AsyncExitStack()
         try:

@@ -136,6 +136,7 @@ class Models:
                         raise
             llm.llm.engine.scheduler.waiting.limit = self.config.max_waiting
             model = ServedModel(spec.name, llm, Bell(asyncio.get_running_loop()))
+            llm.pump.told = model.bell.ring
             model.pinging = asyncio.ensure_future(_quietly(model.ping))
             self.loaded[spec.name], self.sizes[spec.name] = model, model.nbytes
             await self._trim(model)
