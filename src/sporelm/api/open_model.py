@@ -12,13 +12,14 @@ from sporelm.api.watching import Watching
 from sporelm.backends.backend import Backend, Progress
 from sporelm.engine import Engine, Metrics
 from sporelm.engine.request import token_ids
-from sporelm.errors import RequestError
+from sporelm.errors import ContextOverflow, RequestError
 from sporelm.text import Tokenizer
 from sporelm.weights.config import ModelConfig
 
 if TYPE_CHECKING:
     from sporelm.text import ChatTemplate
 
+READABLE = 1 << 20  # characters
 Prompt = str | Sequence[int]
 Message = Mapping[str, Any]
 
@@ -136,10 +137,27 @@ class OpenModel:
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.config.name}, context {self.max_context}, kv {self.kv})"
 
+    def check_readable(self, text: str) -> None:
+        """Raise ContextOverflow for a text that is too long to be read into tokens first, which would take seconds: of
+        more characters than READABLE, and than tokens of a context can have."""
+        if len(text) <= READABLE:
+            return
+        longest = max(len(self.tokenizer.token_bytes(token)) for token in range(self.tokenizer.vocab_size))
+        most = max(READABLE, self.max_context * longest)
+        if len(text) > most:
+            raise ContextOverflow(
+                f"the text has {len(text)} characters: of more than {most} none fits in a context of "
+                f"{self.max_context} tokens; shorten it"
+            )
+
     def prompt_ids(self, prompt: Prompt) -> list[int]:
-        """The ids of a prompt: text gets what the model wants before it, ids are taken as they are."""
+        """The ids of a prompt: text gets what the model wants before it, ids are taken as they are.
+
+        Raises RequestError for wrong ids, and as `check_readable`.
+        """
         if not isinstance(prompt, str):
             return token_ids("the prompt", prompt)
+        self.check_readable(prompt)
         ids = self.tokenizer.encode(prompt)
         end = list(self.tokenizer.special.suffix)  # an end of text, which a prompt to be continued must not have
         return ids[: -len(end)] if end and ids[-len(end) :] == end else ids
@@ -149,5 +167,9 @@ class OpenModel:
         return self.template.render(messages, add_generation_prompt=True)
 
     def chat_ids(self, rendered: str) -> list[int]:
-        """The ids of a rendered chat. The template has written BOS itself, if it belongs there."""
+        """The ids of a rendered chat. The template has written BOS itself, if it belongs there.
+
+        Raises as `check_readable`.
+        """
+        self.check_readable(rendered)
         return self.tokenizer.encode(rendered, add_special_tokens=False)

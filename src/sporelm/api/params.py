@@ -11,6 +11,7 @@ from sporelm.errors import RequestError, shown
 from sporelm.text.grammar import Grammar
 
 MOST_STOPS = 64
+LONGEST_STOP = 4096  # characters
 MOST_ANSWERS = 128
 LONGEST_SALT = 256
 MOST_PRIORITY = 1 << 20
@@ -129,7 +130,8 @@ _SHARED = [each.name for each in fields(Sampling) if each.name not in ("seed", "
 
 
 def texts(name: str, given: str | Sequence[str], most: int) -> tuple[str, ...]:
-    """A text or a list of texts as a tuple. Raises RequestError for anything else, for an empty text or too many."""
+    """A text or a list of texts as a tuple. Raises RequestError for anything else, for an empty text, one that is too
+    long, or too many."""
     if not isinstance(given, str | Sequence):
         raise RequestError(f"{name} is {shown(given)}: it must be a text or a list of texts")
     if not isinstance(given, str) and size_of(given) > most:
@@ -137,6 +139,9 @@ def texts(name: str, given: str | Sequence[str], most: int) -> tuple[str, ...]:
     found = (given,) if isinstance(given, str) else tuple(given)
     if any(not isinstance(text, str) or not text for text in found):
         raise RequestError(f"a text of {name} is empty or no text: it would be found everywhere")
+    longest = max(map(len, found), default=0)
+    if longest > LONGEST_STOP:
+        raise RequestError(f"a text of {name} has {longest} characters: at most {LONGEST_STOP} are taken")
     return found
 
 

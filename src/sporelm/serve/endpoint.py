@@ -1,6 +1,7 @@
 """An endpoint: a path, what its body must look like, and the function that answers. `routes/` are lists of them."""
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from sporelm.serve.answering import AnswerStream, begin
 from sporelm.serve.failures import ENDING, Refusal, Shape, openai_shape, refusal_of
 from sporelm.serve.keys import ApiKey
 from sporelm.serve.limits import Gone, Message, Receive, Scope, Send
+from sporelm.serve.places import places_of, unusable, without
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from sporelm.serve.models import ServedModel
     from sporelm.serve.server import Server
 
+LARGE = 1 << 16  # bytes of a body
 T = TypeVar("T")
 
 
@@ -40,11 +43,24 @@ class Call:
         self.key: ApiKey = request.state.key
         self.opened: AsyncExitStack = request.state.opened
         self.request_id: str = request.state.request_id
+        self.places: dict[str, str] = {}  # of the files of the models in use, by which errors may name them
         self.deadline = asyncio.get_running_loop().time() + self.server.config.request_seconds
 
     async def model(self, name: str | None = None) -> "ServedModel":
-        """A model, for as long as this request lasts. Raises Refusal (404), MemoryShortage, ModelError."""
-        return await self.opened.enter_async_context(self.server.models.use(name))
+        """A model, for as long as this request lasts. Raises Refusal: 404, or 500 and 503 if it cannot be loaded."""
+        spec = self.server.models.spec(name)
+        try:
+            model = await self.opened.enter_async_context(self.server.models.use(name))
+        except SporeError as error:
+            raise unusable(spec, error) from error
+        self.places |= places_of(model, spec)
+        return model
+
+    def refused(self, error: BaseException) -> Refusal:
+        """How an error is answered: without the places of files."""
+        refusal = refusal_of(error)
+        refusal.message = without(refusal.message, self.places)
+        return refusal
 
     async def begin(self, model: "ServedModel", answers: "Iterable[Answer]") -> list[AnswerStream]:
         """Have answers made; they are cancelled when this request ends. Raises as `answering.begin`."""
@@ -115,6 +131,7 @@ class Endpoint:
 
     async def respond(self, request: Request) -> Response:
         """The response to a request, errors included."""
+        call: Call | None = None
         try:
             call = Call(request)
             body = decoded(await request.body(), self.body, request) if self.body is not None else None
@@ -126,7 +143,7 @@ class Endpoint:
         except (ClientDisconnect, asyncio.CancelledError):
             raise
         except Exception as error:
-            return self.refused(refusal_of(error))
+            return self.refused(refusal_of(error) if call is None else call.refused(error))
         return made if isinstance(made, Response) else json_response(made)
 
     def refused(self, refusal: Refusal) -> Response:
@@ -209,7 +226,9 @@ class Stream(Response):
             except TimeoutError:
                 raise self.call.late from None
         except (SporeError, Refusal) as error:
-            await send({"type": "http.response.body", "body": self.on_error(refusal_of(error)), "more_body": True})
+            await send(
+                {"type": "http.response.body", "body": self.on_error(self.call.refused(error)), "more_body": True}
+            )
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
@@ -231,7 +250,10 @@ def decoded(data: bytes, kind: type[T], request: Request) -> T:
     media = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
     if media != "application/json" and not media.endswith("+json"):
         raise Refusal(415, f"the body is {media[:60]!r}: send application/json", code="not_json")
+    collects = len(data) > LARGE and gc.isenabled()
     try:
+        if collects:  # else a million small lists are looked through for cycles again and again, for a second
+            gc.disable()
         return msgspec.json.decode(data or b"{}", type=kind)
     except msgspec.ValidationError as reason:
         raise Refusal(
@@ -239,6 +261,9 @@ def decoded(data: bytes, kind: type[T], request: Request) -> T:
         ) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as reason:
         raise Refusal(400, f"the body is no JSON: {reason}", code="invalid_json") from None
+    finally:
+        if collects:
+            gc.enable()
 
 
 def _field(reason: msgspec.ValidationError) -> str | None:

@@ -213,13 +213,16 @@ async def infer(call: Call, body: InferRequest) -> Response:
 async def begun(turn: Turn, body: InferRequest, said: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Begin a turn: revert, take in what was said, and have it answered if the user spoke last; all messages.
 
-    Raises Refusal, 416; and as `Turn.begin`, the conversation's messages being what they were.
+    Raises Refusal: 416, or 400 for more than is kept; and as `Turn.begin`. Then the messages are what they were.
     """
     conversation, before = turn.conversation, list(turn.conversation.messages)
     if body.dialog_pos > len(before):
         raise out_of_range(len(before))
     messages = [*before[: body.dialog_pos], *said]
     turn.call.check_size(len(messages), body.max_tokens)
+    size, most = sum(len(each["content"]) for each in messages), turn.call.server.config.max_body
+    if size > most:
+        raise Refusal(400, f"the session would hold {size} characters: at most {most} are kept (max_body); begin anew")
     conversation.revert(body.dialog_pos)
     if messages and messages[-1]["role"] == "user":
         try:

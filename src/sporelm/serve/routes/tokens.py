@@ -66,6 +66,7 @@ async def tokenize(call: Call, body: TokenizeRequest) -> TokenizeReply:
         text, special = body.prompt if body.prompt is not None else body.content or "", True
     if body.add_special_tokens is not None:
         special = body.add_special_tokens
+    llm.check_readable(text)
     ids = await in_thread_if(
         len(text) > LARGE,
         lambda: llm.tokenizer.encode(text, add_special_tokens=special, parse_special=body.parse_special),
