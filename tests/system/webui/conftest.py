@@ -84,10 +84,13 @@ def open_page(browser: "Browser", tmp_path: Path) -> Iterator[Open]:
         expected: str = "",
         beside: Any = None,
         wait: bool = True,
+        touch: bool = False,
     ) -> "Page":
         context = beside.context if beside is not None else None
         if context is None:
-            context = browser.new_context(viewport={"width": width, "height": height}, locale=locale)
+            context = browser.new_context(
+                viewport={"width": width, "height": height}, locale=locale, has_touch=touch, is_mobile=touch
+            )
             context.set_default_timeout(15_000)
             contexts.append(context)
         page = context.new_page()

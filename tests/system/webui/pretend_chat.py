@@ -162,7 +162,7 @@ class PretendChat:
 
         try:
             if "late" in text:
-                await asyncio.sleep(2)
+                await asyncio.sleep(2.5)
             if "think" in text:
                 for word in ("First ", "I ", "think."):
                     yield event(choices=[choice(word, "reasoning_content")])

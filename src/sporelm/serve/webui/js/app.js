@@ -169,7 +169,7 @@ function pick(id, byHand) {
     kept("local", "model", id);
     emit("models");
   }
-  if (id && pickedModel()?.chat === false && state.page === "chat" && !state.conversation.data.messages.length) {
+  if (id && pickedModel()?.chat === false && ["", "#/"].includes(location.hash) && !state.conversation.data.messages.length) {
     notice(t("no_template", { model: id }));
     location.hash = "#/complete";
   }

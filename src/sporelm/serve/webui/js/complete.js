@@ -66,15 +66,15 @@ export function startText() {
   area.focus();
 }
 
-/** Keep what stands in the field. */
-function save(stats) {
+/** Take what stands in the field into the conversation; whether anything is new. */
+function staged(stats) {
   clearTimeout(saving);
   saving = 0;
   const { text } = state;
-  if (!text) return;
+  if (!text) return false;
   const [message] = text.data.messages;
   const content = area.value.slice(0, MOST);
-  if (content === (message?.content ?? "") && !stats) return;
+  if (content === (message?.content ?? "") && !stats) return false;
   if (message) Object.assign(message, { content });
   else text.add({ parent: null, role: "user", content });
   const [kept] = text.data.messages;
@@ -83,7 +83,13 @@ function save(stats) {
   const title = [...content.trim().slice(0, 4 * TITLE).replace(/\s+/g, " ")].slice(0, TITLE).join("");
   if (!text.data.title && title) text.set("title", title);
   text.set("model", state.model);
-  text.save();
+  return true;
+}
+
+/** Keep what stands in the field. */
+function save(stats) {
+  if (!staged(stats)) return;
+  state.text.save();
   emit("titled");
 }
 
@@ -91,7 +97,7 @@ function save(stats) {
 function saveSoon() {
   if (!state.text?.id) kept("session", "text", area.value || null);
   clearTimeout(saving);
-  saving = setTimeout(save, SAVED_AFTER);
+  saving = setTimeout(() => save(), SAVED_AFTER);
 }
 
 function showStats(stats) {
@@ -115,6 +121,7 @@ async function run() {
   if (controller || !area.value || !state.model) return;
   const own = new AbortController();
   controller = own;
+  save();
   undone.push(area.value);
   running(true);
   announce(t("answering"));
@@ -136,7 +143,7 @@ async function run() {
       if (chunk.error) throw new Error(chunk.error.message);
       measure.counted(chunk.usage, chunk.timings);
       const text = chunk.choices?.[0]?.text;
-      if (text) { waiting.over(); measure.piece(); arrived += text; said += text; saving ||= setTimeout(save, SAVED_AFTER); }
+      if (text) { waiting.over(); measure.piece(); arrived += text; said += text; saving ||= setTimeout(() => save(), SAVED_AFTER); }
     }
   } catch (error) {
     if (error.status === 401) emit("key-needed");
@@ -194,5 +201,5 @@ export function startComplete() {
     if (isNew && text === state.text) kept("session", "text", null);
     if (isNew && text === state.text && state.page === "complete") history.replaceState(null, "", `${PATH}/${text.id}`);
   });
-  addEventListener("pagehide", () => { if (saving) save(); });
+  addEventListener("pagehide", () => { if (saving && state.text?.id) staged(); }); // the page then sends it
 }

@@ -123,8 +123,8 @@ export class View {
     }, { data: { act: "copy" } });
     const unanswered = role === "user" && !children(conversation.data, this.message.id).length;
     const acts = el("span", { class: "acts" },
-      content ? copy : null,
-      content ? iconButton("edit", t("edit"), () => this.edit(conversation), { data: { act: "edit" } }) : null,
+      content || live ? copy : null,
+      content || live ? iconButton("edit", t("edit"), () => this.edit(conversation), { data: { act: "edit" } }) : null,
       role === "assistant" || unanswered ? iconButton("again", t("regenerate"), () => regenerate(conversation, this.message), { data: { act: "again" } }) : null,
       iconButton("bin", t("delete_message_short"), () => remove(conversation, this.message), { data: { act: "delete" } }));
     acts.inert = live;

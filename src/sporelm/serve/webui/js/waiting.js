@@ -10,6 +10,7 @@ const PATIENCE = 600_000; // ms for which a busy server is asked again
 /** A wait; `tick` is called twice a second until it is over. */
 export class Waiting {
   #start = performance.now();
+  #tick;
   #timer;
   #again = 0; // when the next try is, if the server was busy
   #others = 0; // requests that wait at the server
@@ -17,6 +18,7 @@ export class Waiting {
   #loading = pickedModel()?.loaded === false;
 
   constructor(tick) {
+    this.#tick = tick;
     this.#timer = setInterval(() => { this.#look(); tick(); }, 500);
   }
 
@@ -63,6 +65,7 @@ export class Waiting {
       const name = JSON.stringify(state.model);
       const line = text.split("\n").find((each) => each.startsWith("vllm:num_requests_waiting{") && each.includes(`model_name=${name}`));
       this.#others = Math.max(0, Number(line?.split(" ").at(-1) ?? 0) || 0);
+      if (!this.isOver) this.#tick();
     } catch {
       this.#asked = Infinity;
     }
