@@ -1,6 +1,7 @@
 """What goes wrong, as HTTP says it: a status, a code, the engine's own message, in the shape of each API."""
 
 import logging
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +19,8 @@ from sporelm.errors import (
 
 ENDING = (408, 413, 431)  # after these the connection is closed: what is still on its way is not read
 RETRY_SECONDS = 2  # what those are told who must come again
+# An absolute path of two parts or more, of Unix or of Windows; its last part may be told.
+_PATH = re.compile(r"(?<![\w.:/#~\\-])(?:[A-Za-z]:[\\/]|\\\\|/)(?:[^\s'\":;,()\\/]+[\\/])+([^\s'\":;,()\\/]*)")
 log = logging.getLogger("sporelm.serve")
 
 
@@ -44,11 +47,20 @@ class Refusal(Exception):
         super().__init__(self.message)
 
 
+def without_paths(text: str) -> str:
+    """A text with only the last part of each path that is in it."""
+    return _PATH.sub(lambda found: found[1] or "...", text)
+
+
 def refusal_of(error: BaseException) -> Refusal:
-    """How an error is answered. What nobody foresaw is logged, and told without its words."""
+    """How an error is answered. What is no fault of the request is logged; what nobody foresaw is told without its
+    words, the rest without paths."""
     if isinstance(error, Refusal):
         return error
     message = str(error)
+    if isinstance(error, SporeError) and not isinstance(error, RequestError):
+        log.error("%s: %s", type(error).__name__, message)
+        message = without_paths(message)
     again = {"retry-after": str(RETRY_SECONDS)}
     if isinstance(error, QueueFull):
         return Refusal(429, message, "rate_limit_error", "queue_full", again)

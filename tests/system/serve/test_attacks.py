@@ -3,15 +3,18 @@
 import base64
 import json
 import re
+import shutil
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import httpx
 import pytest
 
 from sporelm.serve.app import ENDPOINTS
+from sporelm.serve.config import ModelSpec
 from sporelm.serve.keys import ApiKey
 from system.serve.conftest import Running
 
@@ -415,3 +418,38 @@ def test_a_reader_who_takes_nothing_is_disconnected(serve: Serve) -> None:
             assert time.monotonic() < end
             time.sleep(0.01)
     assert running.client().get("/health").status_code == 200
+
+
+def test_errors_name_no_place_of_the_server(
+    chatty: Path, tmp_path: Path, serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
+    place = tmp_path / "a secret place"
+    place.mkdir()
+    (place / "broken.gguf").write_bytes(b"GGUF" + bytes(100))
+    shutil.copytree(chatty, place / "mute")
+    settings = json.loads((place / "mute" / "tokenizer_config.json").read_text())
+    del settings["chat_template"]
+    (place / "mute" / "tokenizer_config.json").write_text(json.dumps(settings))
+    names = {"broken": "broken.gguf", "gone": "gone.gguf", "mute": "mute", "cut": "cut"}
+    specs = [ModelSpec(name, str(place / file)) for name, file in names.items()]
+    client = serve(models=(ModelSpec("story", str(chatty)), *specs)).client()
+    messages = [{"role": "user", "content": "x"}]
+    for name in names:
+        wanted = 400 if name == "mute" else 500
+        for path, body in (
+            ("/v1/chat/completions", {"messages": messages}),
+            ("/v1/messages", {"messages": messages, "max_tokens": 1}),
+            ("/v1/responses", {"input": "x"}),
+            ("/api/chat", {"messages": messages}),
+            ("/apply-template", {"messages": messages}),
+            ("/infer", {"messages": messages, "encoding": "text"}),
+        ):
+            answer = client.post(path, json=body | {"model": name})
+            assert answer.status_code == wanted, answer.text
+            assert name in answer.text
+            assert "secret" not in answer.text
+        answer = client.post("/api/pull", json={"model": name})
+        assert "secret" not in answer.text
+        for path in ("/api/tags", "/v1/models", "/health", "/metrics", "/ready"):
+            assert "secret" not in client.get(path).text
+    assert str(place / "broken.gguf") in caplog.text, "the log says where"

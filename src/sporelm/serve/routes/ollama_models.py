@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from sporelm import __version__
 from sporelm.api.params import SamplingParams
+from sporelm.errors import SporeError
 from sporelm.serve.answering import in_thread_if
 from sporelm.serve.config import ModelSpec
 from sporelm.serve.endpoint import Body, Call, Endpoint, Stream, encoded
@@ -20,7 +21,8 @@ from sporelm.serve.keeping import Keeping
 from sporelm.serve.model_facts import Facts, facts_of
 from sporelm.serve.models import ServedModel
 from sporelm.serve.ollama_options import named, translated
-from sporelm.serve.ollama_replies import NDJSON
+from sporelm.serve.ollama_replies import NDJSON, error_line
+from sporelm.serve.places import unusable
 from sporelm.serve.reading import Reading
 from sporelm.serve.routes.openai_completions import prompts_of
 from sporelm.serve.routes.openai_embeddings import check_count, embedded
@@ -219,14 +221,20 @@ async def pull(call: Call, body: PullRequest) -> Response | Status:
     except Refusal as refusal:
         raise Refusal(404, f"{refusal.message}; only these can be pulled, and others be added with --model") from None
 
+    async def fetch() -> None:
+        try:
+            await asyncio.to_thread(resolve, spec.path)
+        except SporeError as error:
+            raise unusable(spec, error) from error
+
     async def lines() -> AsyncIterator[bytes]:
         yield encoded(Status("pulling manifest")) + b"\n"
-        await asyncio.to_thread(resolve, spec.path)
+        await fetch()
         yield encoded(Status("success")) + b"\n"
 
     if body.stream:
-        return Stream(lines(), NDJSON, lambda refusal: encoded(ollama_shape(refusal)) + b"\n", call)
-    await asyncio.to_thread(resolve, spec.path)
+        return Stream(lines(), NDJSON, error_line, call)
+    await fetch()
     return Status("success")
 
 
