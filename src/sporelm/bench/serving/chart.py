@@ -51,7 +51,7 @@ def as_svg(rows: Sequence[ServingRow], title: str, caption: str = "") -> str:
     """The charts: `title` on top, `caption` (machine, commit) at the foot."""
     kinds: list[tuple[str, Callable[[ServingRow], float], list[ServingRow]]] = [
         ("users at a time", lambda row: row.load.users, [row for row in rows if row.load.users]),
-        ("requests a second", lambda row: row.load.rate, [row for row in rows if row.load.rate]),
+        ("requests a second", lambda row: row.load.rate or 0.0, [row for row in rows if row.load.rate]),
     ]
     kinds = [(name, value, sorted(found, key=value)) for name, value, found in kinds if found]
     height = TOP + BOTTOM + 2 * DOWN * len(kinds)

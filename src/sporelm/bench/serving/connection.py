@@ -101,10 +101,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         if self.whole is not None and not self.whole.done():
-            try:
-                self.reader.closed()
-            except NoHttp as reason:
-                self._fail(reason)
+            self.reader.closed()
             self._fail(Disconnected(str(error) if error else "the server closed the connection"))
 
     def _fail(self, error: Exception) -> None:

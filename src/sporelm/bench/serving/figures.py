@@ -141,7 +141,7 @@ class ServingRow:
         cached = [each.cached_tokens for each in self.answers if each.cached_tokens is not None]
         return {
             "concurrency": self.load.users or None,
-            "rate": self.load.rate or None,
+            "rate": self.load.rate,
             "requests": len(self.outcomes),
             "answers": len(self.answers),
             "errors": self.errors,

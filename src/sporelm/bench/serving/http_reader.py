@@ -1,5 +1,6 @@
 """Reads HTTP/1.1 answers: by httptools, which is compiled, or by h11, which comes with uvicorn and runs everywhere."""
 
+from contextlib import suppress
 from typing import Protocol
 
 TOO_LONG = 1 << 16  # bytes of an answer's head
@@ -32,7 +33,7 @@ class Reader(Protocol):
         """Bytes that arrived. Raises NoHttp."""
 
     def closed(self) -> None:
-        """No more bytes will come, which ends an answer that does not say how long it is. Raises NoHttp."""
+        """No more bytes will come, which ends an answer that does not say how long it is; others are cut short."""
 
 
 def reader(sink: Sink) -> Reader:
@@ -134,4 +135,5 @@ class H11Reader:
 
     def closed(self) -> None:
         if self._connection.their_state is self._h11.SEND_BODY:
-            self.feed(b"")
+            with suppress(NoHttp):
+                self.feed(b"")

@@ -23,18 +23,19 @@ class Load:
     come whether others are answered or not, with exponential gaps."""
 
     users: int = 0
-    rate: float = 0.0
+    rate: float | None = None
 
     @property
     def name(self) -> str:
-        return f"c {self.users}" if self.users else f"{self.rate:g}/s"
+        return f"c {self.users}" if self.rate is None else f"{self.rate:g}/s"
 
     def requests(self, asked: int | None) -> int:
         """How many are sent: what was asked for, or some for each user, or about ten seconds of them; at least 16."""
-        return asked or max(16, 4 * self.users, round(10 * self.rate))
+        return asked or max(16, 4 * self.users, round(10 * (self.rate or 0)))
 
     def arrivals(self, count: int, seed: str) -> list[float]:
         """Seconds from the start to each request, of a rate."""
+        assert self.rate is not None
         draw, at, found = random.Random(f"{seed} arrivals"), 0.0, []
         for _ in range(count):
             found.append(at)
@@ -142,8 +143,7 @@ async def run(
         made.outcomes.append(await ask(client, requests[number], timeout, due))
         tick()
 
-    work = together(load.users, len(requests), one) if load.users else arriving(load, len(requests), seed, one)
-    gc.collect()
+    work = together(load.users, len(requests), one) if load.rate is None else arriving(load, len(requests), seed, one)
     gc.disable()  # it would stop the clock of everybody at once
     began, cpu = perf_counter(), process_time()
     try:

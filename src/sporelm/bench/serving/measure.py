@@ -61,9 +61,9 @@ class Plan:
         if not 0 <= self.temperature <= 100:
             raise UsageError(f"--temp is {self.temperature:g}: it must be from 0 to 100")
         for load in self.loads:
-            if load.rate and not 0 < load.rate <= MOST_RATE:
+            if load.rate is not None and not 0 < load.rate <= MOST_RATE:
                 raise UsageError(f"--rate is {load.rate:g}: it must be above 0 and at most {MOST_RATE:g}")
-            if not load.rate and not 1 <= load.users <= MOST_USERS:
+            if load.rate is None and not 1 <= load.users <= MOST_USERS:
                 raise UsageError(f"-c is {load.users}: it must be from 1 to {MOST_USERS}")
             if self.requests is not None and load.users > self.requests:
                 raise UsageError(

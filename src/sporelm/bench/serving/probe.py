@@ -113,8 +113,8 @@ class Probe:
         """The number of words with which prompts come nearest to so many tokens, which the server counts."""
         tried = {form.words: tokens}
         for turn in range(TRIES - 1):
-            words = form.words + wanted - tokens if len(tried) == 1 else between(tried, wanted)
-            if tokens == wanted or words < 1 or words in tried:
+            words = max(1, between(tried, wanted))
+            if tokens == wanted or words in tried:
                 break
             form = replace(form, words=words)
             answer = await self.answered(form, form.prompts(seed, 0.0).text(f"size {turn}"))
@@ -124,7 +124,7 @@ class Probe:
         words, tokens = min(tried.items(), key=lambda pair: abs(pair[1] - wanted))
         if abs(tokens - wanted) > max(8, wanted // 8):
             self.notes.append(
-                f"prompts have about {tokens} tokens, {wanted} were asked for: the server's template adds some"
+                f"prompts have about {tokens} tokens, {wanted} were asked for: words and a template came no nearer"
             )
         return replace(form, words=words, prompt_tokens=tokens)
 
@@ -190,7 +190,12 @@ def simpler(form: Dialect, refusal: bytes) -> Dialect | None:
 
 
 def between(tried: dict[int, int], wanted: int) -> int:
-    """On the line through the last two trials, the number of words that gives the tokens that are wanted."""
+    """On the line through the last two trials, the number of words that gives the tokens that are wanted. The first
+    trial tells more words apart from a template's tokens only by being near, or far off."""
+    if len(tried) == 1:
+        ((words, tokens),) = tried.items()
+        near = abs(tokens - wanted) <= words // 2
+        return words + wanted - tokens if near else round(words * wanted / max(1, tokens))
     (words, tokens), (more, others) = list(tried.items())[-2:]
     if others == tokens:
         return more
