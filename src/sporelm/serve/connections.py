@@ -1,6 +1,7 @@
-"""Connections that send a request's head too slowly, or too much of it, or take nothing of what they are sent, are closed:
-uvicorn sets no such limits."""
+"""Limits of connections, which uvicorn does not set: those that send a request's head too slowly, or too much of it, or
+take nothing of what they are sent, are closed, and those that are too many are told so."""
 
+import json
 from asyncio import TimerHandle, Transport
 from typing import TYPE_CHECKING, Any
 
@@ -8,6 +9,8 @@ from sporelm.serve.config import ServeConfig
 
 if TYPE_CHECKING:
     from asyncio import Protocol
+
+RETRY_SECONDS = 5  # after which a connection may be free
 
 
 def limited_protocol(config: ServeConfig) -> "type[Protocol]":
@@ -18,8 +21,9 @@ def limited_protocol(config: ServeConfig) -> "type[Protocol]":
         from uvicorn.protocols.http.h11_impl import H11Protocol as Spoken  # type: ignore[assignment]
 
     class LimitedProtocol(Spoken):
-        """From the first byte of a request on, the head must be whole within so many seconds and bytes. When so much of
-        an answer has not been taken that nothing more is written, some of it must be taken within so many seconds."""
+        """From the first byte of a request on, the head must be whole within so many seconds and bytes. What the system
+        does not take of an answer at once must be taken within so many seconds, even when all has been written. One
+        connection too many is told so and closed; those that are there go on."""
 
         head_timer: TimerHandle | None = None
         full_timer: TimerHandle | None = None
@@ -27,6 +31,12 @@ def limited_protocol(config: ServeConfig) -> "type[Protocol]":
         seen: object = None  # the request that was begun last
 
         def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
+            if len(self.connections) >= config.max_connections:
+                self.transport = transport
+                transport.write(full(config.max_connections))
+                transport.close()
+                return
+            transport.set_write_buffer_limits(high=0)  # so that we hear of any byte that waits
             super().connection_made(transport)
             self._wait_for_head()
 
@@ -77,3 +87,12 @@ def limited_protocol(config: ServeConfig) -> "type[Protocol]":
 
     made: Any = LimitedProtocol
     return made
+
+
+def full(most: int) -> bytes:
+    """What is said where `most` connections are open: the path, and with it the shape of errors, is not known yet."""
+    message = f"{most} connections are open, which is the limit (max_connections): try again later"
+    error = {"message": message, "type": "server_error", "param": None, "code": "too_many_connections"}
+    body = json.dumps({"error": error})
+    head = f"HTTP/1.1 503 Service Unavailable\r\nretry-after: {RETRY_SECONDS}\r\ncontent-type: application/json\r\n"
+    return f"{head}connection: close\r\ncontent-length: {len(body)}\r\n\r\n{body}".encode()

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from types import FrameType
 
 import uvicorn
+from starlette.applications import Starlette
 
 from sporelm.backends.backend import Progress
 from sporelm.errors import RequestError
@@ -54,26 +55,29 @@ async def _serve(
         if clear is not None:
             clear()
         server.models.progress = None
-        options = uvicorn.Config(
-            app,
-            http=limited_protocol(config),
-            ws="none",
-            lifespan="on",
-            log_config=None,
-            access_log=False,
-            proxy_headers=False,
-            server_header=False,
-            limit_concurrency=config.max_connections,
-            timeout_keep_alive=max(5, round(config.head_seconds)),
-            timeout_graceful_shutdown=round(config.shutdown_seconds) or 1,
-            h11_max_incomplete_event_size=2 * config.max_headers,
-            ssl_certfile=config.tls_cert,
-            ssl_keyfile=config.tls_key,
-        )
         announce(f"serving {', '.join(server.models.specs)} at {url(config, listening)} (Ctrl-C ends)")
-        await Listener(options, server).serve(sockets=[listening])
+        await Listener(options_of(app, config), server).serve(sockets=[listening])
     finally:
         await server.close()
+
+
+def options_of(app: Starlette, config: ServeConfig) -> uvicorn.Config:
+    """What uvicorn is told."""
+    return uvicorn.Config(
+        app,
+        http=limited_protocol(config),
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        timeout_keep_alive=max(5, round(config.head_seconds)),
+        timeout_graceful_shutdown=round(config.shutdown_seconds) or 1,
+        h11_max_incomplete_event_size=2 * config.max_headers,
+        ssl_certfile=config.tls_cert,
+        ssl_keyfile=config.tls_key,
+    )
 
 
 def bound(config: ServeConfig) -> socket.socket:

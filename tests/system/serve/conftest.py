@@ -12,12 +12,10 @@ from typing import Any
 
 import httpx
 import pytest
-import uvicorn
 
 from sporelm.serve.app import build_app
 from sporelm.serve.config import ModelSpec, ServeConfig
-from sporelm.serve.connections import limited_protocol
-from sporelm.serve.listening import Listener, bound
+from sporelm.serve.listening import Listener, bound, options_of
 from sporelm.serve.server import Server
 
 TEMPLATE = (
@@ -56,11 +54,7 @@ def run(config: ServeConfig, open_model: Any = None) -> tuple[Running, Callable[
     """Start a server; it, and what stops it."""
     app = build_app(config, open_model)
     listening = bound(config)
-    options = uvicorn.Config(
-        app, http=limited_protocol(config), ws="none", lifespan="on", log_config=None, access_log=False,
-        timeout_graceful_shutdown=round(config.shutdown_seconds) or 1, timeout_keep_alive=5,
-    )  # fmt: skip
-    listener = Listener(options, app.state.server)
+    listener = Listener(options_of(app, config), app.state.server)
     ready, loops = threading.Event(), []
 
     async def main() -> None:

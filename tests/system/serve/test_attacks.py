@@ -17,6 +17,7 @@ from sporelm.serve.app import ENDPOINTS
 from sporelm.serve.config import ModelSpec
 from sporelm.serve.keys import ApiKey
 from system.serve.conftest import Running
+from system.serve.test_operations import until
 
 Serve = Callable[..., Running]
 KEYS = (ApiKey.of("anna:key-of-anna"), ApiKey.of("ben:key-of-ben"))
@@ -390,6 +391,7 @@ def test_logs_are_lines_that_no_request_can_forge(
     running = served_with(keys=KEYS)
     with caplog.at_level("INFO", logger="sporelm.serve"):
         answer = running.client("key-of-anna").get("/x%0a%1b[31mspoofed")
+        until(lambda: "spoofed" in caplog.text)  # written when the answer has been sent
     assert answer.status_code == 404
     (record,) = [each for each in caplog.records if "spoofed" in each.getMessage()]
     line = TextLines().format(record)
