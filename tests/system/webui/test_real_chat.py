@@ -32,9 +32,13 @@ def url(smollm2: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
     thread.join(30)
 
 
+PATIENCE = 120_000  # ms; the first answer may have to wait for kernels to be compiled
+
+
 @pytest.mark.all
 def test_a_real_chat(url: str, open_page: Open) -> None:
     page = open_page(url)
+    page.set_default_timeout(PATIENCE)
     page.keyboard.press("Control+,")
     page.fill("#set-temperature", "0")
     page.fill("#set-max_tokens", "24")
@@ -60,7 +64,7 @@ def test_a_real_chat(url: str, open_page: Open) -> None:
     page.keyboard.press("Tab")
     page.keyboard.press("Escape")
     say(page, "Tell me a very long story about a river", wait=False)
-    until(page, "document.querySelector('article.assistant .body').innerText.length > 60")
+    until(page, "document.querySelector('article.assistant .body').innerText.length > 60", PATIENCE / 1000)
     page.click("#stop")
     page.wait_for_selector(DONE)
     kept(page)
@@ -74,8 +78,43 @@ def test_a_real_chat(url: str, open_page: Open) -> None:
 @pytest.mark.all
 def test_a_real_completion(url: str, open_page: Open) -> None:
     page = open_page(url + "#/complete")
+    page.set_default_timeout(PATIENCE)
     page.fill("#complete-text", "The capital of France is")
     page.keyboard.press("Control+Enter")
-    until(page, "document.querySelector('#complete-text').value.includes('Paris')")
+    until(page, "document.querySelector('#complete-text').value.includes('Paris')", PATIENCE / 1000)
     page.keyboard.press("Escape")
     page.wait_for_selector("#complete-run")
+
+
+@pytest.mark.all
+def test_a_real_answer_goes_on_as_if_it_had_not_been_cut(url: str, open_page: Open) -> None:
+    page = open_page(url)
+    page.set_default_timeout(PATIENCE)
+
+    def asked(tokens: int) -> None:
+        page.click("#new-chat")
+        page.keyboard.press("Control+,")
+        page.fill("#set-temperature", "0")
+        page.fill("#set-max_tokens", str(tokens))
+        page.keyboard.press("Tab")
+        page.keyboard.press("Escape")
+        say(page, "Write a short story about a river and a mill.")
+
+    asked(48)
+    whole = texts(page)[1]
+    asked(24)
+    with page.expect_response(re.compile("/v1/completions$")) as reply:
+        page.get_by_role("button", name="Continue").click()
+    told = reply.value.text()
+    page.wait_for_selector(DONE)
+    kept(page)
+    assert texts(page)[1] == whole
+    figures = page.inner_text("article.assistant .stats")
+    assert "48 tokens" in figures
+    used = re.search(r'"total_tokens":(\d+)', told)
+    speed = re.search(r'"decode_tok_s":([\d.]+)', told)
+    assert used
+    assert speed
+    assert page.inner_text("#context").startswith(f"{used[1]} of 8,192")
+    shown = float(figures.replace(",", "").split(" tokens/s")[0])
+    assert abs(shown - float(speed[1])) <= 0.51, "the server's own figure"
