@@ -8,21 +8,23 @@ at all, and stays until the session sleeps again or is dropped, so that it wakes
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
+from weakref import WeakValueDictionary
 
 from sporelm.api.conversation import Conversation
-from sporelm.errors import ModelNotFound, SporeError
+from sporelm.errors import ModelFileError, ModelNotFound, RequestError, SporeError
 from sporelm.serve.answering import AnswerStream
 from sporelm.serve.failures import Refusal
 from sporelm.serve.keys import ApiKey
 from sporelm.serve.models import ServedModel
 
 MOST_ASLEEP = 64  # times as many files as sessions that may be awake
+T = TypeVar("T")
 log = logging.getLogger("sporelm.serve")
 
 
@@ -42,12 +44,13 @@ class SessionName(NamedTuple):
 
 @dataclass(eq=False)
 class Session:
-    """A session that is awake; `taken` while a request has it."""
+    """A session that is awake; `taken` while a request has it, `new` until the first one has been answered."""
 
     name: SessionName
     model: ServedModel
     conversation: Conversation
     taken: bool = False
+    new: bool = False
     stream: AnswerStream | None = None  # the answer that is being made
 
 
@@ -60,34 +63,47 @@ def busy() -> Refusal:
 
 
 class Sessions:
-    """All sessions of a server."""
+    """All sessions of a server.
+
+    Whoever takes, forks or drops one may leave meanwhile: what was begun is done to its end all the same, and given
+    back. Of one name one thing at a time is done: who asks for a session that is falling asleep waits, and wakes it.
+    """
 
     def __init__(self, most: int, folder: Path | None) -> None:
         """`most` are awake; the others sleep in `folder`, or go if that is None."""
         self.most, self.folder = most, folder
         self.awake: OrderedDict[SessionName, Session] = OrderedDict()  # the one used longest ago first
-        self._making = asyncio.Lock()
+        self._limiting = asyncio.Lock()
+        self._locks: WeakValueDictionary[SessionName, asyncio.Lock] = WeakValueDictionary()
 
     async def take(self, key: ApiKey, model: ServedModel, number: str, *, create: bool) -> Session:
         """A session for one request; `give_back` it. With `create` one that is not there is made.
 
         Raises Refusal: 404 for one that is not there, or is another key's; 406 for one that is taken.
         """
+        return await unbroken(self._take(key, model, number, create), self.give_back)
+
+    async def _take(self, key: ApiKey, model: ServedModel, number: str, create: bool) -> Session:
         name = SessionName(key.owner, model.name, number)
         session = self.find(key, model, number)
-        if session is None:
-            async with self._making:  # of two requests for one that sleeps the second finds it awake
-                session = self.find(key, model, number) or await self._wake(name, key, model)
-                if session is None and create:
-                    session = Session(name, model, await new_conversation(model, key))
-                if session is None:
-                    raise not_found()
-                self.awake[name] = session
-        if session.taken:
+        if session is not None and session.taken and session.stream is not None:
             raise busy()
-        session.taken = True
-        self.awake.move_to_end(name)
-        await self._limit()
+        async with self._lock(name):
+            session = self.find(key, model, number) or await self._wake(name, key, model)
+            if session is None and create:
+                session = Session(name, model, await made_conversation(model, key), new=True)
+            if session is None:
+                raise not_found()
+            self.awake[name] = session
+            if session.taken:
+                raise busy()
+            session.taken = True
+            self.awake.move_to_end(name)
+        try:
+            await self._limit()
+        except BaseException:
+            self.give_back(session)
+            raise
         return session
 
     def give_back(self, session: Session) -> None:
@@ -105,34 +121,47 @@ class Sessions:
         return name in self.awake or (self.folder is not None and (self.folder / name.file).is_file())
 
     async def fork(self, session: Session, number: str) -> None:
-        """A second session that begins as this one, which the caller has taken. Raises Refusal, 409, if it is there."""
+        """A second session that begins as this one, which the caller has taken, and which is given back then.
+
+        Raises Refusal, 409, if it is there.
+        """
+        await unbroken(self._fork(session, number))
+
+    async def _fork(self, session: Session, number: str) -> None:
         name = session.name._replace(id=number)
-        if name in self.awake or (self.folder is not None and (self.folder / name.file).is_file()):
-            raise Refusal(409, "Session ID already exists", code="session_exists")
-        twin = Session(name, session.model, session.conversation, taken=True)
-        self.awake[name] = twin  # before anything is waited for: a second fork must find it
         try:
-            twin.conversation = await session.model.llm.between_steps(session.conversation.fork)
-        except BaseException:
-            self.awake.pop(name, None)
-            raise
-        self.give_back(twin)
+            async with self._lock(name):
+                if name in self.awake or (self.folder is not None and (self.folder / name.file).is_file()):
+                    raise Refusal(409, "Session ID already exists", code="session_exists")
+                conversation = await session.model.llm.between_steps(session.conversation.fork)
+                self.awake[name] = Session(name, session.model, conversation)
+        finally:
+            self.give_back(session)
         await self._limit()
 
     async def drop(self, key: ApiKey, model: ServedModel, number: str) -> bool:
         """Forget a session, its file too; what it answers is cancelled. False if there is none."""
-        if not self.exists(key, model, number):
-            return False
+        return await unbroken(self._drop(key, model, number))
+
+    async def _drop(self, key: ApiKey, model: ServedModel, number: str) -> bool:
         name = SessionName(key.owner, model.name, number)
-        session = self.awake.pop(name, None)
-        if self.folder is not None:
-            with suppress(OSError):
-                (self.folder / name.file).unlink(missing_ok=True)
+        async with self._lock(name):
+            if not self.exists(key, model, number):
+                return False
+            session = self.awake.pop(name, None)
+            if self.folder is not None:
+                with suppress(OSError):
+                    (self.folder / name.file).unlink(missing_ok=True)
         if session is not None and session.stream is not None:
             session.stream.close()  # whoever had it closes its conversation
         elif session is not None and not session.taken:
             await close_conversation(session.model, session.conversation)
         return True
+
+    def forget(self, session: Session) -> None:
+        """A session that was never answered is none; whoever has taken it closes its conversation."""
+        if self.is_kept(session):
+            del self.awake[session.name]
 
     def is_kept(self, session: Session) -> bool:
         """Whether a session was not dropped meanwhile."""
@@ -141,32 +170,41 @@ class Sessions:
     async def farewell(self, model: ServedModel) -> None:
         """A model goes: its sessions sleep, or go with it."""
         for session in [each for each in self.awake.values() if each.model is model]:
-            if self.awake.get(session.name) is session and not session.taken:
-                await self._sleep(session)
-            self.awake.pop(session.name, None)
+            await self._sleep(session)
+            if self.is_kept(session):
+                del self.awake[session.name]
 
     async def _limit(self) -> None:
         """Put those to sleep that were unused longest, until as many are awake as may be."""
-        while len(self.awake) > self.most:
-            idle = next((each for each in self.awake.values() if not each.taken), None)
-            if idle is None:
-                return  # all are in use: requests are limited elsewhere
-            await self._sleep(idle)
+        async with self._limiting:  # of two at once the second would put one more to sleep than it must
+            while len(self.awake) > self.most:
+                idle = next((each for each in self.awake.values() if not each.taken), None)
+                if idle is None:
+                    return  # all are in use: requests are limited elsewhere
+                await self._sleep(idle)
 
     async def _sleep(self, session: Session) -> None:
-        """Write a session that nobody has taken to its file, and close it. Without a folder it is forgotten."""
-        session.taken = True
-        conversation = session.conversation
-        try:
-            if self.folder is not None and conversation.messages:
-                folder = self.folder
-                await asyncio.to_thread(_write, conversation, folder, session.name.file, self.most * MOST_ASLEEP)
-        except SporeError as reason:
-            log.warning("a session could not be put to sleep and is forgotten: %s", reason)
-        finally:
-            if self.awake.get(session.name) is session:
-                del self.awake[session.name]
+        """Write a session to its file, and close it, unless somebody has taken it meanwhile. Without a folder it is
+        forgotten."""
+        async with self._lock(session.name):
+            if session.taken or not self.is_kept(session):
+                return
+            session.taken = True
+            conversation = session.conversation
+            try:
+                if self.folder is not None and conversation.messages:
+                    folder = self.folder
+                    await asyncio.to_thread(_write, conversation, folder, session.name.file, self.most * MOST_ASLEEP)
+            except (SporeError, OSError) as reason:
+                log.warning("a session could not be put to sleep and is forgotten: %s", reason)
+            finally:
+                if self.is_kept(session):
+                    del self.awake[session.name]
         await close_conversation(session.model, conversation)
+
+    def _lock(self, name: SessionName) -> asyncio.Lock:
+        """Held while a session of this name comes or goes."""
+        return self._locks.setdefault(name, asyncio.Lock())
 
     async def _wake(self, name: SessionName, key: ApiKey, model: ServedModel) -> Session | None:
         if self.folder is None:
@@ -177,6 +215,9 @@ class Sessions:
         try:
             conversation = await asyncio.to_thread(Conversation.woken, model.llm.llm, path, salt=key.salt)
         except ModelNotFound:
+            return None
+        except (ModelFileError, RequestError) as reason:  # damaged, or of a model that had this name before
+            log.warning("a session cannot be woken: %s", reason)
             return None
         return Session(name, model, conversation)
 
@@ -200,12 +241,46 @@ def _changed_at(path: Path) -> float:
 
 
 async def new_conversation(model: ServedModel, key: ApiKey) -> Conversation:
-    """An empty conversation, whose pages only this key's requests find."""
-    make: Callable[[], Conversation] = lambda: Conversation(model.llm.llm, salt=key.salt)  # noqa: E731
-    return await model.llm.between_steps(make)
+    """An empty conversation, whose pages only this key's requests find; closed if whoever waits for it leaves."""
+
+    def closed(conversation: Conversation) -> None:
+        begin(close_conversation(model, conversation))
+
+    return await unbroken(made_conversation(model, key), closed)
+
+
+async def made_conversation(model: ServedModel, key: ApiKey) -> Conversation:
+    """`new_conversation`, for those who do not leave."""
+    return await model.llm.between_steps(lambda: Conversation(model.llm.llm, salt=key.salt))
 
 
 async def close_conversation(model: ServedModel, conversation: Conversation) -> None:
     """Free what a conversation holds, if its engine is still there."""
     with suppress(SporeError):
         await model.llm.between_steps(conversation.close)
+
+
+_begun = set[asyncio.Task[Any]]()  # the loop itself would not keep them
+
+
+def begin(work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
+    """Have something done for which nobody need wait."""
+    task = asyncio.ensure_future(work)
+    _begun.add(task)
+    task.add_done_callback(_begun.discard)
+    return task
+
+
+async def unbroken(work: Coroutine[Any, Any, T], undo: Callable[[T], object] | None = None) -> T:
+    """What some work gives. It goes on if whoever waits for it leaves, and then `undo` is done with its result."""
+    task = begin(work)
+
+    def left(done: "asyncio.Task[T]") -> None:
+        if not done.cancelled() and done.exception() is None and undo is not None:
+            undo(done.result())
+
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        task.add_done_callback(left)
+        raise

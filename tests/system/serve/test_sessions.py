@@ -3,6 +3,7 @@
 import base64
 import json
 import os
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,6 +13,8 @@ from typing import Any
 import httpx
 import pytest
 
+from sporelm.api.conversation import Conversation
+from sporelm.serve import sessions as kept_sessions
 from sporelm.serve.config import ModelSpec, ServeConfig
 from sporelm.serve.keys import ApiKey
 from system.serve.conftest import Running, options, run
@@ -237,3 +240,123 @@ def test_anonymous_requests_leave_nothing_behind(sessions: Running, client: http
         say(client, None)
     until(lambda: len(engine.store.sequences) <= before)
     engine.check_integrity()
+
+
+def gated(monkeypatch: pytest.MonkeyPatch, place: object, name: str) -> tuple[threading.Event, threading.Event]:
+    """Has a function wait: an event for when it was called first, and one that lets it go on."""
+    called, go_on, real = threading.Event(), threading.Event(), getattr(place, name)
+
+    def wait(*words: Any, **more: Any) -> Any:
+        called.set()
+        assert go_on.wait(20)
+        return real(*words, **more)
+
+    monkeypatch.setattr(place, name, wait)
+    return called, go_on
+
+
+def in_thread(what: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(what()))
+    thread.start()
+    return thread, found
+
+
+def leave_after(running: Running, called: threading.Event, **body: Any) -> None:
+    """Ask for something and hang up as soon as an event has come."""
+    data = json.dumps({"messages": [{"role": "user", "content": "Lily"}], "encoding": "text"} | body).encode()
+    head = b"POST /infer HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+    with socket.create_connection(("127.0.0.1", running.port)) as connection:
+        connection.sendall(head + b"content-length: %d\r\n\r\n" % len(data) + data)
+        assert called.wait(20)
+    time.sleep(0.1)  # until the server has heard of it
+
+
+def assert_nothing_held(running: Running) -> None:
+    engine = running.server.models.loaded["story"].llm.llm.engine
+    until(lambda: not engine.store.sequences)
+    assert engine.store.pool.num_free == engine.limits.num_pages
+    engine.check_integrity()
+
+
+def test_who_leaves_while_a_session_wakes_or_falls_asleep_leaves_nothing_behind(
+    serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running = serve(max_sessions=1, session_dir=tmp_path)
+    client = running.client()
+    for name in ("a", "b"):
+        say(client, "Once upon a time", session_id=name)
+    with monkeypatch.context() as patched:
+        called, go_on = gated(patched, Conversation, "woken")
+        leave_after(running, called, session_id="a", dialog_pos=2)
+        go_on.set()
+    until(lambda: say(client, "The dog", session_id="a", dialog_pos=2).status_code == 200)
+    with monkeypatch.context() as patched:
+        called, go_on = gated(patched, kept_sessions, "_write")
+        leave_after(running, called, session_id="b", dialog_pos=2)  # for which the other is put to sleep
+        go_on.set()
+    until(lambda: say(client, "The dog", session_id="b", dialog_pos=2).status_code == 200)
+    for name in ("a", "b"):
+        assert client.post("/drop", json={"session_id": name}).status_code == 200
+    assert_nothing_held(running)
+
+
+def test_a_session_that_falls_asleep_can_be_asked_for_and_dropped(
+    serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running = serve(max_sessions=1, session_dir=tmp_path)
+    client = running.client()
+    for act in ("ask", "drop"):
+        say(client, "Once upon a time", session_id="old")
+        with monkeypatch.context() as patched:
+            called, go_on = gated(patched, kept_sessions, "_write")
+            sleeping, _ = in_thread(lambda: say(client, "Lily", session_id="new"))
+            assert called.wait(20)
+            if act == "ask":
+                other, found = in_thread(lambda: say(client, "The dog", session_id="old", dialog_pos=2))
+            else:
+                other, found = in_thread(lambda: client.post("/drop", json={"session_id": "old"}))
+            time.sleep(0.05)
+            go_on.set()
+            sleeping.join(20)
+            other.join(20)
+        assert found[0].status_code == 200
+    assert client.post("/drop", json={"session_id": "old"}).status_code == 404  # it does not come back
+    assert client.post("/drop", json={"session_id": "new"}).status_code == 200
+    assert not list(tmp_path.rglob("*.session"))
+    assert_nothing_held(running)
+
+
+def test_what_is_refused_makes_no_session(serve: Serve) -> None:
+    running = serve(max_messages=2)
+    client = running.client()
+    assert say(client, "Lily", session_id="one", top_p=0.5, **{"top-p": 0.5}).status_code == 400
+    many = [{"role": "user", "content": "Lily"}] * 3
+    assert client.post("/infer", json={"messages": many, "encoding": "text", "session_id": "one"}).status_code == 400
+    assert client.post("/drop", json={"session_id": "one"}).status_code == 404
+    say(client, "Lily", session_id="two")
+    assert client.post("/infer", json={"messages": many, "encoding": "text", "session_id": "two"}).status_code == 400
+    assert say(client, "x", session_id="two", dialog_pos=9).json()["current_dialog_pos"] == 2
+    assert client.post("/drop", json={"session_id": "two"}).status_code == 200
+    assert_nothing_held(running)
+
+
+def test_a_session_holds_as_much_text_as_a_body(serve: Serve) -> None:
+    client = serve(max_body=4096).client()
+    said = [{"role": "user", "content": "Lily " * 300}, {"role": "assistant", "content": "ran " * 300}]
+    body = {"encoding": "text", "session_id": "full"}
+    assert client.post("/infer", json=body | {"messages": said}).status_code == 200
+    told = client.post("/infer", json=body | {"messages": said, "dialog_pos": 2})
+    assert told.status_code == 400
+    assert "max_body" in told.json()["message"]
+    assert client.post("/infer", json=body | {"messages": said}).status_code == 200
+
+
+def test_a_damaged_file_is_no_session(serve: Serve, tmp_path: Path) -> None:
+    client = serve(max_sessions=1, session_dir=tmp_path).client()
+    first = say(client, "Once upon a time", session_id="a").text
+    say(client, "Lily", session_id="b")
+    (path,) = tmp_path.rglob("*.session")
+    path.write_bytes(path.read_bytes()[:-5])
+    assert say(client, "The dog", session_id="a", dialog_pos=2).status_code == 404
+    assert say(client, "Once upon a time", session_id="a").text == first

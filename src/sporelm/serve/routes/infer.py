@@ -194,8 +194,12 @@ async def infer(call: Call, body: InferRequest) -> Response:
     try:
         messages = await begun(turn, body, said)
     except BaseException:
+        if session is not None and session.new:
+            sessions.forget(session)  # a request that is refused changes nothing
         await turn.finish()
         raise
+    if session is not None:
+        session.new = False
     headers = {"x-dialog-pos": str(len(messages) + (turn.stream is not None))}
     wants_events = "text/event-stream" in call.request.headers.get("accept", "")
     if turn.stream is None:
@@ -306,11 +310,7 @@ async def fork(call: Call, body: ForkRequest) -> Told:
     session = sessions.find(call.key, model, number)
     if session is not None and session.taken:
         raise busy()
-    session = await sessions.take(call.key, model, number, create=False)
-    try:
-        await sessions.fork(session, other)
-    finally:
-        sessions.give_back(session)
+    await sessions.fork(await sessions.take(call.key, model, number, create=False), other)
     return Told("fork success")
 
 
