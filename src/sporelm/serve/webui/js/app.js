@@ -35,6 +35,7 @@ function open(conversation) {
 
 function titled() {
   const title = (openOne() ?? state.conversation).data.title;
+  by("to-chat").href = state.conversation.id ? `#/c/${state.conversation.id}` : "#/";
   document.title = title ? `${title} · Sporelm` : "Sporelm";
   by("page-title").textContent = title || "Sporelm";
 }
@@ -227,6 +228,7 @@ function startEvents() {
   on("saved", (conversation, isNew) => {
     held.set(conversation.id, conversation);
     if (isNew && conversation === state.conversation && state.page === "chat") history.replaceState(null, "", `#/c/${conversation.id}`);
+    titled();
   });
   on("deleted", (id) => {
     held.get(id)?.drop();

@@ -20,6 +20,7 @@ export class Conversation {
   #saving = null;
   #again = false;
   #dropped = false;
+  #toldOf = ""; // the last trouble, which is told once
 
   constructor(data) {
     this.data = data;
@@ -105,13 +106,15 @@ export class Conversation {
       [this.#changed, this.#fields, this.#removed] = [new Set(), new Set(), new Set()];
       try {
         await this.#write(changed, fields, removed);
+        this.#toldOf = "";
       } catch (error) {
         changed.forEach((id) => this.#changed.add(id));
         fields.forEach((name) => this.#fields.add(name));
         removed.forEach((id) => this.#removed.add(id));
         if (!(error instanceof ApiError)) throw error;
         if (error.status === 401) emit("key-needed");
-        else notice(t("not_saved", { reason: error.message }), "bad");
+        else if (error.message !== this.#toldOf) notice(t("not_saved", { reason: error.message }), "bad");
+        this.#toldOf = error.message;
         if (error.status === 0 || error.status === 429 || error.status >= 500) setTimeout(() => this.save(), RETRY);
         return;
       }

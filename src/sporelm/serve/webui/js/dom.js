@@ -76,8 +76,9 @@ export function kept(where, name, value) {
   return value ?? null;
 }
 
-/** A line that comes up and goes by itself. */
+/** A line that comes up and goes by itself; one that is there already is not said again. */
 export function notice(text, kind = "") {
+  if ([...by("notices").children].some((node) => node.textContent === text)) return;
   const node = el("div", { class: `notice ${kind}` }, text);
   by("notices").append(node);
   setTimeout(() => node.remove(), kind === "bad" ? 8000 : 3500);

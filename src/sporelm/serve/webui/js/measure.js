@@ -1,5 +1,7 @@
 // How fast an answer comes: measured here while it does, then as the server says.
 
+const SHORTEST = 0.05; // seconds over which a speed can be told
+
 /** Measures a stream. Of an answer that goes on, `before` has the numbers of its first part. */
 export class Measure {
   #before;
@@ -35,7 +37,7 @@ export class Measure {
     const first = this.#before?.first_token_s ?? (this.#first ? (this.#first - this.#start) / 1000 : undefined);
     if (first !== undefined) result.first_token_s = first;
     if (this.#timings?.decode_tok_s > 0) result.tokens_per_s = this.#timings.decode_tok_s;
-    else if (count > 1 && seconds > 0) result.tokens_per_s = (count - 1) / seconds;
+    else if (count > 1 && seconds > SHORTEST) result.tokens_per_s = (count - 1) / seconds;
     if (this.#usage) {
       result.prompt_tokens = Math.max(0, (this.#usage.prompt_tokens ?? 0) - said);
       result.cached_tokens = Math.min(this.#usage.prompt_tokens_details?.cached_tokens ?? 0, result.prompt_tokens);
