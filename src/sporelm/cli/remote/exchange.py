@@ -5,6 +5,8 @@ import http.client
 import queue
 import socket
 import ssl
+import struct
+import sys
 import threading
 from base64 import b64encode
 from collections.abc import Generator, Mapping
@@ -22,6 +24,9 @@ PAUSE_SECONDS = 600.0  # between two pieces of an answer
 LOOK_SECONDS = 0.1  # between two looks at whether the user wants to stop
 AT_ONCE = 64 << 10  # bytes
 MOST_WAITING = 64  # pieces that were read and not taken
+# SO_LINGER on, no seconds: what is not read any more is refused at once. A server that is blocked in writing may learn
+# of a polite end a minute later only.
+AT_AN_END = struct.pack("hh" if sys.platform == "win32" else "ii", 1, 0)
 
 
 class Head(NamedTuple):
@@ -32,13 +37,17 @@ class Head(NamedTuple):
 
 
 class Exchange:
-    """Yields the head, then the body in pieces. `close` ends it at any time, which the server notices."""
+    """Yields the head, then the body in pieces. `close` ends it at any time, which the server notices at once.
+
+    `is_whole` is for who has all that counts: what the server still writes is then no reason to break with it.
+    """
 
     def __init__(self, address: Address, path: str, headers: Mapping[str, str], body: bytes | None = None) -> None:
         """A POST of `body`, or a GET where there is none."""
         self.address, self.path, self.body = address, path, body
         self.headers = {"User-Agent": f"sporelm/{__version__}", "Connection": "close", **headers}
         self.socket: socket.socket | None = None
+        self.is_whole = False
         self._parts: queue.Queue[Head | bytes | Exception | None] = queue.Queue(MOST_WAITING)
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._carry, name="request", daemon=True)
@@ -66,7 +75,9 @@ class Exchange:
         self._closed.set()
         if self.socket is not None:
             with contextlib.suppress(OSError):
-                self.socket.shutdown(socket.SHUT_RDWR)
+                if not self.is_whole:
+                    self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, AT_AN_END)
+                self.socket.shutdown(socket.SHUT_RDWR)  # wakes the thread, which closes it
         if self._thread.ident is not None:
             self._thread.join(1)
 
@@ -84,7 +95,7 @@ class Exchange:
                 with connection.getresponse() as response:
                     told = {name.lower(): value for name, value in response.getheaders()}
                     self._pass(Head(response.status, told))
-                    while data := response.read1(AT_ONCE):
+                    while not self._closed.is_set() and (data := response.read1(AT_ONCE)):
                         self._pass(data)
                     if response.length:  # less came than was promised; http.client takes that for the end
                         raise http.client.IncompleteRead(b"", response.length)

@@ -70,6 +70,7 @@ class RemoteServer:
                 head = yield from _head(parts)
                 if head.status == 200:
                     yield from self._events(head, parts)
+                    exchange.is_whole = True
                     return
                 body = yield from _rest(parts, LONGEST_BODY)
             if not self._changed(head.status, body, params):
