@@ -131,7 +131,7 @@ class ConversationStore:
         """Remove a conversation. Raises ConversationNotFound."""
         folder, shelf = self._of(owner)
         path = self._path(folder, identity)
-        with shelf.lock:
+        with shelf.lock, _locked(folder):  # or a change that another server is making would bring it back
             try:
                 path.unlink()
             except FileNotFoundError:
@@ -164,8 +164,15 @@ class ConversationStore:
         _make(folder)
         with shelf.lock, _locked(folder):
             self._room(folder, shelf, sum(map(len, texts)), len(texts))
-            for conversation, text in zip(made, texts, strict=True):
-                _write(self._path(folder, conversation["id"]), text)
+            paths = [self._path(folder, conversation["id"]) for conversation in made]
+            try:
+                for path, text in zip(paths, texts, strict=True):
+                    _write(path, text)
+            except RequestError:
+                for path in paths:
+                    with suppress(OSError):
+                        path.unlink(missing_ok=True)
+                raise
         return made
 
     def _of(self, owner: str) -> tuple[Path, _Shelf]:

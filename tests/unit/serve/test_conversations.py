@@ -270,6 +270,56 @@ def test_an_import_is_whole_or_not_at_all(store: ConversationStore, bundle: Any)
     assert store.page("me").total == 0
 
 
+def test_an_import_that_the_disk_ends_leaves_nothing(store: ConversationStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    from sporelm.serve import conversations
+
+    bundle = json.loads("".join(store.export("me", store.create("me", talk())["id"])))
+    bundle["conversations"] *= 3
+    write, written = conversations._write, list[Path]()
+
+    def third_fails(path: Path, data: bytes) -> None:
+        if len(written) == 2:
+            raise RequestError("the conversation cannot be written: No space left on device; see the log")
+        write(path, data)
+        written.append(path)
+
+    monkeypatch.setattr(conversations, "_write", third_fails)
+    with pytest.raises(RequestError, match="No space left"):
+        store.import_bundle("me", bundle)
+    assert store.page("me").total == 1
+    assert not any(path.exists() for path in written)
+
+
+def test_an_import_stays_within_what_a_key_may_keep(tmp_path: Path) -> None:
+    store = ConversationStore(tmp_path, SMALL)
+    bundle = {"format": "sporelm-conversations", "format_version": 1, "conversations": [{}, {}, {}]}
+    with pytest.raises(TooMuch, match="3 conversations: at most 2 are kept"):
+        store.import_bundle("me", bundle)
+    assert store.page("me").total == 0
+
+
+def test_what_is_deleted_during_a_change_stays_deleted(
+    store: ConversationStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another server on the folder deletes while this one changes: it waits for the end of the change."""
+    from sporelm.serve import conversations
+
+    made = store.create("me", talk())
+    other = ConversationStore(store.folder)
+    write = conversations._write
+    deleting = threading.Thread(target=lambda: other.delete("me", made["id"]))
+
+    def slowly(path: Path, data: bytes) -> None:
+        deleting.start()
+        deleting.join(0.05)
+        write(path, data)
+
+    monkeypatch.setattr(conversations, "_write", slowly)
+    store.change("me", made["id"], {"version": 1, "title": "Other"})
+    deleting.join(5)
+    assert store.page("me").total == 0
+
+
 @pytest.mark.parametrize(
     "data", [b"", b"{", b"[]", b'{"version": 1, "x": 1}', b"\xff", b"[" * 100_000, b'{"title": "a"}']
 )

@@ -69,6 +69,57 @@ def test_libraries_have_their_licences_and_are_named() -> None:
     assert all((FOLDER / "vendor" / "katex" / font).is_file() for font in fonts)
 
 
+def test_the_settings_show_what_holds_where_nothing_is_set() -> None:
+    from sporelm.api.params import SamplingParams
+
+    text = (FOLDER / "js" / "dialogs.js").read_text(encoding="utf-8")
+    table = text[text.index("const SAMPLING = {") : text.index("};")]
+    shown = dict(re.findall(r"^  (\w+): \[.*, ([\d.]+)\],$", table, re.MULTILINE))
+    assert len(shown) == 7
+    defaults = SamplingParams()
+    assert {name: getattr(defaults, name) for name in shown} == {name: float(value) for name, value in shown.items()}
+
+
+def test_files_are_packed_and_kept_under_the_mark_of_what_they_hold() -> None:
+    pytest.importorskip("starlette")
+    pytest.importorskip("httpx")
+    from starlette.applications import Starlette
+    from starlette.testclient import TestClient
+
+    from sporelm.serve.access import is_open
+    from sporelm.serve.webui import web_chat_routes
+
+    client = TestClient(Starlette(routes=web_chat_routes()))
+    page = client.get("/")
+    assert page.headers["cache-control"] == "no-cache"
+    places = set(re.findall(r'"(webui/-[0-9a-f]{16}/[^"]+)"', page.text))
+    assert len(places) > 20
+    assert not re.search(r'"webui/(?!-)', page.text)
+    total = int(page.headers["content-length"])
+    for place in sorted(places):
+        found = client.get(f"/{place}")
+        assert found.status_code == 200
+        assert "immutable" in found.headers["cache-control"]
+        assert is_open("GET", f"/{place}")
+        plain = client.get(f"/{place}", headers={"accept-encoding": "identity"})
+        assert "content-encoding" not in plain.headers
+        assert plain.content == found.content
+        total += int(found.headers["content-length"])
+    assert total < 85_000, "bytes of the first load"
+    old = client.get("/webui/-0123456789abcdef/js/app.js")
+    assert (old.status_code, old.headers["cache-control"]) == (200, "no-cache")
+    for place in ("/webui/-0123456789abcdef/keys.py", "/webui/-0123456789abcdef/../keys.py", "/webui/-012/js/app.js"):
+        assert not is_open("GET", place)
+        assert client.get(place).status_code == 404
+
+
+def test_every_module_is_asked_for_at_once() -> None:
+    """The page names what its modules import, so that a browser need not read one to learn of the next."""
+    page = (FOLDER / "index.html").read_text(encoding="utf-8")
+    named = set(re.findall(r'href="webui/(js/[^"]+\.js)"', page)) | {"js/app.js"}
+    assert named == {path.relative_to(FOLDER).as_posix() for path in (FOLDER / "js").rglob("*.js")}
+
+
 def test_the_routes_serve_the_files_and_no_others() -> None:
     pytest.importorskip("starlette")
     pytest.importorskip("httpx")
