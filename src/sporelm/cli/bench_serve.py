@@ -11,8 +11,11 @@ from sporelm.cli import options
 from sporelm.cli.parser import Parser, listed
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from sporelm.bench.serving.measure import Plan, Report
 
+WIDE = 132  # columns that the table needs
 LONGEST_SEED = 31  # bits of one that is drawn
 
 
@@ -155,23 +158,51 @@ def render(found: "Report", args: argparse.Namespace) -> str:
 def table(found: "Report") -> str:
     """A line that says what was asked, and the rows."""
     from rich.console import Console
-    from rich.table import Table
     from rich.text import Text
 
-    from sporelm.bench.serving.figures import HEADS
     from sporelm.cli.plain_text import plain
 
-    made = Table(*HEADS)
-    for row in found.rows:
-        made.add_row(*(Text(cell) for cell in row.cells()))
-    # A narrow terminal wraps the table as it must; a file or a pipe gets all of it.
-    console = Console() if sys.stdout.isatty() else Console(width=180)
+    # A file or a pipe gets the wide table.
+    console = Console() if sys.stdout.isatty() else Console(width=2 * WIDE)
+    made = wide(found) if console.width >= WIDE else narrow(found)
     counted = ", ".join(sorted({row.counted_by for row in found.rows} - {""}))
     with console.capture() as capture:
         words = f"{found.title}, seed {found.plan.seed}" + (f", tokens counted by {counted}" if counted else "")
         console.print(Text(plain(words)))
         console.print(made)
     return capture.get().rstrip()
+
+
+def wide(found: "Report") -> "Table":
+    """A line for each load."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from sporelm.bench.serving.figures import HEADS
+
+    made = Table(*HEADS)
+    for row in found.rows:
+        made.add_row(*(Text(cell, overflow="fold") for cell in row.cells()))
+    return made
+
+
+def narrow(found: "Report") -> "Table":
+    """Percentiles one below the other; what failed is told in the lines below the table."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    from sporelm.bench.serving.figures import HEADS, SPREAD
+
+    made = Table(box=box.SIMPLE, pad_edge=False)
+    names = [name.removesuffix(" p50/p90/p99/mean") for name in HEADS]
+    for name in (*names[:2], *names[3:5], "", *names[5:]):
+        made.add_column(name, overflow="fold")
+    for row in found.rows:
+        cells = [cell.replace("/", "\n") if at > 4 else cell for at, cell in enumerate(row.cells())]
+        cells = [*cells[:2], *cells[3:5], "\n".join(SPREAD), *cells[5:]]
+        made.add_row(*(Text(cell, overflow="fold") for cell in cells))
+    return made
 
 
 def without_secrets(words: list[str]) -> list[str]:

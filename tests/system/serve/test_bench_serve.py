@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 import signal
 import socket
 import subprocess
@@ -69,6 +70,20 @@ def test_tables(served: Running, capsys: pytest.CaptureFixture[str]) -> None:
     assert "c 2" in out
     assert bench(capsys, *words, "--md")[1].startswith("| load | answers |")
     assert next(csv.reader(io.StringIO(bench(capsys, *words, "--csv")[1])))[:2] == ["url", "model"]
+
+
+@pytest.mark.parametrize("columns", ["60", "80", "140"])
+def test_a_narrow_terminal_gets_every_figure(
+    served: Running, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, columns: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    code, out, _ = bench(capsys, "--url", served.url, "-c", 2, *FEW)
+    out = re.sub(r"\x1b\[[0-9;]*m", "", out)
+    assert code == 0
+    assert "…" not in out
+    assert all(name in out for name in ("c 2", "p50", "p90", "p99", "mean"))
+    assert max(map(len, out.splitlines())) <= int(columns)
 
 
 def test_shared_prefixes_are_found_again(served: Running, capsys: pytest.CaptureFixture[str]) -> None:
