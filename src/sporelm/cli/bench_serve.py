@@ -197,7 +197,7 @@ def narrow(found: "Report") -> "Table":
     made = Table(box=box.SIMPLE, pad_edge=False)
     names = [name.removesuffix(" p50/p90/p99/mean") for name in HEADS]
     for name in (*names[:2], *names[3:5], "", *names[5:]):
-        made.add_column(name, overflow="fold")
+        made.add_column(name, overflow="fold", no_wrap=name in ("", "load"))
     for row in found.rows:
         cells = [cell.replace("/", "\n") if at > 4 else cell for at, cell in enumerate(row.cells())]
         cells = [*cells[:2], *cells[3:5], "\n".join(SPREAD), *cells[5:]]
