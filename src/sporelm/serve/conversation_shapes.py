@@ -1,6 +1,6 @@
 """The JSON of the conversations' routes, for their description at /docs; `conversation_form` is what checks it."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -89,7 +89,7 @@ class ConversationBundle(msgspec.Struct):
     format: Literal["sporelm-conversations"]
     format_version: Literal[1]
     conversations: list[StoredConversation]
-    exported: Time | UnsetType = UNSET
+    exported: Any = UNSET  # when, which nobody reads
 
 
 class Imported(msgspec.Struct):

@@ -1,5 +1,6 @@
 """What popular clients send of their own accord: harmless extras change nothing, what cannot be had is said."""
 
+import json
 from typing import Any
 
 import httpx
@@ -168,3 +169,35 @@ def test_models_in_the_words_of_both(client: httpx.Client) -> None:
     (card,) = told["data"]
     assert (card["type"], card["object"], card["display_name"]) == ("model", "model", "story")
     assert card["created_at"].endswith("Z")
+
+
+def test_what_was_found_is_counted_in_every_api(client: httpx.Client) -> None:
+    messages = [{"role": "user", "content": "Lily and Tom went to the park to play with the ball and the dog. " * 8}]
+
+    def asked(stream: bool) -> list[int]:
+        chat = {"messages": messages, "max_tokens": 1, "stream": stream, "stream_options": {"include_usage": True}}
+        found = [told(client, "/v1/chat/completions", chat)["prompt_tokens_details"]["cached_tokens"]]
+        responses = {"input": messages, "max_output_tokens": 1, "stream": stream}
+        found.append(told(client, "/v1/responses", responses)["input_tokens_details"]["cached_tokens"])
+        body = {"messages": messages, "max_tokens": 1, "stream": stream}
+        return [*found, told(client, "/v1/messages", body)["cache_read_input_tokens"]]
+
+    asked(stream=False)
+    whole, streamed = asked(stream=False), asked(stream=True)
+    assert whole == streamed == [whole[0]] * 3
+    assert whole[0] >= 64
+
+
+def told(client: httpx.Client, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    """The usage at the end of an answer, whole or streamed."""
+    answer = client.post(path, json=body)
+    assert answer.status_code == 200, answer.text
+    usage: dict[str, Any] = {}
+    if not body["stream"]:
+        usage = answer.json()["usage"]
+        return usage
+    for line in answer.text.splitlines():
+        if line.startswith("data: {"):
+            event = json.loads(line[6:])
+            usage = event.get("usage") or (event.get("response") or {}).get("usage") or usage
+    return usage
