@@ -73,6 +73,8 @@ class PretendChat:
         self.key, self.chat = key, chat
         self.requests: list[dict[str, Any]] = []  # bodies of what was asked for
         self.cut = 0  # answers whose reader left
+        self.context = 8192  # tokens that the models hold
+        self.go = threading.Event()  # what a "late" answer waits for
         self.busy = 1  # how often a "busy" request is sent away
         routes = [
             Route("/v1/models", self.models),
@@ -95,6 +97,7 @@ class PretendChat:
         self.url = f"http://127.0.0.1:{self._server.servers[0].sockets[0].getsockname()[1]}/"
 
     def close(self) -> None:
+        self.go.set()
         self._server.should_exit = self._server.force_exit = True
         self._thread.join(10)
 
@@ -113,7 +116,7 @@ class PretendChat:
         return checked
 
     async def models(self, request: Request) -> Response:
-        card = {"object": "model", "owned_by": "sporelm", "created": 0, "max_context": 8192, "loaded": True}
+        card = {"object": "model", "owned_by": "sporelm", "created": 0, "max_context": self.context, "loaded": True}
         cards = [
             {"id": "pretend-135m", "chat": self.chat, **card},
             {**card, "id": "other-1b", "chat": None, "loaded": False},
@@ -125,7 +128,7 @@ class PretendChat:
         self.requests.append(body)
         prompt = body.get("prompt", "")
         text = body["messages"][-1]["content"] if "messages" in body else self.text_of(prompt)
-        if "fail" in text:
+        if "fail" in text or ("never" in text and "prompt" in body):
             return JSONResponse({"error": {"message": "the context holds 8192 tokens", "code": "context"}}, 400)
         if "busy" in text and self.busy:
             self.busy -= 1
@@ -162,7 +165,7 @@ class PretendChat:
 
         try:
             if "late" in text:
-                await asyncio.sleep(2.5)
+                await asyncio.to_thread(self.go.wait, 30)
             if "think" in text:
                 for word in ("First ", "I ", "think."):
                     yield event(choices=[choice(word, "reasoning_content")])

@@ -58,6 +58,29 @@ def test_a_stopped_answer_goes_on_by_keyboard(serve: Serve, open_page: Open) -> 
 
 
 @pytest.mark.all
+def test_an_answer_that_cannot_go_on_stays_as_it_was(serve: Serve, open_page: Open) -> None:
+    page = open_page(serve().url, expected="400")
+    say(page, "cut and never more")
+    figures = page.inner_text("article.assistant .stats")
+    page.get_by_role("button", name="Continue").click()
+    page.locator(".notice", has_text="the context holds 8192 tokens").wait_for()
+    page.wait_for_selector(DONE)
+    assert "limit of tokens" in page.inner_text("article.assistant .note")
+    assert page.inner_text("article.assistant .stats") == figures
+
+
+@pytest.mark.all
+def test_a_full_context_is_told(serve: Serve, open_page: Open) -> None:
+    server = serve()
+    server.context = 68
+    page = open_page(server.url)
+    say(page, "cut at last")
+    assert "The context is full" in page.inner_text("article.assistant .note")
+    assert not page.get_by_role("button", name="Continue").count()
+    assert page.inner_text("#context") == "68 of 68 tokens of context"
+
+
+@pytest.mark.all
 def test_messages_are_deleted_with_what_follows(serve: Serve, open_page: Open) -> None:
     page = open_page(serve().url)
     for text in ("one", "two"):
@@ -179,6 +202,7 @@ def test_a_wait_is_told(serve: Serve, open_page: Open) -> None:
     page = open_page(server.url, expected="429")
     say(page, "late answer", wait=False)
     until(page, "[...document.querySelectorAll('.wait')].at(-1).innerText.includes('waiting at the server: 3')")
+    server.go.set()
     ended(page)
     assert page.locator(".wait").last.is_hidden()
     say(page, "busy now", wait=False)
@@ -187,8 +211,10 @@ def test_a_wait_is_told(serve: Serve, open_page: Open) -> None:
     assert texts(page)[-1] == "You said: busy now.", "a busy server is asked again"
     assert server.busy == 0
     page.select_option("#model", "other-1b")
+    server.go.clear()
     say(page, "late again", wait=False)
     until(page, "[...document.querySelectorAll('.wait')].at(-1).innerText.includes('Loading the model')")
+    server.go.set()
     ended(page)
 
 

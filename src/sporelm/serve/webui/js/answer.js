@@ -1,9 +1,9 @@
 // One answer: asked for or gone on with, read from the stream, kept now and then, and stopped.
 import { ApiError, ask } from "./api.js";
-import { announce } from "./dom.js";
+import { announce, notice } from "./dom.js";
 import { t } from "./i18n.js";
 import { Measure } from "./measure.js";
-import { emit, state } from "./state.js";
+import { emit, pickedModel, state } from "./state.js";
 import { patiently, Waiting } from "./waiting.js";
 import { path } from "./tree.js";
 
@@ -79,8 +79,8 @@ function take(chunk, message, measure) {
   return said;
 }
 
-/** Read an answer to its end into `message`; `request` makes what is asked. Never throws. */
-async function read(conversation, message, measure, request) {
+/** Read an answer to its end into `message`; `request` makes what is asked, of one that goes on `before` is what it was. Never throws. */
+async function read(conversation, message, measure, request, before = null) {
   const controller = new AbortController();
   const waiting = new Waiting(() => emit("grown", conversation, message));
   conversation.answering = { controller, message, waiting };
@@ -100,6 +100,11 @@ async function read(conversation, message, measure, request) {
     if (!message.finish) throw new ApiError(0, t("broken_off"), "broken_off");
   } catch (error) {
     failed(error, message);
+    if (before?.content === message.content && message.finish === "error") { // it is no worse for having been asked to go on
+      notice(t("failed", { reason: message.error }), "bad");
+      message.finish = before.finish;
+      delete message.error;
+    }
   } finally {
     clearInterval(saving);
     clearTimeout(drawing);
@@ -121,17 +126,23 @@ export async function answer(conversation, parent) {
   await read(conversation, message, new Measure(), () => request);
 }
 
+/** Whether the context holds no more after a message, as far as is known. */
+export function isFull({ stats }) {
+  const size = pickedModel()?.context;
+  return Boolean(size && stats?.prompt_tokens && stats.prompt_tokens + stats.completion_tokens >= size);
+}
+
 /** Whether an answer ended before it was whole, and nothing follows it yet. */
 export const canContinue = (conversation, message) =>
   message.role === "assistant" && message.content.trim() !== "" && ["length", "cancelled", "error"].includes(message.finish)
+  && !isFull(message)
   && !conversation.data.messages.some(({ parent }) => parent === message.id);
 
 /** Go on with an answer where it ended. */
 export async function continueAnswer(conversation, message) {
   if (conversation.answering || !canContinue(conversation, message)) return;
-  const { finish } = message;
-  const before = { ...message, finish };
-  await read(conversation, message, new Measure(message.stats), (signal) => continued(conversation, before, signal));
+  const before = { ...message };
+  await read(conversation, message, new Measure(message.stats), (signal) => continued(conversation, before, signal), before);
 }
 
 function failed(error, message) {

@@ -38,7 +38,11 @@ export class Measure {
     if (first !== undefined) result.first_token_s = first;
     if (this.#timings?.decode_tok_s > 0) result.tokens_per_s = this.#timings.decode_tok_s;
     else if (count > 1 && seconds > SHORTEST) result.tokens_per_s = (count - 1) / seconds;
-    if (this.#usage) {
+    else if (!count && this.#before?.tokens_per_s) result.tokens_per_s = this.#before.tokens_per_s;
+    if (!this.#usage && this.#before?.prompt_tokens) {
+      result.prompt_tokens = this.#before.prompt_tokens;
+      result.cached_tokens = this.#before.cached_tokens ?? 0;
+    } else if (this.#usage) {
       result.prompt_tokens = Math.max(0, (this.#usage.prompt_tokens ?? 0) - said);
       result.cached_tokens = Math.min(this.#usage.prompt_tokens_details?.cached_tokens ?? 0, result.prompt_tokens);
     }

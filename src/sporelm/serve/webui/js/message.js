@@ -1,5 +1,5 @@
 // One message as the page shows it: its text, its files, what is told below it, and its buttons.
-import { answer, canContinue } from "./answer.js";
+import { answer, canContinue, isFull } from "./answer.js";
 import { fileView, joined, parted } from "./attachments.js";
 import { copyText, el, icon, iconButton } from "./dom.js";
 import { number, t } from "./i18n.js";
@@ -88,7 +88,7 @@ export class View {
 
   drawNote(conversation) {
     const { finish, error } = this.message;
-    const told = finish === "error" ? t("failed", { reason: error }) : finish === "length" ? t("cut") : finish === "cancelled" ? t("stopped") : "";
+    const told = finish === "error" ? t("failed", { reason: error }) : finish === "length" ? t(isFull(this.message) ? "full" : "cut") : finish === "cancelled" ? t("stopped") : "";
     this.note.hidden = !told;
     this.note.classList.toggle("bad", finish === "error");
     const offer = (name, act) => el("button", { type: "button", onclick: act }, t(name));

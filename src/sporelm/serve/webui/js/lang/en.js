@@ -69,6 +69,7 @@ export default {
   answered: "The answer: {text}",
   stopped: "Stopped",
   cut: "The answer reached its limit of tokens",
+  full: "The context is full: start a new chat, or delete earlier messages",
   continue: "Continue",
   no_continuing: "this model's chat template does not let an answer go on",
   failed: "The answer failed: {reason}",

@@ -69,6 +69,7 @@ export default {
   answered: "回答：{text}",
   stopped: "已停止",
   cut: "回答达到了词元上限",
+  full: "上下文已满：请开始新对话，或删除前面的消息",
   continue: "继续",
   no_continuing: "该模型的对话模板不支持续写回答",
   failed: "回答失败：{reason}",
