@@ -16,12 +16,13 @@ POST = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: appli
 HIDDEN = b"GET /v1/models HTTP/1.1\r\nhost: localhost\r\n\r\n"
 
 
-def said_to(port: int, data: bytes, seconds: float = 10) -> bytes:
-    """What the server says to some bytes after which nothing comes, until it closes the connection."""
+def said_to(port: int, data: bytes, seconds: float = 10, *, ends: bool = True) -> bytes:
+    """What the server says to some bytes, until it closes the connection; `ends`: it hears that nothing more comes."""
     found = b""
     with socket.create_connection(("127.0.0.1", port), timeout=seconds) as connection, suppress(OSError):
         connection.sendall(data)
-        connection.shutdown(socket.SHUT_WR)
+        if ends:
+            connection.shutdown(socket.SHUT_WR)
         while piece := connection.recv(65536):
             found += piece
     return found
@@ -140,8 +141,8 @@ def test_heads_and_bodies_that_trickle_are_cut(quick: Running) -> None:
 def test_requests_in_a_row_are_answered_in_their_order(quick: Running) -> None:
     asked = [json.dumps({"prompt": "Lily " * count}).encode() for count in (1, 5, 2)]
     head = b"POST /tokenize HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
-    data = b"".join(head % len(body) + body for body in asked) + HIDDEN.replace(b"/v1/models", b"/nowhere")
-    said = said_to(quick.port, data)
+    last = b"GET /nowhere HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
+    said = said_to(quick.port, b"".join(head % len(body) + body for body in asked) + last, ends=False)
     assert [each[:3] for each in said.split(b"HTTP/1.1 ")[1:]] == [b"200", b"200", b"200", b"404"]
     counts = [int(each.split(b'"count":')[1].split(b",")[0]) for each in said.split(b"HTTP/1.1 ")[1:4]]
     assert counts[0] < counts[2] < counts[1]
