@@ -12,10 +12,11 @@ from random import Random
 
 from sporelm.cli import main
 from sporelm.errors import SporeError
+from sporelm.models import open_model
 from sporelm.text import load_tokenizer
 from sporelm.text.template import ChatTemplate
 from sporelm.weights.gguf import open_gguf
-from sporelm.weights.load import match_names, open_model
+from sporelm.weights.load import match_names
 from sporelm.weights.safetensors import open_safetensors
 
 STEPS = (

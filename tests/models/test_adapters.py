@@ -14,10 +14,10 @@ from sporelm.engine import LoadedModel, Worker
 from sporelm.engine.adapted import Matrices
 from sporelm.engine.step import Part, Step
 from sporelm.errors import BackendError
-from sporelm.models import build
+from sporelm.models import build, open_model
 from sporelm.quant import F32, Q4_1, QuantFormat
 from sporelm.tensor.dtype import F32 as KV
-from sporelm.weights.load import load_parameters, open_model
+from sporelm.weights.load import load_parameters
 from sporelm.weights.lora import Base, read_adapter
 from tiny_files import write_folder, write_gguf
 from tiny_models import TINY, WIDE, Tiny
@@ -42,7 +42,7 @@ class Steps:
         weights = load_parameters(source, model.params(), backend)
         source.close()
         tables = {name: backend.tensor(table) for name, table in model.tables(256).items()}
-        self.base = Base(model.params(), {"llama"}, source.config.head_dim)
+        self.base = Base(model.params(), model.family, source.config.head_dim)
         self.worker = Worker(LoadedModel(model, weights | tables), backend, kv=KV, eager=eager)
         self.backend = backend
 

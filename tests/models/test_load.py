@@ -12,10 +12,10 @@ import pytest
 from close import assert_close
 from sporelm.backends.reference import ReferenceBackend
 from sporelm.errors import MemoryShortage, ModelFileError, ModelNotFound, UnsupportedModel
-from sporelm.models import build
+from sporelm.models import build, open_model
 from sporelm.quant import F32, FORMATS, Q4_1, Q8_0, QuantFormat
 from sporelm.weights import load as loading
-from sporelm.weights.load import load_parameters, open_model
+from sporelm.weights.load import load_parameters
 from sporelm.weights.rope_scaling import UNSCALED
 from sporelm.weights.stored import StoredTensor
 from stepping import Stepper

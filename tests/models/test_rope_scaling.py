@@ -10,9 +10,8 @@ import pytest
 
 from available import ORDER_BY_ROWS
 from close import assert_close
+from sporelm.models import config_from_hf, open_model
 from sporelm.models.rotary import frequencies
-from sporelm.weights.config import config_from_hf
-from sporelm.weights.load import open_model
 from sporelm.weights.rope_scaling import UNSCALED
 from stepping import Stepper
 from tiny_files import write_gguf

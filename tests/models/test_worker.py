@@ -11,8 +11,8 @@ from sporelm.engine import LoadedModel, Worker
 from sporelm.engine.kv.pages import pages_for
 from sporelm.engine.step import Part, Step
 from sporelm.errors import ContextError, UnsupportedModel
-from sporelm.models import build
-from sporelm.weights.load import load_parameters, open_model
+from sporelm.models import build, open_model
+from sporelm.weights.load import load_parameters
 
 PROMPT = [1, 80, 147, 33, 5, 299]
 

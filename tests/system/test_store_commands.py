@@ -15,11 +15,11 @@ from sporelm.cli import list as list_command
 from sporelm.cli import rm
 from sporelm.cli.main import main
 from sporelm.errors import ModelError, ModelNotFound, RequestError
+from sporelm.models import open_model
 from sporelm.quant import Q8_0
 from sporelm.tools.describe import describe
 from sporelm.tools.sources import find_models
 from sporelm.weights import store
-from sporelm.weights.load import open_model
 from tiny_files import write_folder, write_gguf
 from tiny_models import LLAMA, WIDE, Tiny
 

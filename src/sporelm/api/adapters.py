@@ -11,7 +11,7 @@ from sporelm.api.loading import Opened
 from sporelm.api.paths import path_of
 from sporelm.engine.adapted import Adapted, Matrices, OnDevice
 from sporelm.errors import RequestError, shown
-from sporelm.models import build, known_architectures
+from sporelm.models import build
 from sporelm.weights.lora import Base, read_adapter
 
 MOST_ADAPTERS = 64  # loaded together
@@ -152,8 +152,7 @@ class Adapters:
 def _read(source: LoraAdapter, number: int, opened: Opened) -> _Loaded:
     """An adapter on the device."""
     model = build(opened.config)
-    names = {name for name, kind in known_architectures().items() if kind is type(model)}
-    base = Base(model.params(), names, opened.config.head_dim)
+    base = Base(model.params(), model.family, opened.config.head_dim)
     adapter = read_adapter(source.place, base, float(source.scale))
     matrices = {name: Matrices(*map(opened.backend.tensor, part)) for name, part in adapter.parts.items()}
     return _Loaded(number, adapter.identity, matrices)

@@ -22,11 +22,11 @@ from sporelm.engine.request import whole_number
 from sporelm.engine.sizes import size_in_bytes
 from sporelm.engine.speculative import ModelDrafter, NgramDrafter, Speculation
 from sporelm.errors import BackendError, RequestError, shown
+from sporelm.models import open_model
 from sporelm.ops.cache import KV_TYPES
 from sporelm.text import Tokenizer, load_tokenizer
 from sporelm.weights.config import ModelConfig
 from sporelm.weights.identity import identity_of
-from sporelm.weights.load import open_model
 from sporelm.weights.resident import available_on, give_back_freed
 from sporelm.weights.store import resolve
 

@@ -161,7 +161,7 @@ def find(model: str | None) -> Path:
 
 def model_context(path: Path) -> int:
     """Positions that the model itself allows."""
-    from sporelm.weights.load import open_model
+    from sporelm.models import open_model
 
     source = open_model(path)
     try:

@@ -72,7 +72,7 @@ def estimates(path: "Path", args: argparse.Namespace) -> dict[str, Any]:
     from sporelm.api.loading import open_device
     from sporelm.api.machine import choose_threads
     from sporelm.bench.estimate import Estimate
-    from sporelm.weights.load import open_model
+    from sporelm.models import open_model
 
     nothing = {"runs": False, "memory": None, "speed": None}
     try:

@@ -2,7 +2,8 @@
 
 from sporelm.models.decoder import Decoder
 from sporelm.models.inputs import StepInputs, compute, input_specs, trace_model
-from sporelm.models.registry import architecture, build, known_architectures
+from sporelm.models.opened import config_from_gguf, config_from_hf, open_model
+from sporelm.models.registry import architecture, build, known_architectures, model_of
 from sporelm.weights.names import Columns, Param, Rows
 
 __all__ = [
@@ -14,7 +15,11 @@ __all__ = [
     "architecture",
     "build",
     "compute",
+    "config_from_gguf",
+    "config_from_hf",
     "input_specs",
     "known_architectures",
+    "model_of",
+    "open_model",
     "trace_model",
 ]

@@ -11,11 +11,14 @@ from sporelm.models.blocks import Embedding, Layer, Linear, Paged, RMSNorm
 from sporelm.models.inputs import ROPE, StepInputs
 from sporelm.models.rotary import rope_table
 from sporelm.weights.config import ModelConfig
+from sporelm.weights.family import Family
 from sporelm.weights.names import Param
 
 
 class Decoder(ABC):
     """What decoders have in common; an architecture gives `layer`."""
+
+    family: Family  # by which it was registered
 
     def __init__(self, config: ModelConfig) -> None:
         self.config = config
@@ -41,7 +44,9 @@ class Decoder(ABC):
     def tables(self, context: int) -> dict[str, np.ndarray]:
         """Constants that follow from the configuration, for `context` positions; they join the weights."""
         config = self.config
-        return {ROPE: rope_table(context, config.head_dim, config.rope_theta, config.rope_scaling)}
+        if not config.rotary:
+            return {}
+        return {ROPE: rope_table(context, config.rotary, config.rope_theta, config.rope_scaling)}
 
     def hidden(self, step: StepInputs, weights: Mapping[str, Any], caches: Sequence[Any]) -> Any:
         """What the model makes of the wanted rows, before it scores tokens: float32 [rows, width]."""

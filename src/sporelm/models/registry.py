@@ -1,46 +1,54 @@
-"""Architectures by name. A file in this folder that uses `@architecture` is found by being there."""
+"""Architectures by name. The file of a family is imported when one of its names is asked for, and no other."""
 
 from collections.abc import Callable
 from difflib import get_close_matches
 from importlib import import_module
-from pkgutil import iter_modules
 
 from sporelm.errors import UnsupportedModel
 from sporelm.models.decoder import Decoder
+from sporelm.models.families import FAMILIES
 from sporelm.weights.config import ModelConfig
+from sporelm.weights.family import Family
 
 _FOUND: dict[str, type[Decoder]] = {}
+_FILES = {name: each.module for each in FAMILIES for name in each.names}
 
 
-def architecture(*names: str) -> Callable[[type[Decoder]], type[Decoder]]:
-    """Register a model under its names in GGUF metadata and in Hugging Face configurations."""
+def architecture(family: Family) -> Callable[[type[Decoder]], type[Decoder]]:
+    """Register a model under its family's names in GGUF metadata and in Hugging Face configurations."""
 
     def register(model: type[Decoder]) -> type[Decoder]:
-        for name in names:
+        for name in family.called:
             if name in _FOUND:
                 first, second = _FOUND[name].__name__, model.__name__
                 raise UnsupportedModel(f"architecture {name} is claimed by {first} and {second}; give it to one")
-            _FOUND[name] = model
+        model.family = family
+        _FOUND.update(dict.fromkeys(family.called, model))
         return model
 
     return register
 
 
-def known_architectures() -> dict[str, type[Decoder]]:
-    """Every architecture by name."""
-    import sporelm.models as folder
+def known_architectures() -> list[str]:
+    """Every architecture's name, sorted."""
+    return sorted({*_FILES, *_FOUND})
 
-    for module in iter_modules(folder.__path__):
-        import_module(f"{folder.__name__}.{module.name}")
-    return dict(_FOUND)
+
+def model_of(name: str) -> type[Decoder]:
+    """The model of an architecture. Raises UnsupportedModel with the nearest known name for an unknown one."""
+    if name not in _FOUND and name in _FILES:
+        import_module(f"sporelm.models.{_FILES[name]}")
+    if name in _FOUND:
+        return _FOUND[name]
+    shown = name[:80]
+    near = get_close_matches(shown, known_architectures(), n=1)
+    hint = f"; nearest known: {near[0]}" if near else ""
+    raise UnsupportedModel(
+        f"architecture {shown!r} is not supported{hint}; 'spore doctor --models' lists the {len(FAMILIES)} families"
+        " that are"
+    )
 
 
 def build(config: ModelConfig) -> Decoder:
-    """The model of a configuration. Raises UnsupportedModel with the nearest known name for an unknown architecture."""
-    known = known_architectures()
-    if config.architecture in known:
-        return known[config.architecture](config)
-    shown = config.architecture[:80]
-    near = get_close_matches(shown, known, n=1)
-    hint = f"; nearest known: {near[0]}" if near else ""
-    raise UnsupportedModel(f"architecture {shown!r} is not supported{hint}; supported: {', '.join(sorted(known))}")
+    """The model of a configuration. Raises UnsupportedModel for an unknown architecture."""
+    return model_of(config.architecture)(config)

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 
 from sporelm.errors import ModelError
+from sporelm.models import open_model
 from sporelm.serve.config import ModelSpec
 from sporelm.weights.gguf import GgufFile, StringArray
 from sporelm.weights.identity import identity_of
-from sporelm.weights.load import ModelSource, open_model
+from sporelm.weights.load import ModelSource
 from sporelm.weights.store import resolve
 
 LONGEST_ARRAY = 5  # elements of an array that is shown to those who did not ask for all

@@ -6,7 +6,8 @@ from typing import Any
 from sporelm.errors import ModelError, UnsupportedModel
 from sporelm.tools.findings import ERROR, NOTE, WARNING, Finding
 from sporelm.tools.sources import Source
-from sporelm.weights.names import GGUF, HF, Kind, Param, ignorable, listed, stored_name
+from sporelm.weights.forms import stored_shapes
+from sporelm.weights.names import GGUF, HF, Kind, ignorable, listed
 
 MOST_LAYERS = 1 << 16
 MOST_FINDINGS = 200  # a wrong number of layers makes every tensor of thousands of them missing
@@ -55,23 +56,24 @@ def folder_findings(source: Source) -> list[Finding]:
 
 
 def _against_params(source: Source) -> Iterator[Finding]:
-    from sporelm.models.registry import build
-    from sporelm.weights.load import adds_nothing, open_model
+    from sporelm.models import build, open_model
+    from sporelm.weights.load import adds_nothing, form_of
 
     model = open_model(source.path)
     try:
         params = build(model.config).params()
         held: Mapping[str, Any] = model.files.tensors  # quantized weights of a folder put together
+        stored = {param.name: form_of(model, param.name).name for param in params}
+        names = stored_shapes(params, stored, lambda name: form_of(model, name))
+        embedding, output = (form_of(model, name).name for name in ("embedding.weight", "output.weight"))
         yield from (_note(note) for note in model.notes)
         surplus = [name for name in held if not adds_nothing(model, name)]
     finally:
         model.close()
-    kind: Kind = GGUF if source.kind == "gguf" else HF  # type: ignore[assignment]
-    names = {stored_name(param.name, kind): param for param in params}
-    spare = ignorable(held, kind)
+    kind: Kind = GGUF if source.kind == "gguf" else HF
+    spare = ignorable(held, kind, model.family.ignored)
     if kind == HF and model.config.tie_embeddings:
         # A tied model may store its one matrix under either name, or under both.
-        embedding, output = (stored_name(name, HF) for name in ("embedding.weight", "output.weight"))
         if embedding not in held and output in held:
             names[output] = names.pop(embedding)
         spare = spare | {output}
@@ -81,13 +83,13 @@ def _against_params(source: Source) -> Iterator[Finding]:
         yield Finding(WARNING, "architecture", "", f"holds {what}")
 
 
-def _differences(held: Mapping[str, Any], names: dict[str, Param]) -> Iterator[Finding]:
-    for name, param in names.items():
+def _differences(held: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> Iterator[Finding]:
+    for name, shape in shapes.items():
         entry = held.get(name)
         if entry is None:
-            yield Finding(ERROR, "architecture", name, f"is missing; the architecture has it with {list(param.shape)}")
-        elif entry.shape != param.shape:
-            message = f"has shape {list(entry.shape)}, the architecture {list(param.shape)}"
+            yield Finding(ERROR, "architecture", name, f"is missing; the architecture has it with {list(shape)}")
+        elif entry.shape != shape:
+            message = f"has shape {list(entry.shape)}, the architecture {list(shape)}"
             yield Finding(ERROR, "architecture", name, message)
 
 

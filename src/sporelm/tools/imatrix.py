@@ -17,11 +17,12 @@ from sporelm.api.loading import Opened, Options, open_engine
 from sporelm.api.stepwise import whole
 from sporelm.backends.observed import observed
 from sporelm.errors import ModelFileError, RequestError, UsageError
+from sporelm.models import model_of
 from sporelm.ops import Op
 from sporelm.text.windows import windows_of
 from sporelm.tools.imatrix_file import Gathered, Imatrix, unicode_name
 from sporelm.weights.messages import shown
-from sporelm.weights.names import order_name, stored_name
+from sporelm.weights.names import COMMON, Table, order_name, stored_name
 
 Progress = Callable[[str, int, int], None]  # stage, windows done, windows in all
 OUTPUTS = ("output.weight", "token_embd.weight")  # a tied output is the embedding
@@ -55,11 +56,14 @@ class Gatherer:
         self.counts: dict[str, NDArray[np.int64]] = {}  # [matrices]
         self._last: tuple[Any, NDArray[np.float64], int] | None = None  # query, key and value share their x
 
-    def know(self, weights: Mapping[str, Any], outputs: bool) -> None:
-        """The weights to look for, by our names; the matrix that gives the scores only with `outputs`."""
+    def know(self, weights: Mapping[str, Any], outputs: bool, table: Table = COMMON) -> None:
+        """The weights to look for, by our names; the matrix that gives the scores only with `outputs`.
+
+        Of weights that GGUF files hold together in one tensor the first speaks for all: they have one x.
+        """
         for name, weight in weights.items():
-            stored = stored_name(name, "gguf")
-            if len(weight.shape) > 1:
+            stored = stored_name(name, "gguf", table)
+            if len(weight.shape) > 1 and stored not in self.sizes:
                 self.sizes[stored] = weight.shape[0] if len(weight.shape) > 2 else 1, weight.shape[-1]
                 if (order := weights.get(order_name(name))) is not None:
                     self.orders[stored] = order.numpy()
@@ -162,7 +166,8 @@ def watched_model(model: str | Path | None, run: Run, progress: Progress | None)
     except RequestError as reason:  # the option has another name here
         raise RequestError(str(reason).replace("--max-context", "--context")) from None
     try:
-        gatherer.know(opened.worker.runner.weights, run.outputs)
+        table = model_of(opened.config.architecture).family.names
+        gatherer.know(opened.worker.runner.weights, run.outputs, table)
         yield opened, gatherer
     finally:
         opened.worker.close()

@@ -15,19 +15,17 @@ from sporelm.errors import MemoryShortage, ModelFileError
 from sporelm.quant import BF16, F32, format_of
 from sporelm.quant.finite import all_finite
 from sporelm.tensor.tensor import Tensor
-from sporelm.weights.config import MOST_HEAD_DIM, MOST_WIDTH, ModelConfig, config_from_gguf, config_from_hf
-from sporelm.weights.gguf import GgufFile, open_gguf
-from sporelm.weights.json_object import read_object
-from sporelm.weights.names import GGUF, HF, ORDERED, Kind, Param, ignorable, listed, order_name, stored_name
+from sporelm.weights.config import MOST_WIDTH, ModelConfig
+from sporelm.weights.family import Family
+from sporelm.weights.forms import brought, stored_shapes
+from sporelm.weights.gguf import GgufFile
+from sporelm.weights.names import GGUF, HF, ORDERED, Kind, Param, Stored, ignorable, listed, order_name, stored_form
 from sporelm.weights.progress import counted
-from sporelm.weights.quantized import QuantizedFolder, with_quantized
+from sporelm.weights.quantized import QuantizedFolder
 from sporelm.weights.resident import available_bytes, drop_pages
-from sporelm.weights.rope_fields import FACTOR_TENSORS
-from sporelm.weights.safetensors import SafetensorsFiles, open_safetensors
+from sporelm.weights.safetensors import SafetensorsFiles
 from sporelm.weights.stored import StoredTensor
 
-# Architectures whose GGUF files hold the rows of query and key in the order of adjacent pairs (llama.cpp's converter).
-PAIRED_ROWS = ("llama",)
 MOST_THREADS = 8  # packing is bound by memory; more threads only hold more of the file at once
 CHECKED_VALUES = 1 << 18  # values looked at together, which bounds the temporaries
 
@@ -40,6 +38,7 @@ class ModelSource:
     path: Path
     files: GgufFile | SafetensorsFiles | QuantizedFolder
     config: ModelConfig
+    family: Family
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -49,22 +48,6 @@ class ModelSource:
     def close(self) -> None:
         """Let go of the files. Tensors already loaded stay valid."""
         self.files.close()
-
-
-def open_model(path: str | Path) -> ModelSource:
-    """Open a .gguf file (or the first of a split model) or a Hugging Face folder.
-
-    Raises ModelNotFound, ModelFileError for damaged files, UnsupportedModel for options that would change the result.
-    """
-    place = Path(path)
-    if place.is_dir():
-        values = read_object(place / "config.json")
-        files = with_quantized(open_safetensors(place), values)
-        return ModelSource("hf", place, files, config_from_hf(values, str(place / "config.json"), _main_format(files)))
-    gguf = open_gguf(place)
-    shapes = {name: info.shape for name, info in gguf.tensors.items()}
-    config = config_from_gguf(gguf.metadata, shapes, str(place), _main_format(gguf), _rope_factors(gguf, place))
-    return ModelSource("gguf", place, gguf, config)
 
 
 def load_parameters(
@@ -84,8 +67,7 @@ def load_parameters(
     Raises ModelFileError for a missing, surplus, misshapen or not finite tensor, MemoryShortage before anything loads.
     """
     names = match_names(source, params)
-    for param in params:
-        _check_shape(source, param, names[param.name])
+    check_shapes(source, params, names)
     most = max(1, min(threads or os.cpu_count() or 1, MOST_THREADS))
     workers = _affordable(source, params, names, backend, dequantize, most)
     total = sum(source.files.tensors[name].nbytes for name in names.values())
@@ -95,7 +77,7 @@ def load_parameters(
     def load(param: Param) -> Tensor:
         stored = source.files.tensor(names[param.name])
         check_finite(source, stored)
-        wanted = _unpaired(source, param, stored)
+        wanted = _wanted(source, param, stored)
         if dequantize or (wanted.order is not None and not param.name.endswith(ORDERED)):
             wanted = _as_f32(wanted)
         if wanted.order is not None:
@@ -125,10 +107,10 @@ def _shared(orders: Mapping[str, np.ndarray], backend: Backend) -> dict[str, Ten
 def match_names(source: ModelSource, params: Sequence[Param]) -> dict[str, str]:
     """What the file calls each parameter. Raises ModelFileError unless it has them all and no unknown ones."""
     held = set(source.files.tensors)
-    names = {param.name: stored_name(param.name, source.kind) for param in params}
-    spare = ignorable(held, source.kind)
+    names = {param.name: form_of(source, param.name).name for param in params}
+    spare = ignorable(held, source.kind, source.family.ignored)
     if source.kind == HF and source.config.tie_embeddings:
-        embedding, output = (stored_name(name, HF) for name in ("embedding.weight", "output.weight"))
+        embedding, output = (form_of(source, name).name for name in ("embedding.weight", "output.weight"))
         if embedding not in held and output in held:
             names["embedding.weight"] = output
         elif output in held:
@@ -141,6 +123,22 @@ def match_names(source: ModelSource, params: Sequence[Param]) -> dict[str, str]:
         what = f"what {source.config.architecture} does not have: {listed(surplus)}"
         raise ModelFileError(f"{source.path} holds {what}; leaving it out would change the result")
     return names
+
+
+def form_of(source: ModelSource, name: str) -> Stored:
+    """How the model's files hold our weight `name`."""
+    form = stored_form(name, source.kind, source.family.names)
+    prefix = source.family.prefix if source.kind == HF else ""
+    held, bare = source.files.tensors, form.name.removeprefix(prefix)
+    return replace(form, name=bare) if form.name not in held and bare in held else form
+
+
+def check_shapes(source: ModelSource, params: Sequence[Param], names: Mapping[str, str]) -> None:
+    """Raise ModelFileError unless each tensor has the shape that its architecture gives it."""
+    for name, wanted in stored_shapes(params, names, lambda name: form_of(source, name)).items():
+        shape = source.files.tensors[name].shape
+        if shape != wanted:
+            raise ModelFileError(f"{source.path}: {name} is {list(shape)}, its architecture has {list(wanted)}")
 
 
 def adds_nothing(source: ModelSource, name: str) -> bool:
@@ -214,35 +212,19 @@ def unpairing(rows: int, head_dim: int) -> np.ndarray:
     return (np.arange(0, rows, head_dim)[:, None] + head).reshape(-1)
 
 
-def _unpaired(source: ModelSource, param: Param, stored: StoredTensor) -> StoredTensor:
-    paired = source.kind == GGUF and source.config.architecture in PAIRED_ROWS
+def _wanted(source: ModelSource, param: Param, stored: StoredTensor) -> StoredTensor:
+    """The weight in our form."""
+    found = brought(stored, form_of(source, param.name), source.config)
+    paired = source.kind == GGUF and source.family.paired_rows
     if paired and any(part in param.name for part in (".attn_q.", ".attn_k.")):
-        return stored.take_rows(unpairing(param.shape[0], source.config.head_dim))
-    return stored
+        return found.take_rows(unpairing(param.shape[0], source.config.head_dim))
+    return found
 
 
 def _as_f32(stored: StoredTensor) -> StoredTensor:
     if stored.format is F32:
         return stored
     return StoredTensor(stored.name, F32, stored.shape, stored.dequantize().reshape(-1).view(np.uint8))
-
-
-def _check_shape(source: ModelSource, param: Param, name: str) -> None:
-    shape = source.files.tensors[name].shape
-    if shape != param.shape:
-        raise ModelFileError(f"{source.path}: {name} is {list(shape)}, its architecture has {list(param.shape)}")
-
-
-def _rope_factors(gguf: GgufFile, place: Path) -> dict[str, tuple[float, ...]]:
-    """The values of the tensors that divide rotary frequencies, by their names."""
-    found = {}
-    for name in FACTOR_TENSORS:
-        if (info := gguf.tensors.get(name)) is not None:
-            if len(info.shape) != 1 or info.shape[0] > MOST_HEAD_DIM:
-                what = f"{name} is {list(info.shape)}"
-                raise ModelFileError(f"{place}: {what}; it must have one value for each rotary frequency")
-            found[name] = tuple(gguf.tensor(name).dequantize().tolist())
-    return found
 
 
 def _check_twins(source: ModelSource, embedding: str, output: str) -> None:
@@ -253,15 +235,6 @@ def _check_twins(source: ModelSource, embedding: str, output: str) -> None:
         raise ModelFileError(
             f"{source.path}: {output} differs from {embedding}, yet tie_word_embeddings is true; set it to false"
         )
-
-
-def _main_format(files: GgufFile | SafetensorsFiles | QuantizedFolder) -> str:
-    """The number format of most values in matrices."""
-    counts: dict[str, int] = {}
-    for info in files.tensors.values():
-        if len(info.shape) == 2:
-            counts[info.type_name] = counts.get(info.type_name, 0) + info.shape[0] * info.shape[1]
-    return max(counts, key=lambda name: counts[name], default="F32")
 
 
 @contextmanager

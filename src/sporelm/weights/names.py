@@ -3,14 +3,15 @@
 `{}` stands for the layer's number. A model file lists only its differences from the table.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal, NamedTuple
 
 from sporelm.weights.rope_fields import FACTOR_TENSORS
 
-GGUF, HF = "gguf", "hf"
 Kind = Literal["gguf", "hf"]
+GGUF: Final = "gguf"
+HF: Final = "hf"
 
 
 @dataclass(frozen=True)
@@ -36,12 +37,36 @@ class Param:
     split: Rows | Columns | None = None
 
 
+@dataclass(frozen=True)
+class Stored:
+    """How files hold a weight, where they do not hold it as it is; `weights.forms` brings it into our form.
+
+    name         of the tensor
+    rows         of a configuration: the numbers of the tensor's rows that are the weight, in our order; several weights
+                 may be rows of one tensor, and each row belongs to one of them
+    transposed   the tensor is [in, out]; `rows` counts those of [out, in]
+    plus         what is added to the tensor's values (Gemma's norms)
+    """
+
+    name: str
+    rows: Callable[[Any], Any] | None = None
+    transposed: bool = False
+    plus: float = 0.0
+
+    @property
+    def is_plain(self) -> bool:
+        return self.rows is None and not self.transposed and not self.plus
+
+
 class Names(NamedTuple):
-    """One weight's name here, in GGUF files and in Hugging Face folders."""
+    """One weight's name here, in GGUF files and in Hugging Face folders; or how those hold it."""
 
     ours: str
-    gguf: str
-    hf: str
+    gguf: str | Stored
+    hf: str | Stored
+
+
+Table = tuple[Names, ...]
 
 
 # GGUF: the specification's "Standardized tensor names". Hugging Face: the state dict of LlamaForCausalLM.
@@ -91,13 +116,27 @@ def adapters_name(weight: str) -> str:
     return f"{weight.removesuffix('.weight')}.adapters"
 
 
-def stored_name(name: str, kind: Kind, table: Iterable[Names] = COMMON) -> str:
-    """What the file calls our weight `name`; the name itself where the table has none."""
+def changed(table: Table, *changes: Names) -> Table:
+    """A table with some rows in place of those of the same weights, and those that are new."""
+    own = {names.ours: names for names in changes}
+    kept = tuple(own.pop(names.ours, names) for names in table)
+    return (*kept, *own.values())
+
+
+def stored_form(name: str, kind: Kind, table: Iterable[Names] = COMMON) -> Stored:
+    """How the file holds our weight `name`; under the name itself where the table has none."""
     template, layer = templated(name)
     for names in table:
         if names.ours == template:
-            return (names.gguf if kind == GGUF else names.hf).replace("{}", layer)
-    return name
+            found = names.gguf if kind == GGUF else names.hf
+            form = found if isinstance(found, Stored) else Stored(found)
+            return replace(form, name=form.name.replace("{}", layer))
+    return Stored(name)
+
+
+def stored_name(name: str, kind: Kind, table: Iterable[Names] = COMMON) -> str:
+    """What the file calls our weight `name`, or the tensor that it is part of."""
+    return stored_form(name, kind, table).name
 
 
 def templated(name: str) -> tuple[str, str]:
@@ -109,9 +148,10 @@ def templated(name: str) -> tuple[str, str]:
     return name, ""
 
 
-def ignorable(names: Iterable[str], kind: Kind) -> set[str]:
-    """Those stored names that may be left unread."""
-    return {name for name in names if templated(name)[0] in IGNORED[kind]}
+def ignorable(names: Iterable[str], kind: Kind, more: Iterable[str] = ()) -> set[str]:
+    """Those stored names that may be left unread; `more` are templates of one family."""
+    spare = {*IGNORED[kind], *more}
+    return {name for name in names if templated(name)[0] in spare}
 
 
 def listed(names: Sequence[str], most: int = 4) -> str:

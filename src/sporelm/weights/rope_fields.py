@@ -22,9 +22,10 @@ SHORT_FACTORS, LONG_FACTORS = "rope_factors_short.weight", "rope_factors_long.we
 FACTOR_TENSORS = (FACTORS, SHORT_FACTORS, LONG_FACTORS)
 HF_KINDS = ("default", "linear", "dynamic", "yarn", "llama3", "longrope")
 GGUF_KINDS = ("none", "linear", "yarn", "longrope")
+PARTIAL = "partial_rotary_factor"
 HF_ORIGINAL = "original_max_position_embeddings"
 HF_KEYS = (
-    *("rope_type", "type", "rope_theta", "partial_rotary_factor", "factor", HF_ORIGINAL),
+    *("rope_type", "type", "rope_theta", PARTIAL, "factor", HF_ORIGINAL),
     *("low_freq_factor", "high_freq_factor", "attention_factor", "mscale", "mscale_all_dim"),
     *("beta_fast", "beta_slow", "truncate", "short_factor", "long_factor", "finetuned"),
 )
@@ -40,10 +41,12 @@ class Rope(NamedTuple):
     theta: float
     scaling: RopeScaling
     context_length: int  # positions that the model may be used for, those gained by scaling included
+    rotary: int = 0  # numbers of a head that are rotated
 
 
-def rope_from_hf(fields: Fields, head_dim: int, context_length: int) -> Rope:
-    """The rotary values of a config.json; `context_length` is its max_position_embeddings.
+def rope_from_hf(fields: Fields, head_dim: int, context_length: int, *, partial: bool = False) -> Rope:
+    """The rotary values of a config.json; `context_length` is its max_position_embeddings, `partial` whether it may say
+    that only a part of each head is rotated.
 
     Raises ModelFileError for a missing or impossible value, UnsupportedModel for a kind or a field that we lack.
     """
@@ -52,11 +55,14 @@ def rope_from_hf(fields: Fields, head_dim: int, context_length: int) -> Rope:
     kind = inner.values.get("rope_type", inner.values.get("type", "default"))
     if kind not in HF_KINDS:
         raise UnsupportedModel(f"{fields.where}: rope type {shown(kind)} is not supported: {', '.join(HF_KINDS)} are")
+    rotary = head_dim
     for holder in (inner, fields):
-        if (partial := holder.values.get("partial_rotary_factor")) not in (None, 1):
-            raise UnsupportedModel(f"{fields.where}: partial_rotary_factor is {shown(partial)}; only 1 is supported")
-    scaling = _hf_scaling(str(kind), inner, head_dim, context_length)
-    return _checked(Rope(theta, scaling, context_length), head_dim, fields.where)
+        if (share := holder.values.get(PARTIAL)) not in (None, 1) and not partial:
+            raise UnsupportedModel(f"{fields.where}: {PARTIAL} is {shown(share)}; only 1 is supported")
+        if holder.has(PARTIAL) and rotary == head_dim:
+            rotary = int(head_dim * holder.number(PARTIAL, 0.0, 1.0))
+    scaling = _hf_scaling(str(kind), inner, rotary, context_length)
+    return _checked(Rope(theta, scaling, context_length, rotary), rotary, fields.where)
 
 
 def rope_from_gguf(fields: Fields, stored: Mapping[str, tuple[float, ...]], head_dim: int, context_length: int) -> Rope:

@@ -15,9 +15,9 @@ from sporelm.bench.shapes import SHAPES, Shape
 from sporelm.bench.synthetic import Draws, file_name, is_synthetic, normals, parse, synthetic_file
 from sporelm.bench.vocabulary import words
 from sporelm.errors import ModelNotFound, RequestError
+from sporelm.models import config_from_gguf
 from sporelm.text import load_tokenizer
 from sporelm.weights import store
-from sporelm.weights.config import config_from_gguf
 from sporelm.weights.gguf import open_gguf
 
 SHA256 = "1916bbfb9c8686396c62740c38bf310211c2135ae7852078efaf2153ad52ee69"

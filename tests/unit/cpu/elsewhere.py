@@ -15,10 +15,10 @@ from sporelm.backends.cpu.targets.amx import Amx
 from sporelm.backends.cpu.targets.arm import Neon, NeonDotprod, NeonI8mm
 from sporelm.backends.cpu.targets.x86 import Avx2, Avx512Vnni, AvxVnni, GenericX86
 from sporelm.engine import LoadedModel, Worker
-from sporelm.models import build
+from sporelm.models import build, open_model
 from sporelm.ops.cache import KV_TYPES
 from sporelm.quant import FORMATS
-from sporelm.weights.load import load_parameters, open_model
+from sporelm.weights.load import load_parameters
 from tiny_files import write_gguf
 from tiny_models import LLAMA, Tiny
 

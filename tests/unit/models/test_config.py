@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sporelm.errors import ModelError, ModelFileError, UnsupportedModel
-from sporelm.weights.config import ModelConfig, config_from_gguf, config_from_hf
+from sporelm.models import config_from_gguf, config_from_hf
+from sporelm.weights.config import ModelConfig
 from sporelm.weights.gguf import GgufWriter, open_gguf
 from tiny_models import LLAMA, MISTRAL
 

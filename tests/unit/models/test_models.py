@@ -1,14 +1,28 @@
 """What models say about themselves: their weights, their memory, their tables; and names on disk."""
 
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from sporelm.errors import UnsupportedModel
-from sporelm.models import Columns, Param, Rows, architecture, build, known_architectures
+from sporelm.models import (
+    Columns,
+    Param,
+    Rows,
+    architecture,
+    build,
+    config_from_hf,
+    families,
+    known_architectures,
+    model_of,
+)
 from sporelm.models.blocks import Paged
+from sporelm.models.families import FAMILIES, Listed
 from sporelm.models.llama import Llama
-from sporelm.weights.config import config_from_hf
+from sporelm.weights.family import Family
 from sporelm.weights.names import COMMON, ignorable, listed, stored_name, templated
 from tiny_models import LLAMA, MISTRAL, TINY, Tiny
 
@@ -50,18 +64,36 @@ def test_unknown_architecture_names_the_nearest(asked: str, nearest: str) -> Non
         build(config)
 
 
-def test_far_away_architecture_lists_what_there_is() -> None:
-    with pytest.raises(
-        UnsupportedModel, match=r"'x{80}' is not supported; supported: LlamaForCausalLM, MistralForCausalLM, llama"
-    ):
+def test_far_away_architecture_says_where_the_families_are_listed() -> None:
+    with pytest.raises(UnsupportedModel, match=r"'x{80}' is not supported; 'spore doctor --models' lists the \d+ fam"):
         build(replace(config_from_hf(LLAMA, "c"), architecture="x" * 5000))
 
 
 def test_one_name_one_model() -> None:
-    known = known_architectures()
-    assert known["MistralForCausalLM"] is known["llama"] is Llama
+    assert {"MistralForCausalLM", "llama"} <= set(known_architectures())
+    assert model_of("MistralForCausalLM") is model_of("llama") is Llama
     with pytest.raises(UnsupportedModel, match="architecture llama is claimed by Llama and Llama"):
-        architecture("llama")(Llama)
+        architecture(Family("llama", ()))(Llama)
+
+
+@pytest.mark.parametrize("listed", FAMILIES, ids=lambda listed: listed.module)
+def test_the_list_of_families_says_what_their_files_say(listed: Listed) -> None:
+    model = model_of(listed.names[-1])
+    assert model.__module__ == f"sporelm.models.{listed.module}"
+    assert listed.names == model.family.called
+
+
+def test_families_are_in_order_and_each_file_is_one() -> None:
+    modules = [listed.module for listed in FAMILIES]
+    assert modules == sorted(modules)
+    files = {path.stem for path in Path(families.__file__).parent.glob("*.py") if "@architecture(" in path.read_text()}
+    assert files == set(modules)
+
+
+def test_a_family_is_imported_when_it_is_asked_for() -> None:
+    code = "import sys, sporelm.models as m; m.known_architectures(); print('sporelm.models.llama' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
 
 
 def test_names_are_one_to_one() -> None:

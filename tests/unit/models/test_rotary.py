@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from close import assert_close
-from sporelm.models import build
+from sporelm.models import build, config_from_hf
 from sporelm.models.rotary import STRIDE, frequencies, rope_table
-from sporelm.weights.config import config_from_hf
 from sporelm.weights.rope_scaling import UNSCALED, DynamicNtk, Linear, Llama3, LongRope, RopeScaling, Yarn
 from tiny_models import LLAMA
 

@@ -14,7 +14,7 @@ from available import opened
 from gguf_models import contents
 from hf_folders import stored, tokenizer_json, write_model, write_safetensors, write_tokenizer
 from sporelm.errors import ModelFileError, ModelNotFound, RequestError, SporeError, UnsupportedModel
-from sporelm.models import build
+from sporelm.models import build, open_model
 from sporelm.quant import BF16, F16, F32, Q8_0, dequantize_tensor
 from sporelm.tools.hf import general
 from sporelm.tools.hf.from_hf import from_hf
@@ -24,7 +24,7 @@ from sporelm.tools.hf.to_hf import to_hf
 from sporelm.tools.lazy import Entry
 from sporelm.tools.output import Output, save
 from sporelm.weights.gguf import open_gguf
-from sporelm.weights.load import load_parameters, open_model
+from sporelm.weights.load import load_parameters
 from sporelm.weights.rope_scaling import RopeScaling
 from sporelm.weights.safetensors import open_safetensors
 from stepping import Stepper
@@ -206,7 +206,9 @@ def test_llama3_factors_are_recognised(tmp_path: Path, factor: float, low: float
     rates = 500000.0 ** (-np.arange(0, 128, 2) / 128)
     kept = np.clip((8192 * rates / (2 * np.pi) - low) / (high - low), 0, 1)
     divisors = tuple((1 / (kept + (1 - kept) / factor)).astype(np.float32).tolist())
-    config = replace(source.config, head_dim=128, rope_theta=5e5, rope_scaling=RopeScaling(divisors=divisors))
+    config = replace(
+        source.config, head_dim=128, rotary=128, rope_theta=5e5, rope_scaling=RopeScaling(divisors=divisors)
+    )
     assert hf_rope(config, None)["rope_scaling"] == {
         "rope_type": "llama3", "factor": factor, "low_freq_factor": low, "high_freq_factor": high,
         "original_max_position_embeddings": 8192,
@@ -254,7 +256,7 @@ def unknown_cut(folder: Path) -> None:
 WORDS = {"model": {"type": "WordLevel", "vocab": {"a": 0, "<s>": 1, "</s>": 2}, "unk_token": "<s>"}}
 DAMAGES: dict[str, tuple[Callable[[Path], object], type[SporeError], str]] = {
     "no tensor": (no_tensor, ModelFileError, "lacks 1 of its 21 tensors: model.layers.0.mlp.up_proj.weight"),
-    "architecture": (set_config(architectures=["NoSuchForCausalLM"]), UnsupportedModel, "cannot be converted"),
+    "architecture": (set_config(architectures=["NoSuchForCausalLM"]), UnsupportedModel, "is not supported"),
     "no config": (lambda folder: (folder / "config.json").unlink(), ModelNotFound, "does not exist"),
     "config is a list": (replaced("config.json", "[1]"), ModelFileError, "must hold a JSON object"),
     "deep config": (replaced("config.json", "[" * 100_000), ModelFileError, "not readable JSON"),

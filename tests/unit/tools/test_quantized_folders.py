@@ -9,6 +9,7 @@ import pytest
 import quantized_folders as made_by
 from close import assert_close
 from quantized_folders import Scheme, write
+from sporelm.models import open_model
 from sporelm.quant import FORMATS, dequantize_tensor
 from sporelm.tools.findings import ERROR, NOTE, WARNING
 from sporelm.tools.hf.folder_tensors import FolderTensors
@@ -16,7 +17,6 @@ from sporelm.tools.show import describe
 from sporelm.tools.sources import open_source
 from sporelm.tools.values import TensorValues
 from sporelm.tools.verify import verify
-from sporelm.weights.load import open_model
 from tiny_models import SUPER, WIDE, Tiny
 
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 32}

@@ -12,14 +12,13 @@ import pytest
 
 from lora_files import ALL_LINEAR, peft_tensors, random_pairs, write_gguf_adapter, write_peft
 from sporelm.errors import MemoryShortage, ModelError, ModelFileError, ModelNotFound, UnsupportedModel
-from sporelm.models import build
+from sporelm.models import build, config_from_hf
 from sporelm.quant import F16, Q8_0
-from sporelm.weights.config import config_from_hf
 from sporelm.weights.lora import Adapter, Base, adapter, read_adapter
 from tiny_models import LLAMA, WIDE
 
 MODEL = build(config_from_hf(LLAMA | WIDE.config, "config.json", "F32"))
-BASE = Base(MODEL.params(), {"llama", "LlamaForCausalLM"}, WIDE.head_dim)
+BASE = Base(MODEL.params(), MODEL.family, WIDE.head_dim)
 PAIRS = random_pairs(WIDE, 4, ("q_proj", "k_proj", "down_proj"))
 FIRST = "base_model.model.model.layers.0.self_attn.q_proj"
 NAMES = {"q_proj": "attn_q", "k_proj": "attn_k", "v_proj": "attn_v", "o_proj": "attn_o"} | {

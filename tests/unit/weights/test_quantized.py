@@ -11,7 +11,8 @@ import quantized_folders as made_by
 from close import assert_close
 from quantized_folders import Scheme, write
 from sporelm.errors import ModelError, ModelFileError, UnsupportedModel
-from sporelm.weights.load import check_finite, open_model
+from sporelm.models import open_model
+from sporelm.weights.load import check_finite
 from sporelm.weights.quantized import with_quantized
 from sporelm.weights.safetensors import open_safetensors
 from tiny_models import SUPER, WIDE, Tiny

@@ -11,8 +11,8 @@ import quantized_folders as made_by
 from quantized_folders import Scheme, write
 from sporelm.backends.reference import ReferenceBackend
 from sporelm.errors import SporeError
-from sporelm.models import build
-from sporelm.weights.load import load_parameters, open_model
+from sporelm.models import build, open_model
+from sporelm.weights.load import load_parameters
 from tiny_models import WIDE
 
 PACKED = {"config_groups": {"group_0": {"weights": {"num_bits": 4, "type": "int"}, "targets": ["Linear"]}}}

@@ -3,37 +3,37 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from sporelm.errors import ModelFileError, ModelNotFound, UnsupportedModel, UsageError
-from sporelm.models.registry import build
+from sporelm.errors import ModelNotFound, UnsupportedModel, UsageError
+from sporelm.models import build, model_of
+from sporelm.models import open_model as open_source
 from sporelm.quant import F16, F32, FORMATS, QuantFormat
 from sporelm.text.exchange.gguf_fields import fields_of_folder
-from sporelm.tools.hf.families import Family, family_of
 from sporelm.tools.hf.folder_tensors import FolderTensors
 from sporelm.tools.hf.general import card_fields, name_of, sampling_fields, size_label
+from sporelm.tools.hf.reshaped import KEPT, Reshaper
 from sporelm.tools.hf.rope import gguf_rope
 from sporelm.tools.lazy import Entry, LazyTensor, Model
 from sporelm.tools.steps.cast import cast_tensor, with_file_type
 from sporelm.tools.steps.permute import permute_qk
 from sporelm.weights.config import MOST_VOCAB, ModelConfig
+from sporelm.weights.family import Family
 from sporelm.weights.fields import Fields
 from sporelm.weights.gguf import GgufFile
 from sporelm.weights.json_object import read_object
-from sporelm.weights.load import ModelSource, match_names
-from sporelm.weights.load import open_model as open_source
-from sporelm.weights.messages import shown
-from sporelm.weights.names import Param, stored_name
+from sporelm.weights.load import ModelSource, check_shapes, match_names
+from sporelm.weights.names import Param
 from sporelm.weights.quantized.folder import QuantizedFolder
 from sporelm.weights.quantized.groups import repeated
 from sporelm.weights.rope_fields import MOST_CONTEXT
 from sporelm.weights.rope_scaling import DynamicNtk, Linear
 
 TYPES = ("auto", "f32", "f16", "bf16", "q8_0")
-KEPT = ("F32", "F16", "BF16")  # types that both kinds of files have
 VERSION = 3
 
 
@@ -62,17 +62,18 @@ def from_hf(folder: Path, *, type_name: str = "auto", pre: str | None = None, vo
     values = read_object(folder / "config.json")
     source = open_source(folder)
     try:
-        family = family_of(source.config.architecture, str(folder / "config.json"))
+        family = source.family
         params = build(source.config).params()
         names = matched(source, params)
         found = fields_of_folder(folder, source.config.vocab, pre)
-        metadata = _general(folder, values, params, source.config)
-        rope = gguf_rope(source.config, _positions(source.config, values, folder))
+        metadata = _general(folder, values, params, family)
+        rope = gguf_rope(source.config, _positions(source.config, family, values, folder))
         metadata |= _architecture(family, source.config) | _entries(rope.fields, f"{family.gguf}.")
         metadata |= _entries(found.fields)
         assert not isinstance(source.files, GgufFile)
         stored = FolderTensors(source.files)
-        made = [_named(stored.tensor(names[param.name]), param) for param in params]
+        held = {name: stored.tensor(name) for name in names.values()}
+        made = Reshaper(family, source.config, "hf", "gguf", names, held).tensors(params)
         model = Model(metadata, made, "little", VERSION, tuple(source.files.paths))
         model = permute_qk("")(model) if family.paired_rows else model
         notes = [*source.notes, *_window_note(family, source.config), *rope.notes, *found.notes]
@@ -96,7 +97,7 @@ def _vocabulary(folder: Path, pre: str | None) -> Converted:
     architectures = values.get("architectures")
     name = architectures[0] if isinstance(architectures, list) and architectures else ""
     try:
-        architecture = family_of(str(name), str(path)).gguf
+        architecture = model_of(str(name)).family.gguf
     except UnsupportedModel:  # a vocabulary says nothing about its model
         architecture = "llama"
     found = fields_of_folder(folder, vocab, pre)
@@ -109,10 +110,10 @@ def _vocabulary(folder: Path, pre: str | None) -> Converted:
     return Converted(Model(metadata, [], "little", VERSION), found.notes)
 
 
-def _general(folder: Path, values: Mapping[str, Any], params: Sequence[Param], config: ModelConfig) -> dict[str, Entry]:
+def _general(folder: Path, values: Mapping[str, Any], params: Sequence[Param], family: Family) -> dict[str, Entry]:
     generation = folder / "generation_config.json"
     return {
-        "general.architecture": Entry("str", family_of(config.architecture, str(folder)).gguf),
+        "general.architecture": Entry("str", family.gguf),
         "general.type": Entry("str", "model"),
         "general.name": Entry("str", name_of(values, folder)),
         "general.size_label": Entry("str", size_label(sum(prod(param.shape) for param in params))),
@@ -131,7 +132,7 @@ def _architecture(family: Family, config: ModelConfig) -> dict[str, Entry]:
     window = None if len(config.full_layers) == config.layers else config.window
     found = {}
     for field in family.fields:
-        value = window if field.ours == "window" else getattr(config, field.ours)
+        value = window if field.ours == "window" else attrgetter(field.ours)(config)
         if value is not None and field.gguf:
             found[f"{family.gguf}.{field.gguf}"] = Entry(field.kind, value)
     return found
@@ -148,27 +149,18 @@ def _entries(fields: Mapping[str, tuple[str, Any]], prefix: str = "") -> dict[st
     return {f"{prefix}{key}": Entry(kind, value) for key, (kind, value) in fields.items()}
 
 
-def _positions(config: ModelConfig, values: Mapping[str, Any], folder: Path) -> int:
-    """max_position_embeddings, or its default."""
+def _positions(config: ModelConfig, family: Family, values: Mapping[str, Any], folder: Path) -> int:
+    """What config.json calls the number of positions, or its default."""
     scaling = config.rope_scaling
     usual = scaling.original if isinstance(scaling, Linear | DynamicNtk) else config.context_length
-    return Fields(values, str(folder / "config.json")).integer("max_position_embeddings", 1, MOST_CONTEXT, usual)
+    return Fields(values, str(folder / "config.json")).integer(family.positions, 1, MOST_CONTEXT, usual)
 
 
 def matched(source: ModelSource, params: Sequence[Param]) -> dict[str, str]:
     """What the file calls each parameter. Raises ModelFileError unless it has them all, in their shapes."""
     names = match_names(source, params)
-    for param in params:
-        shape = source.files.tensors[names[param.name]].shape
-        if shape != param.shape:
-            raise ModelFileError(
-                f"{source.path}: {shown(names[param.name])} is {list(shape)}, its architecture has {list(param.shape)}"
-            )
+    check_shapes(source, params, names)
     return names
-
-
-def _named(tensor: LazyTensor, param: Param) -> LazyTensor:
-    return replace(tensor, name=stored_name(param.name, "gguf"))
 
 
 def _vector(name: str, data: bytes, count: int) -> LazyTensor:

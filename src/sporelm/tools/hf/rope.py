@@ -32,10 +32,10 @@ class GgufRope(NamedTuple):
 def gguf_rope(config: ModelConfig, positions: int) -> GgufRope:
     """The rotary fields of a configuration; `positions` is what its file calls the number of positions."""
     scaling = config.rope_scaling
-    fields: dict[str, tuple[str, Any]] = {
-        "context_length": ("u32", positions),
-        "rope.freq_base": ("f32", config.rope_theta),
-    }
+    fields: dict[str, tuple[str, Any]] = {"context_length": ("u32", positions)}
+    if not config.rotary:
+        return GgufRope(fields, {})
+    fields["rope.freq_base"] = "f32", config.rope_theta
     match scaling:
         case Linear():
             more: dict[str, Any] = {"type": "linear", "factor": scaling.factor}
@@ -83,7 +83,7 @@ def _keys(values: Mapping[str, Any]) -> dict[str, tuple[str, Any]]:
 def _divisors(config: ModelConfig, scaling: RopeScaling | None = None) -> Vector:
     """float32 [head_dim / 2]: by which each frequency differs from theta ** (-2 i / head_dim)."""
     given = config.rope_scaling if scaling is None else scaling
-    arguments = config.context_length, config.head_dim, config.rope_theta
+    arguments = config.context_length, config.rotary, config.rope_theta
     return (frequencies(*arguments, UNSCALED) / frequencies(*arguments, given)).astype(np.float32)
 
 
@@ -140,7 +140,7 @@ def _llama3(config: ModelConfig, original: int | None) -> dict[str, Any] | None:
         return None
     divisors = np.array(config.rope_scaling.divisors)
     factor, context = float(divisors.max()), original or 8192
-    rates = frequencies(config.context_length, config.head_dim, config.rope_theta, UNSCALED)
+    rates = frequencies(config.context_length, config.rotary, config.rope_theta, UNSCALED)
     between = (divisors > 1 + LIKE) & (divisors < factor * (1 - LIKE))
     bounds = [(1.0, 4.0)]
     if factor > 1 and np.count_nonzero(between) > 1:

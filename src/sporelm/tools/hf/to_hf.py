@@ -2,26 +2,27 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from sporelm.errors import OpError, RequestError, UnsupportedModel, UsageError
-from sporelm.models.registry import build
+from sporelm.models import build
+from sporelm.models import open_model as open_source
 from sporelm.quant import F32, FORMATS, QuantFormat, dequantize_tensor, quantize_tensor
 from sporelm.text.exchange.hf_files import TokenizerFiles, files_of_metadata
-from sporelm.tools.hf.families import Family, class_of, family_of
-from sporelm.tools.hf.from_hf import KEPT, as_format, matched
+from sporelm.tools.hf.from_hf import as_format, matched
 from sporelm.tools.hf.general import card_text, sampling_words
+from sporelm.tools.hf.reshaped import KEPT, Reshaper
 from sporelm.tools.hf.rope import hf_rope, number
 from sporelm.tools.lazy import LazyTensor, Model, open_model
 from sporelm.tools.steps.permute import unpermute_qk
 from sporelm.weights.config import ModelConfig
+from sporelm.weights.family import Family
 from sporelm.weights.load import ModelSource
-from sporelm.weights.load import open_model as open_source
-from sporelm.weights.names import Param, stored_name
+from sporelm.weights.names import Param
 from sporelm.weights.rope_fields import MOST_CONTEXT
 
 DTYPES = ("auto", "f32", "f16", "bf16")
@@ -60,12 +61,12 @@ def to_hf(path: Path, *, dtype: str = "auto", vocab_only: bool = False) -> HfFol
         return HfFolder(texts, (), tuple(notes))
     source = open_source(path)
     try:
-        family = family_of(source.config.architecture, str(path))
+        family = source.family
         params = build(source.config).params()
-        _check(source, params)
+        names = _checked(source, params)
     finally:
         source.close()
-    tensors = _tensors(model, family, params, dtype)
+    tensors = _tensors(model, source, params, names, dtype)
     main = _main_type(tensors)
     texts["config.json"] = _json(_configuration(source.config, family, values, tokenizer, main))
     texts["generation_config.json"] = _json(_generation(values, tokenizer))
@@ -79,22 +80,26 @@ def _tokenizer(values: Mapping[str, Any], path: Path, is_needed: bool) -> Tokeni
     return files_of_metadata(values, str(path))
 
 
-def _check(source: ModelSource, params: Sequence[Param]) -> None:
-    matched(source, params)
+def _checked(source: ModelSource, params: Sequence[Param]) -> dict[str, str]:
+    """What the file calls each weight. Raises UnsupportedModel for biases that config.json has no word for."""
     config = source.config
-    if config.attention_bias != config.attention_out_bias:
+    names = matched(source, params)
+    if not source.family.fixed and config.attention_bias != config.attention_out_bias:
         raise UnsupportedModel(
             f"{source.path}: query, key and value have biases and the output has none, or the other way round:"
             " no class of transformers has"
         )
+    return names
 
 
-def _tensors(model: Model, family: Family, params: Sequence[Param], dtype: str) -> list[LazyTensor]:
+def _tensors(
+    model: Model, source: ModelSource, params: Sequence[Param], names: Mapping[str, str], dtype: str
+) -> list[LazyTensor]:
     """All tensors under their names, in the order of halves, and in the type they will have."""
-    if family.paired_rows:
+    if source.family.paired_rows:
         model = unpermute_qk("")(model)
     held = {tensor.name: tensor for tensor in model.tensors}
-    found = [replace(held[stored_name(param.name, "gguf")], name=stored_name(param.name, "hf")) for param in params]
+    found = Reshaper(source.family, source.config, "gguf", "hf", names, held).tensors(params)
     if dtype != "auto":
         return [as_format(tensor, FORMATS[dtype.upper()]) for tensor in found]
     if any(tensor.ggml_type.name not in KEPT for tensor in found):
@@ -127,17 +132,22 @@ def _configuration(
     config: ModelConfig, family: Family, values: Mapping[str, Any], tokenizer: TokenizerFiles, main: str
 ) -> dict[str, Any]:
     """config.json."""
-    kind = class_of(family, config)
+    kind = family.class_of(config)
     found: dict[str, Any] = {"_name_or_path": config.name, "architectures": [kind.name], "model_type": kind.model_type}
     for field in family.fields:
-        value = getattr(config, field.ours)
-        if field.hf and value is not None:
+        value = attrgetter(field.ours)(config)
+        if field.hf and field.kind != "bool" and value is not None:
             found[field.hf] = number(value) if field.kind == "f32" else value
     found |= {key: getattr(config, ours) for key, ours in kind.fields}
     original = values.get(f"{family.gguf}.rope.scaling.original_context_length")
-    found |= hf_rope(config, original if type(original) is int and 0 < original <= MOST_CONTEXT else None)
+    if config.rotary:
+        found |= hf_rope(config, original if type(original) is int and 0 < original <= MOST_CONTEXT else None)
+    else:
+        found[family.positions] = config.context_length
+    if family.words:
+        found |= family.words(config)
+    found |= {key: values[0] for key, values in family.only.items()}
     found |= {
-        "hidden_act": "silu",
         "tie_word_embeddings": config.tie_embeddings,
         "torch_dtype": TORCH_NAMES[main],
         "use_cache": True,

@@ -4,6 +4,7 @@ An adapter adds to the product of a weight W with x: W x + scale * B (A x), A [r
 2021). What it is made for is a model's matrices, its look-up of tokens and its last product excepted.
 """
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 
 from sporelm.errors import MemoryShortage, ModelFileError
 from sporelm.ops.lora import MOST_RANK
+from sporelm.weights.family import Family
 from sporelm.weights.load import in_units
 from sporelm.weights.messages import shown
 from sporelm.weights.names import Kind, Param, listed, stored_name
@@ -61,10 +63,10 @@ class Adapter:
 
 @dataclass(frozen=True)
 class Base:
-    """The model that an adapter is for: its weights, what its architecture is called, and the columns of a head."""
+    """The model that an adapter is for: its weights, its family, and the columns of a head."""
 
     params: Sequence[Param]
-    architectures: Collection[str]
+    family: Family
     head_dim: int
 
     @cached_property
@@ -78,8 +80,14 @@ class Base:
         return found
 
     def names(self, kind: Kind) -> dict[str, str]:
-        """What files of a kind call those matrices -> our name of each; both without ".weight"."""
-        return {stored_name(f"{name}.weight", kind).removesuffix(".weight"): name for name in self.shapes}
+        """What files of a kind call those matrices -> our name of each; both without ".weight".
+
+        Those that files hold together in one tensor are left out: an adapter of it has one A for all.
+        """
+        table = self.family.names
+        stored = {name: stored_name(f"{name}.weight", kind, table).removesuffix(".weight") for name in self.shapes}
+        counts = Counter(stored.values())
+        return {there: name for name, there in stored.items() if counts[there] == 1}
 
 
 class Pair(NamedTuple):

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from sporelm.errors import ModelFileError, UnsupportedModel
 from sporelm.weights.fields import Fields
 from sporelm.weights.gguf import GgufFile, open_gguf
-from sporelm.weights.load import PAIRED_ROWS, unpairing
+from sporelm.weights.load import unpairing
 from sporelm.weights.lora.adapter import Adapter, Base, Pair, assemble, no_such_weight, pairs_of
 
 MOST_ALPHA = 1e6
@@ -24,12 +24,11 @@ def read_gguf(path: Path, base: Base, scale: float) -> Adapter:
     """The adapter in a GGUF file. Raises as `read_adapter`."""
     with open_gguf(path) as file:
         fields = Fields(file.metadata, str(path))
-        architecture = _checked(fields, base)
+        _check(fields, base)
         alpha = fields.number("adapter.lora.alpha", 0.0, MOST_ALPHA)
-        paired = architecture in PAIRED_ROWS
 
         def rows_of(name: str, b: NDArray[np.float32]) -> NDArray[np.float32]:
-            wanted = paired and name.endswith((".attn_q", ".attn_k"))
+            wanted = base.family.paired_rows and name.endswith((".attn_q", ".attn_k"))
             return b[unpairing(len(b), base.head_dim)] if wanted else b
 
         def scale_of(name: str, rank: int) -> float:
@@ -38,8 +37,8 @@ def read_gguf(path: Path, base: Base, scale: float) -> Adapter:
         return assemble(path, base, _pairs(path, file, base), scale_of, rows_of)
 
 
-def _checked(fields: Fields, base: Base) -> str:
-    """The architecture. Raises ModelFileError unless the file calls itself an adapter, UnsupportedModel for a kind or
+def _check(fields: Fields, base: Base) -> None:
+    """Raises ModelFileError unless the file calls itself an adapter, UnsupportedModel for a kind or
     an architecture that it does not share with the model."""
     kind = fields.text("general.type", "model")
     if kind != "adapter":
@@ -50,10 +49,9 @@ def _checked(fields: Fields, base: Base) -> str:
     if any(key.startswith("adapter.alora.") for key in fields.values):
         raise UnsupportedModel(f"{fields.where} begins to act at certain tokens (aLoRA), which is not supported")
     architecture = fields.text("general.architecture")
-    if architecture not in base.architectures:
-        known = ", ".join(sorted(base.architectures))
+    if architecture not in base.family.called:
+        known = ", ".join(sorted(base.family.called))
         raise UnsupportedModel(f"{fields.where} is for the architecture {architecture!r}; the model's is {known}")
-    return architecture
 
 
 def _pairs(path: Path, file: GgufFile, base: Base) -> dict[str, Pair]:

@@ -1,0 +1,32 @@
+"""The families that there are: their files in this folder, what files call them, and the tests that vouch for each.
+
+A line a family, so that one file is imported and not all; a test holds each line against the family's file.
+"""
+
+from typing import NamedTuple
+
+
+class Listed(NamedTuple):
+    """One family.
+
+    module    its file in this folder
+    title     the models that people know it by
+    names     general.architecture of its GGUF files, then its classes in transformers
+    vouched   with what its logits are compared: "transformers", "llama.cpp", or "numpy" (a plain forward pass in the
+              tests, written from the paper, for what transformers lacks)
+    """
+
+    module: str
+    title: str
+    names: tuple[str, ...]
+    vouched: tuple[str, ...]
+
+
+FAMILIES = (
+    Listed(
+        "llama",
+        "Llama 1 to 3, Mistral, SmolLM2, TinyStories, Minueza",
+        ("llama", "LlamaForCausalLM", "MistralForCausalLM"),
+        ("transformers", "llama.cpp"),
+    ),
+)

@@ -1,0 +1,72 @@
+"""Opens a model's files: the registry says which family reads their configuration."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from sporelm.errors import ModelFileError
+from sporelm.models.registry import model_of
+from sporelm.weights.config import MOST_HEAD_DIM, ModelConfig
+from sporelm.weights.config_files import architecture_of_gguf, architecture_of_hf, read_gguf_config, read_hf_config
+from sporelm.weights.gguf import GgufFile, open_gguf
+from sporelm.weights.json_object import read_object
+from sporelm.weights.load import ModelSource
+from sporelm.weights.quantized import QuantizedFolder, with_quantized
+from sporelm.weights.rope_fields import FACTOR_TENSORS
+from sporelm.weights.safetensors import SafetensorsFiles, open_safetensors
+
+
+def open_model(path: str | Path) -> ModelSource:
+    """Open a .gguf file (or the first of a split model) or a Hugging Face folder.
+
+    Raises ModelNotFound, ModelFileError for damaged files, UnsupportedModel for an architecture or an option that would
+    change the result and that we lack.
+    """
+    place = Path(path)
+    if place.is_dir():
+        values = read_object(place / "config.json")
+        files = with_quantized(open_safetensors(place), values)
+        config = config_from_hf(values, str(place / "config.json"), _main_format(files))
+        return ModelSource("hf", place, files, config, model_of(config.architecture).family)
+    gguf = open_gguf(place)
+    shapes = {name: info.shape for name, info in gguf.tensors.items()}
+    config = config_from_gguf(gguf.metadata, shapes, str(place), _main_format(gguf), _rope_factors(gguf, place))
+    return ModelSource("gguf", place, gguf, config, model_of(config.architecture).family)
+
+
+def config_from_gguf(
+    metadata: Mapping[str, Any],
+    shapes: Mapping[str, tuple[int, ...]],
+    where: str,
+    dtype: str = "F32",
+    rope_factors: Mapping[str, tuple[float, ...]] | None = None,
+) -> ModelConfig:
+    """The configuration in a GGUF file's metadata; see `read_gguf_config`."""
+    family = model_of(architecture_of_gguf(metadata, where)).family
+    return read_gguf_config(family, metadata, shapes, where, dtype, rope_factors)
+
+
+def config_from_hf(values: Mapping[str, Any], where: str, dtype: str = "F32") -> ModelConfig:
+    """The configuration in a config.json; see `read_hf_config`."""
+    return read_hf_config(model_of(architecture_of_hf(values, where)).family, values, where, dtype)
+
+
+def _rope_factors(gguf: GgufFile, place: Path) -> dict[str, tuple[float, ...]]:
+    """The values of the tensors that divide rotary frequencies, by their names."""
+    found = {}
+    for name in FACTOR_TENSORS:
+        if (info := gguf.tensors.get(name)) is not None:
+            if len(info.shape) != 1 or info.shape[0] > MOST_HEAD_DIM:
+                what = f"{name} is {list(info.shape)}"
+                raise ModelFileError(f"{place}: {what}; it must have one value for each rotary frequency")
+            found[name] = tuple(gguf.tensor(name).dequantize().tolist())
+    return found
+
+
+def _main_format(files: GgufFile | SafetensorsFiles | QuantizedFolder) -> str:
+    """The number format of most values in matrices."""
+    counts: dict[str, int] = {}
+    for info in files.tensors.values():
+        if len(info.shape) == 2:
+            counts[info.type_name] = counts.get(info.type_name, 0) + info.shape[0] * info.shape[1]
+    return max(counts, key=lambda name: counts[name], default="F32")

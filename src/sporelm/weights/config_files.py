@@ -1,0 +1,206 @@
+"""Reads a model's configuration from GGUF metadata and from config.json, every value checked: files are hostile."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from sporelm.errors import ModelFileError, UnsupportedModel
+from sporelm.weights.config import (
+    MOST_HEAD_DIM,
+    MOST_HEADS,
+    MOST_LAYERS,
+    MOST_VOCAB,
+    MOST_WIDTH,
+    ModelConfig,
+    Scales,
+    checked,
+)
+from sporelm.weights.family import SHAPE, Family, Field
+from sporelm.weights.fields import LONGEST_NAME, Fields, shown
+from sporelm.weights.names import GGUF, HF, Kind, stored_name
+from sporelm.weights.rope_fields import MOST_CONTEXT, rope_from_gguf, rope_from_hf
+
+BIASES = {"attention_bias": "attn_q", "attention_out_bias": "attn_o", "mlp_bias": "ffn_down"}
+_SHAPED = {each.ours for each in SHAPE}  # what is read here by name; other fields are read as their table says
+
+
+def architecture_of_gguf(metadata: Mapping[str, Any], where: str) -> str:
+    """What a GGUF file calls its architecture. Raises ModelFileError if it does not say."""
+    return Fields(metadata, where).text("general.architecture")
+
+
+def architecture_of_hf(values: Mapping[str, Any], where: str) -> str:
+    """The class that a config.json names. Raises ModelFileError if it names none."""
+    named = values.get("architectures")
+    if not isinstance(named, list) or not named or not isinstance(named[0], str):
+        raise ModelFileError(f"{where}: architectures must name the model's class; it is {shown(named)}")
+    return named[0]
+
+
+def read_gguf_config(
+    family: Family,
+    metadata: Mapping[str, Any],
+    shapes: Mapping[str, tuple[int, ...]],
+    where: str,
+    dtype: str = "F32",
+    rope_factors: Mapping[str, tuple[float, ...]] | None = None,
+) -> ModelConfig:
+    """The configuration in a GGUF file's metadata; `shapes` are its tensors' shapes by their names, `rope_factors` the
+    values of those among them that divide rotary frequencies (`FACTOR_TENSORS`).
+
+    Raises ModelFileError for a missing or impossible value, UnsupportedModel for an option that would change the result
+    and that we lack.
+    """
+    architecture = architecture_of_gguf(metadata, where)
+    prefix = f"{architecture}."
+    fields = Fields({key.removeprefix(prefix): metadata[key] for key in metadata if key.startswith(prefix)}, where)
+    width, heads = fields.integer("embedding_length", 1, MOST_WIDTH), _per_layer(fields, "attention.head_count")
+    kv_heads = _per_layer(fields, "attention.head_count_kv", heads)
+    head_dim = _head_dim(fields, "attention.key_length", width, heads)
+    if fields.integer("attention.value_length", 1, MOST_HEAD_DIM, head_dim) != head_dim:
+        raise UnsupportedModel(
+            f"{where}: {prefix}attention.value_length differs from the keys' {head_dim}: not supported"
+        )
+    context_length = fields.integer("context_length", 1, MOST_CONTEXT)
+    found: dict[str, Any] = {"rope_theta": 0.0, "context_length": context_length}
+    if family.fixed.get("rotary") != 0:
+        rotary = fields.integer("rope.dimension_count", 1, MOST_HEAD_DIM, head_dim)
+        if rotary != head_dim and not family.partial_rotary:
+            raise UnsupportedModel(
+                f"{where}: {prefix}rope.dimension_count is below the head's {head_dim}: not supported"
+            )
+        rope = rope_from_gguf(fields, rope_factors or {}, _rotated(rotary, head_dim, where), context_length)
+        found = {"rope_theta": rope.theta, "rope_scaling": rope.scaling, "rotary": rotary}
+        found["context_length"] = rope.context_length
+    embedded = shapes.get("token_embd.weight", ())
+    vocab = embedded[0] if len(embedded) == 2 else fields.integer("vocab_size", 1, MOST_VOCAB)
+    for bias, weight in BIASES.items():
+        found[bias] = stored_name(f"layers.0.{weight}.bias", GGUF, family.names) in shapes
+    config = ModelConfig(
+        name=Fields(metadata, where).name("general.name", architecture),
+        architecture=architecture,
+        layers=fields.integer("block_count", 1, MOST_LAYERS),
+        width=width,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        ffn=_per_layer(fields, "feed_forward_length", highest=MOST_WIDTH),
+        vocab=vocab,
+        eps=fields.number(family.key("eps", GGUF), 1e-12, 1.0),
+        window=window_of(fields, "attention.sliding_window", None) if family.key("window", GGUF) else None,
+        tie_embeddings="output.weight" not in shapes,
+        dtype=dtype,
+        **{**found, **family.fixed, **_others(family, fields, GGUF)},
+    )
+    return checked(family.finish(config, fields, GGUF) if family.finish else config, where)
+
+
+def read_hf_config(family: Family, values: Mapping[str, Any], where: str, dtype: str = "F32") -> ModelConfig:
+    """The configuration in a Hugging Face folder's config.json; absent values have the defaults of transformers.
+
+    Raises ModelFileError for a missing or impossible value, UnsupportedModel for an option that we lack.
+    """
+    architecture = architecture_of_hf(values, where)
+    fields = Fields({**family.class_named(architecture).defaults, **values}, where)
+    for key, taken in family.only.items():
+        if (given := fields.values.get(key)) is not None and given not in taken:
+            known = ", ".join(str(value) for value in taken)
+            raise UnsupportedModel(f"{where}: {key} {shown(given)} is not supported; {known} is")
+    keys = {ours: family.key(ours, HF) for ours in _SHAPED}
+    width, heads = fields.integer(keys["width"], 1, MOST_WIDTH), fields.integer(keys["heads"], 1, MOST_HEADS)
+    head_dim = _head_dim(fields, keys["head_dim"], width, heads)
+    positions = fields.integer(family.positions, 1, MOST_CONTEXT, 2048)
+    found: dict[str, Any] = {"rope_theta": 0.0, "context_length": positions}
+    if family.fixed.get("rotary") != 0:
+        rope = rope_from_hf(fields, head_dim, positions, partial=family.partial_rotary)
+        _rotated(rope.rotary, head_dim, where)
+        found = {"rope_theta": rope.theta, "rope_scaling": rope.scaling, "rotary": rope.rotary}
+        found["context_length"] = rope.context_length
+    config = ModelConfig(
+        name=fields.name("_name_or_path", architecture[:LONGEST_NAME]),
+        architecture=architecture,
+        layers=fields.integer(keys["layers"], 1, MOST_LAYERS),
+        width=width,
+        heads=heads,
+        kv_heads=fields.integer(keys["kv_heads"], 1, MOST_HEADS, heads) if keys["kv_heads"] else heads,
+        head_dim=head_dim,
+        ffn=fields.integer(keys["ffn"], 1, MOST_WIDTH, family.ffn_widths * width or None),
+        vocab=fields.integer(keys["vocab"], 1, MOST_VOCAB),
+        eps=fields.number(keys["eps"], 1e-12, 1.0, 1e-6),
+        tie_embeddings=fields.flag("tie_word_embeddings", False),
+        dtype=dtype,
+        **{**found, **family.fixed, **_others(family, fields, HF)},
+    )
+    return checked(family.finish(config, fields, HF) if family.finish else config, where)
+
+
+def window_of(fields: Fields, key: str, default: int | None) -> int | None:
+    """Positions seen; null and 0 mean all of them, absence the default."""
+    if key not in fields.values:
+        return default
+    return fields.integer(key, 0, MOST_CONTEXT, 0) or None
+
+
+def full_layers_of(fields: Fields, layers: int) -> frozenset[int]:
+    """The layers that `layer_types` of a config.json leaves without a window; none where it is absent."""
+    kinds = fields.values.get("layer_types")
+    if kinds is None:
+        return frozenset()
+    known = ("full_attention", "sliding_attention")
+    if not isinstance(kinds, list) or len(kinds) != layers or any(kind not in known for kind in kinds):
+        raise UnsupportedModel(f"{fields.where}: layer_types must give one of {known} for each of the {layers} layers")
+    return frozenset(index for index, kind in enumerate(kinds) if kind == "full_attention")
+
+
+def _others(family: Family, fields: Fields, kind: Kind) -> dict[str, Any]:
+    """The values of the fields that only some families have; those of parts as the parts that they make."""
+    found: dict[str, Any] = {}
+    parts: dict[str, dict[str, Any]] = {"scales": {}, "own": {}}
+    for field in family.fields:
+        key = field.gguf if kind == GGUF else field.hf
+        if field.ours in _SHAPED or not key:
+            continue
+        part, _, name = field.ours.rpartition(".")
+        (parts[part] if part else found)[name] = _value(field, key, fields)
+    if parts["scales"]:
+        found["scales"] = Scales(**parts["scales"])
+    if family.own is not None:
+        found["own"] = family.own(**parts["own"])
+    return found
+
+
+def _value(field: Field, key: str, fields: Fields) -> Any:
+    if field.kind == "bool":
+        return fields.flag(key, bool(field.default))
+    if field.kind == "u32":
+        return fields.integer(key, int(field.low), int(field.high), field.default)
+    return fields.number(key, field.low, field.high, field.default)
+
+
+def _rotated(rotary: int, head_dim: int, where: str) -> int:
+    """How many numbers of a head are rotated. Raises ModelFileError for what cannot be pairs of a head's numbers."""
+    if rotary > head_dim or (rotary != head_dim and rotary % 2) or rotary < 2:
+        raise ModelFileError(f"{where}: {rotary} of a head's {head_dim} numbers cannot be rotated; they must be pairs")
+    return rotary
+
+
+def _per_layer(fields: Fields, key: str, default: int | None = None, highest: int = MOST_HEADS) -> int:
+    """A number that GGUF files may give once or for each layer; all layers must agree."""
+    value = fields.values.get(key)
+    if value is not None and not isinstance(value, int | float | str | bool):
+        if len(value) > MOST_LAYERS:
+            raise ModelFileError(f"{fields.where}: {key} has {len(value)} values; at most {MOST_LAYERS} can be layers")
+        items = value.tolist() if hasattr(value, "tolist") else list(value)
+        if any(not isinstance(item, int | float | str | bool) for item in items):
+            raise ModelFileError(f"{fields.where}: {key} is {shown(items)}; it must be one number for each layer")
+        if not items or any(item != items[0] for item in items):
+            raise UnsupportedModel(f"{fields.where}: {key} differs between layers, not supported: {shown(items)}")
+        return Fields({key: items[0]}, fields.where).integer(key, 1, highest)
+    return fields.integer(key, 1, highest, default)
+
+
+def _head_dim(fields: Fields, key: str, width: int, heads: int) -> int:
+    if (not key or not fields.has(key)) and width % heads:
+        raise ModelFileError(
+            f"{fields.where}: width {width} is no multiple of {heads} heads and {key or 'their width'} is not given"
+        )
+    return fields.integer(key, 2, MOST_HEAD_DIM, width // heads or None)

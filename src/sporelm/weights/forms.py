@@ -1,0 +1,109 @@
+"""Weights as files hold them, brought into our form, and back: rows of a larger tensor, transposed, less a number."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sporelm.errors import UnsupportedModel
+from sporelm.quant import F32
+from sporelm.weights.config import ModelConfig
+from sporelm.weights.names import Kind, Param, Stored, Table, stored_form
+from sporelm.weights.stored import StoredTensor
+
+Rows = Callable[[ModelConfig], NDArray[np.int64]]
+
+
+def stacked(part: int, *counts: Callable[[ModelConfig], int]) -> Rows:
+    """The rows of part number `part` of a tensor of parts one after the other, of so many rows each."""
+
+    def rows(config: ModelConfig) -> NDArray[np.int64]:
+        start = sum(count(config) for count in counts[:part])
+        return np.arange(start, start + counts[part](config))
+
+    return rows
+
+
+def query_rows(config: ModelConfig) -> int:
+    return config.heads * config.head_dim
+
+
+def key_rows(config: ModelConfig) -> int:
+    return config.kv_heads * config.head_dim
+
+
+def ffn_rows(config: ModelConfig) -> int:
+    return config.ffn
+
+
+QKV = {part: stacked(number, query_rows, key_rows, key_rows) for number, part in enumerate("qkv")}
+
+
+def by_group(part: str) -> Rows:
+    """The rows of "q", "k" or "v" of a tensor that has, for each key head, its query heads, its key and its value."""
+
+    def rows(config: ModelConfig) -> NDArray[np.int64]:
+        group, dim = config.heads // config.kv_heads, config.head_dim
+        first, count = {"q": (0, group), "k": (group, 1), "v": (group + 1, 1)}[part]
+        starts = np.arange(config.kv_heads)[:, None] * ((group + 2) * dim) + first * dim
+        return (starts + np.arange(count * dim)).reshape(-1)
+
+    return rows
+
+
+def brought(stored: StoredTensor, form: Stored, config: ModelConfig) -> StoredTensor:
+    """The weight, out of the tensor that holds it. Raises UnsupportedModel for blocks that cannot be transposed."""
+    if form.transposed:
+        stored = _transposed(stored)
+    if form.rows is not None:
+        stored = stored.take_rows(form.rows(config))
+    if form.plus:
+        values = stored.dequantize() + np.float32(form.plus)
+        stored = StoredTensor(stored.name, F32, stored.shape, values.reshape(-1).view(np.uint8))
+    return stored
+
+
+def _transposed(stored: StoredTensor) -> StoredTensor:
+    if stored.format.values != 1 or len(stored.shape) != 2:
+        raise UnsupportedModel(f"tensor {stored.name} is transposed and in blocks of {stored.format.name}")
+    nbytes = stored.format.nbytes
+    blocks = stored.blocks.reshape(*stored.shape, nbytes).swapaxes(0, 1)
+    return StoredTensor(stored.name, stored.format, stored.shape[::-1], np.ascontiguousarray(blocks).reshape(-1))
+
+
+def stored_shapes(
+    params: Sequence[Param], names: Mapping[str, str], form_of: Callable[[str], Stored]
+) -> dict[str, tuple[int, ...]]:
+    """The shapes of the tensors that hold these weights, by the names of tensors that `names` gives for weights."""
+    found: dict[str, tuple[int, ...]] = {}
+    for param in params:
+        name, shape = names[param.name], param.shape
+        if name in found:  # one more part of its rows
+            shape = (shape[0] + found[name][0], *shape[1:])
+        found[name] = shape
+    for param in params:
+        if form_of(param.name).transposed and (shape := found.pop(names[param.name], ())):
+            found[names[param.name]] = shape[::-1]
+    return found
+
+
+def held_as(
+    weights: Mapping[str, NDArray[np.float32]], kind: Kind, table: Table, config: ModelConfig
+) -> dict[str, NDArray[np.float32]]:
+    """Tensors as files of a kind hold them, by their names there, of float32 weights by ours: `brought` undone."""
+    parts: dict[str, list[tuple[Stored, NDArray[np.float32]]]] = {}
+    for ours, values in weights.items():
+        form = stored_form(ours, kind, table)
+        parts.setdefault(form.name, []).append((form, values - np.float32(form.plus)))
+    return {name: _joined(found, config) for name, found in parts.items()}
+
+
+def _joined(parts: list[tuple[Stored, NDArray[np.float32]]], config: ModelConfig) -> NDArray[np.float32]:
+    form, values = parts[0]
+    if form.rows is not None:
+        whole = np.empty((sum(len(part) for _, part in parts), *values.shape[1:]), np.float32)
+        for each, part in parts:
+            assert each.rows is not None
+            whole[each.rows(config)] = part
+        values = whole
+    return np.ascontiguousarray(values.T) if form.transposed else values
