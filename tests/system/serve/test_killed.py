@@ -1,4 +1,4 @@
-"""A server that is killed in the middle of its work, and the next one on the same folder."""
+"""A server that is told to end, or killed, in the middle of its work, and the next one on the same folder."""
 
 import json
 import os
@@ -153,3 +153,26 @@ def test_what_slept_wakes_and_nothing_is_half_written(start: Start, tmp_path: Pa
     assert said(client, "Once upon a time", session_id="long") == first
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) in (0, 143)
+
+
+@pytest.mark.all
+@pytest.mark.parametrize("signals", [1, 2])
+def test_a_signal_finishes_streams_and_a_second_one_ends_at_once(start: Start, signals: int) -> None:
+    process, client = start()
+    body = {"prompt": "Once upon a time", "max_tokens": 240, "ignore_eos": True, "stream": True, "n": 8}
+    lines: list[str] = []
+    with client.stream("POST", "/v1/completions", json=body) as answer:
+        pieces = answer.iter_lines()
+        lines.append(next(pieces))
+        process.send_signal(signal.SIGTERM)
+        if signals == 1:
+            lines += pieces
+            assert [line for line in lines if line][-1] == "data: [DONE]"
+            assert sum('"finish_reason":"length"' in line for line in lines) == 8
+        else:
+            process.send_signal(signal.SIGINT)
+            with suppress(httpx.HTTPError):
+                lines += pieces
+    assert process.wait(20) in ((0, 143) if signals == 1 else (0, 130, 143, -signal.SIGINT, -signal.SIGTERM))
+    with pytest.raises(httpx.ConnectError):
+        client.get("/health")

@@ -34,11 +34,17 @@ def slowed(seconds: float) -> Callable[..., AsyncLLM]:
         made = AsyncLLM(spec.path, threads=1)
         runner, step = made.llm.engine.runner, made.llm.engine.runner.run
 
+        embed = made.llm.engine.runner.embed
+
         def slow(what: Any) -> Any:
             time.sleep(seconds)
             return step(what)
 
-        runner.run = slow  # type: ignore[method-assign]
+        def slow_embed(what: Any) -> Any:
+            time.sleep(seconds)
+            return embed(what)
+
+        runner.run, runner.embed = slow, slow_embed  # type: ignore[method-assign]
         return made
 
     return open_model
@@ -128,6 +134,82 @@ def test_an_engine_that_failed_is_told_and_the_next_request_has_a_new_one(serve:
     assert client.get("/health").status_code == 200
 
 
+def test_those_whose_engine_dies_are_told_in_the_middle_of_their_streams(serve: Serve) -> None:
+    failing = threading.Event()
+
+    def open_model(spec: ModelSpec, progress: object) -> AsyncLLM:
+        made = slowed(0.005)(spec, progress)
+        step = made.llm.engine.runner.run
+
+        def fail(what: Any) -> Any:
+            if failing.is_set():
+                raise RuntimeError("the device is gone")
+            return step(what)
+
+        made.llm.engine.runner.run = fail  # type: ignore[method-assign]
+        return made
+
+    running = serve(open_model)
+    found: list[list[str]] = []
+    begun = threading.Semaphore(0)
+
+    def read(path: str, body: dict[str, Any]) -> None:
+        lines: list[str] = []
+        with running.client().stream("POST", path, json=body) as answer:
+            for line in answer.iter_lines():
+                lines.append(line)
+                begun.release()
+        found.append([line for line in lines if line])
+
+    said = {"messages": [{"role": "user", "content": "Once upon a time"}], "max_tokens": 480, "stream": True}
+    asked = [
+        ("/v1/completions", LONG | {"stream": True}),
+        ("/v1/chat/completions", said | {"ignore_eos": True}),
+        ("/v1/completions", LONG | {"prompt": ["Lily"] * 40, "stream": True}),
+    ]
+    threads = [threading.Thread(target=read, args=each) for each in asked]
+    for thread in threads:
+        thread.start()
+    assert all(begun.acquire(timeout=20) for _ in range(20))
+    failing.set()
+    for thread in threads:
+        thread.join(20)
+    assert len(found) == 3
+    assert all("the device is gone" in lines[-1] for lines in found), found
+    failing.clear()
+    client = running.client()
+    assert client.get("/health").status_code == 503
+    assert client.post("/v1/completions", json={"prompt": "Lily", "max_tokens": 2}).status_code == 200
+    assert client.get("/health").status_code == 200
+
+
+def test_a_stream_goes_on_while_texts_become_vectors_and_who_leaves_them_frees_all(serve: Serve) -> None:
+    running = serve(slowed(0.01))
+    engine = running.server.models.loaded["story"].llm.llm.engine
+    kinds: list[str] = []
+    run, embed = engine.runner.run, engine.runner.embed
+    engine.runner.run = lambda step: kinds.append("r") or run(step)  # type: ignore[method-assign]
+    engine.runner.embed = lambda step: kinds.append("e") or embed(step)  # type: ignore[method-assign]
+    body = json.dumps({"input": ["dog cat " * 100] * 100}).encode()
+    head = b"POST /v1/embeddings HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+    with running.client().stream("POST", "/v1/completions", json=LONG | {"stream": True}) as answer:
+        lines = answer.iter_lines()
+        next(lines)
+        with socket.create_connection(("127.0.0.1", running.port)) as connection:
+            connection.sendall(head + b"content-length: %d\r\n\r\n" % len(body) + body)
+            until(lambda: kinds.count("e") > 5)
+        until(lambda: not engine.scheduler.texts)
+        next(lines)
+    assert "eee" not in "".join(kinds), "at most one step of a text between two of the stream"
+    until(running.engine_idle)
+    engine.check_integrity()
+    until(lambda: engine.store.pool.num_free == engine.limits.num_pages)
+    scored = running.client().post(
+        "/v1/completions", json={"prompt": "Lily ran", "echo": True, "logprobs": 1, "max_tokens": 0}
+    )
+    assert scored.status_code == 200
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_who_leaves_is_not_answered_on(serve: Serve, stream: bool) -> None:
     running = serve(slowed(0.02))
@@ -145,23 +227,34 @@ def test_who_leaves_in_the_middle_of_a_prompt_frees_the_engine(serve: Serve) -> 
     running = serve(slowed(0.05), engine={"threads": 1})
     engine = running.server.models.loaded["story"].llm.llm.engine
     object.__setattr__(engine.limits, "token_budget", 8)
+    steps: list[int] = []
+    slow = engine.runner.run
+    engine.runner.run = lambda what: steps.append(what.num_tokens) or slow(what)  # type: ignore[method-assign]
     body = json.dumps({"prompt": "dog cat " * 100, "max_tokens": 1}).encode()
     head = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
     with socket.create_connection(("127.0.0.1", running.port)) as connection:
         connection.sendall(head + b"content-length: %d\r\n\r\n" % len(body) + body)
         until(lambda: not running.engine_idle())
-    until(running.engine_idle, 1)
+    until(running.engine_idle)
+    assert len(steps) < 15, "the whole prompt would take 25 steps or more"
     engine.check_integrity()
+    assert engine.store.pool.num_free == engine.limits.num_pages
 
 
 def test_an_answer_that_takes_too_long_ends_with_an_error(serve: Serve) -> None:
-    client = serve(slowed(0.05), request_seconds=0.5).client()
+    running = serve(slowed(0.05), request_seconds=0.5)
+    client = running.client()
     whole = client.post("/v1/completions", json=LONG)
     assert whole.status_code == 504
     assert "request_seconds" in whole.json()["error"]["message"]
     streamed = client.post("/v1/completions", json=LONG | {"stream": True})
     assert streamed.status_code == 200
     assert "request_seconds" in streamed.text.strip().splitlines()[-1]
+    texts = client.post("/v1/embeddings", json={"input": ["Lily " * 50] * 100})
+    assert texts.status_code == 504
+    until(running.engine_idle, 2)
+    engine = running.server.models.loaded["story"].llm.llm.engine
+    until(lambda: engine.store.pool.num_free == engine.limits.num_pages, 2)
 
 
 def test_a_full_queue_is_429_with_a_time_to_come_again(serve: Serve) -> None:
@@ -187,10 +280,24 @@ def test_a_full_queue_is_429_with_a_time_to_come_again(serve: Serve) -> None:
 def test_a_thousand_prompts_are_answered_or_refused_by_name(serve: Serve) -> None:
     running = serve(max_waiting=4)
     client = running.client()
-    made = client.post("/v1/completions", json={"prompt": ["Lily"] * 100, "max_tokens": 1, "temperature": 0})
+    engine = running.server.models.loaded["story"].llm.llm.engine
+    most, add = [0], engine.add
+
+    def counted(request: Any) -> Any:
+        added = add(request)
+        most[0] = max(most[0], len(engine.scheduler.running) + len(engine.scheduler.waiting))
+        return added
+
+    engine.add = counted  # type: ignore[method-assign]
+    made = client.post("/v1/completions", json={"prompt": ["Lily"] * 1000, "max_tokens": 1, "temperature": 0})
     assert made.status_code == 200
     assert len({choice["text"] for choice in made.json()["choices"]}) == 1
-    assert [choice["index"] for choice in made.json()["choices"]] == list(range(100))
+    assert [choice["index"] for choice in made.json()["choices"]] == list(range(1000))
+    assert most[0] <= engine.limits.max_batch, "so many at once as run together, and no more"
+    vectors = client.post("/v1/embeddings", json={"input": ["Lily"] * 1000}).json()["data"]
+    assert [each["index"] for each in vectors] == list(range(1000))
+    assert len({tuple(each["embedding"]) for each in vectors}) == 1
+    assert client.post("/v1/embeddings", json={"input": ["Lily"] * 2000}).status_code == 400
     refused = client.post("/v1/completions", json={"prompt": ["Lily"] * 2000, "max_tokens": 1})
     assert refused.status_code == 400
     assert "max_prompts" in refused.json()["error"]["message"]
