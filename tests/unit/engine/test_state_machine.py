@@ -2,7 +2,7 @@
 would say alone, and every page is accounted for."""
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
@@ -42,7 +42,7 @@ from unit.engine.hashed import (
 )
 
 CONTEXT = 4 * PAGE
-MOST_SEQUENCES, MOST_FILES = 6, 3
+MOST_SEQUENCES, MOST_FILES, MOST_TEXTS = 6, 3, 2
 PATIENCE = 20_000  # steps in which whatever waits must have ended
 
 SAMPLINGS = (
@@ -123,6 +123,7 @@ class EngineMachine(RuleBasedStateMachine):
         self.wishes: dict[int, tuple[Request, Wish]] = {}  # those not seen to have ended, by id
         self.sequences: list[KvSequence] = []
         self.files: list[tuple[Path, list[int]]] = []
+        self.texts: list[tuple[list[int], list[NDArray[np.float32]], Generator[bool, None, None]]] = []
         self.count = 0
 
     @initialize(
@@ -261,18 +262,37 @@ class EngineMachine(RuleBasedStateMachine):
         self.engine.cancel(request)
         assert request.finish_reason == "cancelled"
 
+    @precondition(lambda self: len(self.texts) < MOST_TEXTS)
     @rule(stem=wholes, length=lengths, hidden=st.booleans())
-    def scores(self, stem: int, length: int, hidden: bool) -> None:
-        """Scores of a text, and vectors of its positions, in steps of their own."""
-        ids = STEMS[stem % len(STEMS)][:length]
-        needed, obtainable = -(-length // PAGE), self.engine.store.obtainable()
-        try:
-            rows = [chunk.copy() for chunk in (self.engine.hidden if hidden else self.engine.logits)(ids)]
-        except MemoryShortage:
-            assert needed > obtainable
-            return
-        for place in {0, length // 2, length - 1}:
-            assert (np.concatenate(rows)[place] == scores_after(cells_of(ids[: place + 1]))).all()
+    def begin_text(self, stem: int, length: int, hidden: bool) -> None:
+        """Scores of a text, or vectors of its positions, in steps between which others' run."""
+        ids, rows = STEMS[stem % len(STEMS)][:length], list[NDArray[np.float32]]()
+        compute = self.engine.hidden if hidden else self.engine.logits
+        self.texts.append((ids, rows, compute(ids, lambda chunk: rows.append(chunk.copy()))))
+
+    @precondition(lambda self: self.texts)
+    @rule(which=wholes, steps=st.integers(1, 5), leaves=st.booleans())
+    def go_on_with_text(self, which: int, steps: int, leaves: bool) -> None:
+        text = ids, rows, work = self.texts[which % len(self.texts)]
+        needed, obtainable, refused = -(-len(ids) // PAGE), self.engine.store.obtainable(), ""
+        for _ in range(steps):
+            try:
+                next(work)
+            except StopIteration:
+                assert len(np.concatenate(rows)) == len(ids)
+                break
+            except MemoryShortage as reason:
+                refused = str(reason)
+                break
+        else:
+            if not leaves:
+                return
+            work.close()
+        self.texts.remove(text)
+        assert not refused or "took the pages" in refused or needed > obtainable
+        held = np.concatenate(rows) if rows else []
+        for place in {0, len(held) // 2, len(held) - 1} if rows else ():
+            assert (held[place] == scores_after(cells_of(ids[: place + 1]))).all()
 
     @precondition(lambda self: not self.engine.scheduler.idle)
     @rule(when=st.sampled_from(["before", "copying", "after", "chosen"]))
@@ -300,7 +320,7 @@ class EngineMachine(RuleBasedStateMachine):
         errors: type[Exception] = ContextOverflow if what == "long" else RequestError
         waiting = self.engine.scheduler.waiting
         if what == "queue":
-            limit, waiting.limit, errors = waiting.limit, len(waiting), QueueFull
+            limit, waiting.limit, errors = waiting.limit, 0, QueueFull
         try:
             refused = Request(prompt, sampling=SAMPLINGS[2])
             with pytest.raises(errors):
@@ -318,11 +338,14 @@ class EngineMachine(RuleBasedStateMachine):
             constraint=constraint, roll=wish.roll, **service,
         )  # fmt: skip
         waiting = self.engine.scheduler.waiting
-        if len(waiting) >= waiting.limit:  # those that gave way wait too
-            with pytest.raises(QueueFull):
-                self.engine.add(request)
+        others = sum(each.owner != request.owner for each in waiting)
+        try:
+            self.engine.add(request)
+        except QueueFull:
+            assert len(waiting) >= waiting.limit
             return None
-        self.engine.add(request)
+        # Those that gave way wait too; beyond the limit only who has not filled it alone.
+        assert len(waiting) <= waiting.limit or others
         self.wishes[request.id] = request, wish
         return request
 
@@ -387,7 +410,8 @@ class EngineMachine(RuleBasedStateMachine):
         assert sum(engine.scheduler.owners.values()) == len(running)
         assert engine.speculation is None or engine.speculation.habits.keys() <= self.wishes.keys()
         temporary = sum(request.temporary for request in running.values())
-        assert len(engine.store.sequences) == len(self.sequences) + temporary
+        assert len(engine.store.sequences) == len(self.sequences) + temporary + len(engine.scheduler.texts)
+        assert len(engine.scheduler.texts) <= len(self.texts)
         for sequence in engine.store.sequences.values():
             assert sequence.busy == any(request.sequence is sequence for request in running.values())
 
@@ -405,6 +429,8 @@ class EngineMachine(RuleBasedStateMachine):
                 break
             self._step()
         assert self.engine.scheduler.idle, "requests are stuck"
+        for _, _, work in self.texts:
+            work.close()
         self.all_is_well()
         assert not self.wishes
         for sequence in self.sequences:
