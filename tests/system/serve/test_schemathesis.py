@@ -29,6 +29,8 @@ def running(chatty: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 ROUTES = [*ENDPOINTS, *conversation_endpoints()]
 SCHEMA = schemathesis.openapi.from_dict(document(ROUTES, keys=False))
+# A text may be wrong because it is longer than any body.
+SCHEMA.config.checks.negative_data_rejection.expected_statuses = ["400", "404", "409", "413", "415", "422"]
 OPERATIONS = [found.ok() for found in SCHEMA.get_all_operations()]
 EVERYTHING = list(hypothesis.HealthCheck)
 

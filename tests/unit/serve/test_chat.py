@@ -8,6 +8,8 @@ import pytest
 
 from sporelm.api.completion import Completion, Piece, Timings
 from sporelm.serve.chat import Chat
+from sporelm.serve.endpoint import encoded
+from sporelm.serve.routes.openai_chat import Message
 from sporelm.text.dialects import DIALECTS
 
 
@@ -51,3 +53,8 @@ def test_tokens_of_reasoning_are_counted(name: str, prompt: str, tokens: list[st
     asyncio.run(chat.whole())
     assert chat.usage.completion_tokens_details.reasoning_tokens == thought
     assert chat.usage.completion_tokens == len(tokens)
+
+
+def test_an_answer_of_nothing_has_a_content() -> None:
+    assert encoded(Message("assistant", "")) == b'{"role":"assistant","content":""}'
+    assert encoded(Message("assistant", None)) == b'{"role":"assistant","content":null}'

@@ -5,7 +5,7 @@ from time import time
 from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 from starlette.responses import Response
 
 from sporelm.errors import RequestError
@@ -69,7 +69,7 @@ class FunctionCall(msgspec.Struct):
 
 class Message(msgspec.Struct, omit_defaults=True):
     role: Literal["assistant", ""] = ""
-    content: str | None = ""
+    content: str | UnsetType | None = UNSET
     reasoning_content: str | None = None
     tool_calls: list[FunctionCall] | None = None
 

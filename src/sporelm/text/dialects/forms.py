@@ -154,7 +154,13 @@ def slashed(pattern: str) -> str:
 
 def spaced(schema: Any) -> Any:
     """A JSON schema whose values may be written with white space, as `Grammar` lets them."""
-    return {**schema, "x-guidance": {"whitespace_pattern": WHITE_SPACE}} if isinstance(schema, Mapping) else schema
+    if not isinstance(schema, Mapping):
+        return schema
+    given = schema.get("x-guidance")
+    return {
+        **schema,
+        "x-guidance": {"whitespace_pattern": WHITE_SPACE, **(given if isinstance(given, Mapping) else {})},
+    }
 
 
 def rooted(schema: Any, root: str) -> Any:

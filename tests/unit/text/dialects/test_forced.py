@@ -166,6 +166,11 @@ CITY = {"type": "object", "properties": {"city": {"enum": ["Rome"]}}, "required"
 FORMS = {
     "schema": (Grammar(json_schema=CITY), '{"city": "Rome"}', '{"city": "Paris"}'),
     "schema as text": (Grammar(json_schema=json.dumps(CITY)), '{"city":"Rome"}', '{"town":"Rome"}'),
+    "lenient schema": (
+        Grammar(json_schema={**CITY, "not": {"const": 1}, "x-guidance": {"lenient": True}}),
+        '{"city": "Rome"}',
+        "[]",
+    ),
     "any JSON": (Grammar(json_schema=True), "[1, 2]", "one"),
     "expression": (Grammar(regex=r"a/b\/c\n[/x]+"), "a/b/c\n/x", "a/b/d"),
     "choice": (Grammar(choice=["yes", 'no "/"']), 'no "/"', "maybe"),
