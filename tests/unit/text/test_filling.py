@@ -8,7 +8,7 @@ import pytest
 from hf_folders import FLAGS, tokenizer_json, write_tokenizer
 from sporelm.errors import ModelFileError
 from sporelm.text import Tokenizer, load_tokenizer
-from sporelm.text.filling import FAMILIES, filling_prompt, gap_tokens
+from sporelm.text.filling import FAMILIES, GapTokens, filling_prompt, gap_tokens
 from sporelm.text.gguf_roles import gap_of
 from sporelm.text.gguf_vocabulary import Vocabulary
 
@@ -80,3 +80,25 @@ def test_what_a_gguf_file_names(keys: dict[str, int], gap: dict[str, int]) -> No
 def test_a_mark_outside_the_vocabulary_is_damage() -> None:
     with pytest.raises(ModelFileError, match="outside the 5 tokens"):
         gap_of(Vocabulary({"tokenizer.ggml.tokens": TOKENS, "tokenizer.ggml.fim_pre_token_id": 5}, "x"))
+
+
+REAL = {
+    "deepseek-coder": "<｜begin▁of▁sentence｜><｜fim▁begin｜>def f(<｜fim▁hole｜>): <s><｜fim▁end｜>",
+    "starcoder": "<fim_prefix>def f(<fim_suffix>): <s><fim_middle>",
+}
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_real_vocabularies(name: str, shared: Path) -> None:
+    tokenizer = load_tokenizer(shared / "data" / "vocabs" / f"ggml-vocab-{name}.gguf")
+    gap = gap_tokens(tokenizer)
+    assert gap is not None
+    assert shown(tokenizer, filling_prompt(tokenizer, gap, "def f(", "): <s>")) == REAL[name]
+
+
+def test_what_is_after_the_gap_begins_without_a_space_of_its_own(shared: Path) -> None:
+    tokenizer = load_tokenizer(shared / "data" / "vocabs" / "ggml-vocab-llama-spm.gguf")
+    gap = GapTokens(259, 260, 261, frozenset())
+    for after in ("return", " return", "\nreturn", "é", "):"):
+        ids = filling_prompt(tokenizer, gap, "def", after)
+        assert tokenizer.decode(ids[ids.index(260) + 1 : -1], continues=True) == after
