@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from system.webui import traffic
+
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
@@ -72,6 +74,7 @@ def open_page(browser: "Browser", tmp_path: Path) -> Iterator[Open]:
             if not request.url.startswith((url.split("#")[0], "blob:", "data:")):
                 trouble.append(f"asked {request.url}")
 
+        traffic.watch(page)
         page.on("console", console)
         page.on("pageerror", lambda error: trouble.append(f"error: {error}"))
         page.on("request", asked)

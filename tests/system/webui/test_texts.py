@@ -4,6 +4,7 @@ import pytest
 
 from system.webui.conftest import Open, Serve
 from system.webui.test_web_chat import until
+from system.webui.traffic import wait_for_quiet
 
 VALUE = "document.querySelector('#complete-text').value"
 
@@ -27,7 +28,7 @@ def test_a_text_is_completed_and_kept(serve: Serve, open_page: Open) -> None:
     page.keyboard.press("Escape")
     page.wait_for_selector("#complete-run")
     until(page, "/^#.complete.[0-9a-f]{32}$/.test(location.hash)")
-    page.wait_for_load_state("networkidle")
+    wait_for_quiet(page)
     text = page.input_value("#complete-text")
     page.reload()
     until(page, f"{VALUE} !== ''")

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from system.webui.conftest import Open, Serve
+from system.webui.traffic import wait_for_quiet
 
 DONE = "article.assistant:last-child:not(.live)"
 
@@ -32,7 +33,7 @@ def until(page: Any, condition: str, seconds: float = 15) -> None:
 def kept(page: Any) -> None:
     """Wait until the server has everything."""
     until(page, "document.title && location.hash.startsWith('#/c/')")
-    page.wait_for_load_state("networkidle")
+    wait_for_quiet(page)
 
 
 def texts(page: Any) -> list[str]:
