@@ -74,14 +74,17 @@ class Chat:
             reader = self.readers[number]
             reasoned = reader.reasons
             deltas = reader.push(piece.text) if piece.text else []
-            if reasoned or reader.reasons or any(isinstance(delta, Reasoning) for delta in deltas):
-                self.thought[number] += len(piece.token_ids)
             if piece.completion is not None:
                 check_finished(piece.completion, constrained=self.streams[number].constrained)
                 self.completions[number] = piece.completion
                 deltas = [*deltas, *reader.finish()]
-            if any(isinstance(delta, CallBegun) for delta in deltas):
-                self.called[number] = True
+            for delta in deltas:
+                if isinstance(delta, CallBegun):
+                    self.called[number] = True
+                elif isinstance(delta, Reasoning):
+                    reasoned = True
+            if reasoned or reader.reasons:
+                self.thought[number] += len(piece.token_ids)
             if deltas or piece.token_ids or piece.completion is not None:
                 yield Said(number, deltas, piece)
 
