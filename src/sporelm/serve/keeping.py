@@ -35,9 +35,12 @@ class Keeping:
     """
 
     def __init__(self, call: Call, name: str, keep_alive: str | float | None) -> None:
-        """To be made before the model is taken, so that it is settled after it is given back. Raises RequestError."""
-        self.call, self.name, self.seconds = call, name, seconds_of(keep_alive)
+        """To be made before the model is taken, so that it is settled after it is given back.
+
+        Raises RequestError; Refusal, 404, for a model that is not known.
+        """
         self.models = call.server.models
+        self.call, self.name, self.seconds = call, self.models.spec(name).name, seconds_of(keep_alive)
         if self.seconds is not None:
             call.opened.push_async_callback(self._settle)
 
@@ -50,7 +53,7 @@ class Keeping:
         return "load"
 
     async def _settle(self) -> None:
-        model = self.models.loaded.get(self.models.spec(self.name).name)
+        model = self.models.loaded.get(self.name)
         if model is None or model.users or self.seconds is None:
             return
         if self.seconds == 0:

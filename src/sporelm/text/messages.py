@@ -13,7 +13,7 @@ MOST_CALLS = 128  # of one message
 LONGEST_TOOLS = 1 << 18  # characters of all tools together
 REASONING = ("reasoning_content", "reasoning", "thinking")  # what templates call it
 
-_NAME = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
+_NAME = re.compile(r"[a-zA-Z0-9_.-]{1,128}")  # OpenAI takes 64, Anthropic 128
 
 
 def check_messages(messages: Any) -> list[dict[str, Any]]:
@@ -114,7 +114,7 @@ def check_tools(tools: Any) -> list[dict[str, Any]]:
             raise RequestError(f"{where} is no function; it must be {{type: 'function', function: {{name, ...}}}}")
         name = function.get("name")
         if not isinstance(name, str) or not _NAME.fullmatch(name):
-            raise RequestError(f"{where}: its name is {name!r:.80}; it must be 1 to 64 of a-z, A-Z, 0-9, _, - and .")
+            raise RequestError(f"{where}: its name is {name!r:.80}; it must be 1 to 128 of a-z, A-Z, 0-9, _, - and .")
         if name in names:
             raise RequestError(f"{where} has the name {name!r} of another tool; names must differ")
         names.add(name)

@@ -209,6 +209,10 @@ def test_how_long_a_model_stays(keeper: tuple[Running, ollama.Client]) -> None:
     assert client.chat("story", messages=[], keep_alive=0).done_reason == "unload"
     with pytest.raises(ollama.ResponseError, match="keep_alive is 'soon'"):
         client.chat("story", messages=ASK, keep_alive="soon")
+    for ask in (client.chat, client.generate, client.embed):
+        with pytest.raises(ollama.ResponseError, match="there is no model 'other'") as told:
+            ask("other", keep_alive=0)
+        assert told.value.status_code == 404
 
 
 def settle(running: Running, true: Callable[[], bool]) -> None:

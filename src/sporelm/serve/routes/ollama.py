@@ -57,7 +57,7 @@ async def chat(call: Call, body: OllamaChatRequest) -> Response | OllamaReply:
     if not body.messages:
         reason = await keeping.alone()
         empty = {"role": "assistant", "content": ""}
-        return OllamaReply(call.server.models.spec(name).name, now(), True, message=empty, done_reason=reason)
+        return OllamaReply(keeping.name, now(), True, message=empty, done_reason=reason)
     model = await call.model(name)
     clock.lap()
     messages = [message_of(each, index) for index, each in enumerate(body.messages)]

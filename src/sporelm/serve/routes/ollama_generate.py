@@ -67,7 +67,7 @@ async def generate(call: Call, body: GenerateRequest) -> Response | OllamaReply:
     keeping = Keeping(call, name, body.keep_alive)
     if not body.prompt and not body.suffix:
         reason = await keeping.alone()
-        return OllamaReply(call.server.models.spec(name).name, now(), True, response="", done_reason=reason)
+        return OllamaReply(keeping.name, now(), True, response="", done_reason=reason)
     model = await call.model(name)
     clock.lap()
     if body.raw or body.suffix or model.llm.llm.tokenizer.chat_template is None:

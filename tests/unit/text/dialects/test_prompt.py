@@ -174,7 +174,7 @@ def function(**fields: Any) -> list[dict[str, Any]]:
         ([3], "tool 0 is no function"),
         ([{"type": "web_search"}], "tool 0 is no function"),
         (function(name="a b"), "its name is 'a b'"),
-        (function(name="x" * 65), "1 to 64"),
+        (function(name="x" * 129), "1 to 128"),
         (function() * 2, "tool 1 has the name 'f' of another"),
         (function(parameters=[1]), "its parameters are a list"),
         (function(parameters={"type": "string"}), "have type 'string'"),
