@@ -72,7 +72,7 @@ OPTIONS = {
     "list": {"--json"} | EVERY,
     "rm": {"-y", "--yes"} | EVERY,
     "info": {"--context", "--batch", "--kv", "--backend", "--device", "--threads", "--no-speed", "--json"} | EVERY,
-    "doctor": {"--json", "--conformance", "--backend"} | EVERY,
+    "doctor": {"--json", "--conformance", "--backend", "--models"} | EVERY,
     "gguf": EVERY,
     "gguf show": {
         *{"-m", "--filter-meta", "-t", "--filter-tensor", "-n", "--array-detail", "--full", "--meta", "--no-meta"},

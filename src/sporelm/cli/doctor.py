@@ -1,4 +1,7 @@
-"""`spore doctor`: what this machine has, which back-ends can run and why others cannot, and what each lacks."""
+"""`spore doctor`: what this machine has, which back-ends can run and why others cannot, and what each lacks.
+
+With --models: the families of models, what files call them, and what their results are compared with.
+"""
 
 import argparse
 import json
@@ -21,13 +24,22 @@ def parser() -> Parser:
     made = Parser(
         "doctor",
         "Show hardware, back-ends (and why one is missing), the ops for which each lacks a kernel of its own, the "
-        "kernel cache and the model store. With --conformance, run each back-end's ops against their numpy meaning.",
+        "kernel cache and the model store. With --conformance, run each back-end's ops against their numpy meaning; "
+        "with --models, list the families of models that run, and what vouches for each.",
         "[options]",
-        ["spore doctor", "spore doctor --conformance --json", "spore doctor --conformance --backend torch"],
+        [
+            "spore doctor",
+            "spore doctor --models",
+            "spore doctor --conformance --json",
+            "spore doctor --conformance --backend torch",
+        ],
     )
     made.add_argument("--json", action="store_true", help="print one JSON object")
     made.add_argument(
         "--conformance", action="store_true", help="compare every op with its meaning; exit 1 if one differs"
+    )
+    made.add_argument(
+        "--models", action="store_true", help="list the families of models instead, and what tests compare each with"
     )
     made.add_argument("--backend", metavar="NAME", help="with --conformance: this back-end only")
     options.add_help(made)
@@ -39,6 +51,12 @@ def run(args: argparse.Namespace) -> int:
 
     if args.backend and not args.conformance:
         raise UsageError("--backend names whose ops are compared: give --conformance too")
+    if args.models:
+        if args.conformance:
+            raise UsageError("--models lists families and --conformance compares ops: give one of them")
+        found = families()
+        print(json.dumps({"families": found}, indent=2) if args.json else "\n".join(families_as_text(found)))
+        return 0
     report: dict[str, Any] = {
         "version": __version__,
         "python": f"{platform.python_version()} ({platform.python_implementation()})",
@@ -60,6 +78,24 @@ def run(args: argparse.Namespace) -> int:
     else:
         print("\n".join(as_text(report)))
     return 1 if differences else 0
+
+
+def families() -> list[dict[str, Any]]:
+    """Each family: the models that it is known by, its names in files, and with what its logits are compared."""
+    from sporelm.models.families import FAMILIES
+
+    return [
+        {"family": each.module, "models": each.title, "names": each.names, "vouched": each.vouched} for each in FAMILIES
+    ]
+
+
+def families_as_text(found: list[dict[str, Any]]) -> list[str]:
+    """The list for a person: two lines a family."""
+    lines = []
+    for row in found:
+        lines.append(f"{row['family']:<13}{row['models']}: compared with {' and '.join(row['vouched'])}")
+        lines.append(f"{'':<13}  {', '.join(row['names'])}")
+    return lines
 
 
 def cpu_model() -> str:

@@ -29,4 +29,5 @@ FAMILIES = (
         ("llama", "LlamaForCausalLM", "MistralForCausalLM"),
         ("transformers", "llama.cpp"),
     ),
+    Listed("qwen2", "Qwen2, Qwen2.5", ("qwen2", "Qwen2ForCausalLM"), ("transformers", "llama.cpp")),
 )
