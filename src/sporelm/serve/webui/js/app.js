@@ -158,7 +158,10 @@ function listModels() {
   const [here, others] = [true, false].map((loaded) => state.models.filter((model) => model.loaded === loaded));
   if (!state.models.length) by("model").replaceChildren(el("option", { value: "" }, t("no_model")));
   else if (!here.length || !others.length) by("model").replaceChildren(...state.models.map(option));
-  else by("model").replaceChildren(el("optgroup", { label: t("loaded") }, here.map(option)), el("optgroup", { label: t("not_loaded") }, others.map(option)));
+  else {
+    by("model").replaceChildren(el("optgroup", { label: t("loaded") }, here.map(option)),
+      el("optgroup", { label: t("not_loaded") }, others.map(option)));
+  }
 }
 
 function pick(id, byHand) {
@@ -177,8 +180,9 @@ function pick(id, byHand) {
 }
 
 function ideas() {
+  const area = by("composer-text");
   by("ideas").replaceChildren(...["idea_1", "idea_2", "idea_3"].map((name) =>
-    el("button", { type: "button", onclick: () => { by("composer-text").value = t(name); grow(by("composer-text")); by("composer-text").focus(); } }, t(name))));
+    el("button", { type: "button", onclick: () => { area.value = t(name); grow(area); area.focus(); } }, t(name))));
 }
 
 /** Settings of a conversation: they are kept with it, and are those of the next new one. */
@@ -212,8 +216,12 @@ async function rekeyed() {
   if (!apiKey()) history.replaceState(null, "", "#/");
   await loadModels();
   await refresh();
-  if (stays) state.conversation.save();
-  else await route();
+  if (!stays) {
+    await route();
+    return;
+  }
+  await state.conversation.save(); // which may have been under way with the old key
+  if (state.conversation.unsaved) state.conversation.save();
 }
 
 function startEvents() {
@@ -245,7 +253,7 @@ function startEvents() {
   on("new", freshChat);
   on("set", set);
   on("titled", titled);
-  on("key-needed", askKey);
+  on("key-needed", () => { if (!apiKey()) askKey(); }); // not if one was given meanwhile
   on("key", rekeyed);
   on("language", () => { ideas(); listModels(); pick(state.model, false); });
   addEventListener("hashchange", route);

@@ -75,8 +75,14 @@ async function add(files) {
 
 function draw() {
   by("files").hidden = !pending.length;
-  by("files").replaceChildren(...pending.map((file) => el("li", {}, icon("file"), el("span", { class: "file-name" }, file.name), el("small", {}, size(file.text)),
-    iconButton("close", t("remove_file", { name: file.name }), () => { pending = pending.filter((other) => other !== file); draw(); by("composer-text").focus(); }))));
+  const without = (file) => () => {
+    pending = pending.filter((other) => other !== file);
+    draw();
+    by("composer-text").focus();
+  };
+  by("files").replaceChildren(...pending.map((file) => el("li", {}, icon("file"),
+    el("span", { class: "file-name" }, file.name), el("small", {}, size(file.text)),
+    iconButton("close", t("remove_file", { name: file.name }), without(file)))));
 }
 
 export const hasFiles = () => pending.length > 0;

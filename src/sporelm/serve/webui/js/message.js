@@ -88,7 +88,11 @@ export class View {
 
   drawNote(conversation) {
     const { finish, error } = this.message;
-    const told = finish === "error" ? t("failed", { reason: error }) : finish === "length" ? t(isFull(this.message) ? "full" : "cut") : finish === "cancelled" ? t("stopped") : "";
+    const told = {
+      error: () => t("failed", { reason: error }),
+      length: () => t(isFull(this.message) ? "full" : "cut"),
+      cancelled: () => t("stopped"),
+    }[finish]?.() ?? "";
     this.note.hidden = !told;
     this.note.classList.toggle("bad", finish === "error");
     const offer = (name, act) => el("button", { type: "button", onclick: act }, t(name));
@@ -125,7 +129,8 @@ export class View {
     const acts = el("span", { class: "acts" },
       content || live ? copy : null,
       content || live ? iconButton("edit", t("edit"), () => this.edit(conversation), { data: { act: "edit" } }) : null,
-      role === "assistant" || unanswered ? iconButton("again", t("regenerate"), () => regenerate(conversation, this.message), { data: { act: "again" } }) : null,
+      role === "assistant" || unanswered
+        ? iconButton("again", t("regenerate"), () => regenerate(conversation, this.message), { data: { act: "again" } }) : null,
       iconButton("bin", t("delete_message_short"), () => remove(conversation, this.message), { data: { act: "delete" } }));
     acts.inert = live;
     return [this.branch(conversation), acts, this.stats()];
@@ -171,7 +176,9 @@ export class View {
         el("button", { class: "strong" }, t(asks ? "save_send" : "save"))));
     area.addEventListener("keydown", (event) => {
       if (event.key === "Escape") { event.stopPropagation(); close(); }
-      if (event.key === "Enter" && !event.isComposing && (asks ? !event.shiftKey : event.ctrlKey || event.metaKey)) { event.preventDefault(); done(); }
+      if (event.key !== "Enter" || event.isComposing || (asks ? event.shiftKey : !event.ctrlKey && !event.metaKey)) return;
+      event.preventDefault();
+      done();
     });
     this.node.classList.add("editing");
     this.body.before(form);

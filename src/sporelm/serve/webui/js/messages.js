@@ -40,7 +40,9 @@ function render(conversation) {
   });
   const list = by("messages");
   for (const node of [...list.children]) if (!nodes.includes(node)) node.remove();
-  nodes.forEach((node, index) => { if (list.children[index] !== node) list.insertBefore(node, list.children[index] ?? null); });
+  nodes.forEach((node, index) => {
+    if (list.children[index] !== node) list.insertBefore(node, list.children[index] ?? null);
+  });
   context(conversation);
   drawnAt = performance.now();
   follow();
@@ -50,7 +52,8 @@ function context(conversation) {
   const last = path(conversation.data).findLast((message) => message.stats?.prompt_tokens);
   const used = last ? last.stats.prompt_tokens + last.stats.completion_tokens : 0;
   const size = state.models.find((model) => model.id === state.model)?.context;
-  const text = !used ? "" : size ? t("context_use", { used: number(Math.min(used, size)), size: number(size) }) : t("context_used", { used: number(used) });
+  const known = size ? t("context_use", { used: number(Math.min(used, size)), size: number(size) }) : t("context_used", { used: number(used) });
+  const text = used ? known : "";
   const meter = used && size ? el("meter", { max: size, value: used, high: size * 0.85, aria: { hidden: "true" } }) : "";
   by("context").replaceChildren(meter, text);
 }
