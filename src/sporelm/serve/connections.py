@@ -51,8 +51,8 @@ class Limits(Spoken):
             transport.write(full(self.limits.max_connections))
             transport.close()
             return
-        transport.set_write_buffer_limits(high=0)  # so that we hear of any byte that waits
         super().connection_made(transport)
+        transport.set_write_buffer_limits(high=1, low=0)  # to hear of what waits; at 0 TLS would write nothing at all
         self._wait_for_head()
 
     def connection_lost(self, exc: Exception | None) -> None:

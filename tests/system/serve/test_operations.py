@@ -1,7 +1,9 @@
 """Health, readiness, metrics, the description, disconnects, time limits, and the end of a server."""
 
 import json
+import shutil
 import socket
+import subprocess
 import threading
 import time
 from collections.abc import Callable
@@ -340,6 +342,21 @@ def test_models_are_loaded_when_asked_for_and_the_oldest_goes(serve: Serve, chat
     cards = {card["id"]: card["loaded"] for card in client.get("/v1/models").json()["data"]}
     assert cards == {"a": True, "b": False, "c": True}
     assert client.post("/v1/completions", json={"model": "d", "prompt": "Lily"}).status_code == 404
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl, which makes the certificate, is not installed")
+def test_over_tls_large_answers_and_streams_arrive_whole(serve: Serve, tmp_path: Path) -> None:
+    certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    words = ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"]
+    where = ["-subj", "/CN=localhost", "-keyout", str(key), "-out", str(certificate)]
+    subprocess.run(["openssl", *words, *where], check=True, capture_output=True)
+    running = serve(tls_cert=certificate, tls_key=key)
+    with httpx.Client(base_url=f"https://127.0.0.1:{running.port}", verify=False, trust_env=False) as client:
+        for count in (1, 300_000):
+            told = client.post("/detokenize", json={"tokens": [53] * count}).json()["content"]
+            assert len(told) >= count
+        streamed = client.post("/v1/completions", json=LONG | {"stream": True, "max_tokens": 30})
+        assert streamed.text.rstrip().endswith("data: [DONE]")
 
 
 def test_models_that_nobody_uses_are_unloaded(serve: Serve) -> None:
