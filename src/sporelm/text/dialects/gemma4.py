@@ -65,5 +65,5 @@ class LooseCopier(Copier):
         if (yield from self.opens_string()):
             return (yield from self.string(out))
         found = self.source.take(len((yield from self.source.ahead(KEY))))
-        out(found)
+        out(inside_string(found))
         return found != ""

@@ -2,6 +2,7 @@
 
 import ast
 import json
+import warnings
 from collections.abc import Mapping
 
 from sporelm.text.dialects.dialect import Turn
@@ -36,7 +37,9 @@ def calls_in(text: str, tools: Mapping[str, Tool]) -> list[tuple[str, str]]:
     if len(text) > LONGEST:
         return []
     try:
-        statements = ast.parse(text.strip()).body
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of escapes such as "\\d": the text is a model's, nobody here can mend it
+            statements = ast.parse(text.strip()).body
         return [_call(statement, tools) for statement in statements]
     except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
         return []
