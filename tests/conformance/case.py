@@ -55,6 +55,17 @@ class On:
             change(matrix)
         return self.pack(FORMATS[form], matrix.shape, _blocks(form, matrix.shape, matrix.tobytes()))
 
+    def experts(self, form: str, experts: int, out: int, width: int) -> Any:
+        """Packed random matrices of experts."""
+        values = self.values(experts * out, width)
+        blocks = _blocks(form, values.shape, values.tobytes())
+        return self.pack(FORMATS[form], (experts, out, width), blocks)
+
+    @staticmethod
+    def activation(form: str) -> str:
+        """What a format's weights multiply."""
+        return FORMATS[form].activation
+
     def pack(self, form: type[QuantFormat], shape: tuple[int, ...], blocks: np.ndarray) -> Any:
         return self.backend.pack(StoredTensor("weight", form, shape, np.ascontiguousarray(blocks)))
 

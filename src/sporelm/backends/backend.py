@@ -106,7 +106,8 @@ class Backend(Protocol):
         """Copy an array in."""
 
     def pack(self, weight: WeightArray) -> Tensor:
-        """Take a weight matrix (2-D) or vector in the layout that this back-end's kernels read."""
+        """Take a vector, a weight matrix (2-D) or the matrices of experts (3-D: [experts, out, in]; `stacked` makes one
+        weight of separate ones) in the layout that this back-end's kernels read."""
 
     def packed_bytes(self, format: Any, shape: tuple[int, ...]) -> int:
         """Bytes that `pack` will take."""

@@ -144,6 +144,7 @@ def cases() -> Iterator[Case]:
                 continue
             yield Case("linear_group", f"{form.name} {tokens}", partial(group, form=form, tokens=tokens))
             yield Case("linear_silu_mul", f"{form.name} {tokens}", partial(gated, form=form, tokens=tokens))
+    yield from expert_cases()
     for tokens in (1, 7, 33):
         yield Case("add_lora", f"{tokens}", partial(add_lora, tokens=tokens))
     for form in CONVERTED:
@@ -167,6 +168,71 @@ def cases() -> Iterator[Case]:
     yield Case("attention", "softcap", partial(attention, dtype=F32, window=None, softcap=2.0))
     yield Case("argmax", "", lambda backend: ops.argmax(backend.tensor(values(5, 1001))))
     yield Case("top_k", "", lambda backend: ops.top_k(backend.tensor(values(5, 1001)), k=40))
+
+
+def expert_cases() -> Iterator[Case]:
+    """Routing of every kind; products in every number format."""
+    for name, options in ROUTES.items():
+        yield Case("route", name, partial(route, options=options))
+    for tokens in (1, 7, 33):
+        yield Case("combine_experts", f"{tokens}", partial(combine_experts, tokens=tokens))
+        yield Case("clamped_swiglu", f"{tokens}", partial(clamped_swiglu, tokens=tokens))
+        for form in FORMS:
+            if form.name in ALIKE and tokens > 1:
+                continue
+            name = f"{form.name} {tokens}"
+            yield Case("linear_experts", name, partial(linear_experts, form=form, tokens=tokens))
+            if form.name in ("F32", "Q4_K"):
+                product = partial(linear_experts_silu_mul, form=form, tokens=tokens)
+                yield Case("linear_experts_silu_mul", name, product)
+
+
+ROUTES: dict[str, dict[str, Any]] = {
+    "softmax": {"k": 3, "renormalize": True},
+    "of chosen": {"k": 3, "scores": "softmax_of_chosen"},
+    "groups": {"k": 3, "scores": "sigmoid", "groups": 4, "top_groups": 2, "group_score": "sum_of_two", "scale": 2.5},
+}
+EXPERTS = 5
+
+
+def route(backend: Backend, *, options: dict[str, Any]) -> Any:
+    return ops.route(backend.tensor(values(7, 20)), backend.tensor(values(20) * np.float32(0.1)), **options)
+
+
+def chosen(tokens: int) -> np.ndarray:
+    """Two experts a token; the second is that of all but one."""
+    first = np.arange(tokens, dtype=np.int32) % (EXPERTS - 1)
+    return np.stack([first, np.where(np.arange(tokens) == 2, (first + 1) % (EXPERTS - 1), EXPERTS - 1)], axis=1)
+
+
+def experts(backend: Backend, form: type[QuantFormat], seed: int = 1) -> Tensor:
+    """Random matrices [EXPERTS, OUT, width of the format], packed."""
+    width = width_of(form)
+    blocks = blocks_of(form, values(EXPERTS * OUT, width, seed=seed))
+    return backend.pack(StoredTensor("experts", form, (EXPERTS, OUT, width), blocks))
+
+
+def linear_experts(backend: Backend, *, form: type[QuantFormat], tokens: int) -> Any:
+    """One row a token, then one for each expert with a bias."""
+    ids, weights, width = backend.tensor(chosen(tokens).astype(np.int32)), experts(backend, form), width_of(form)
+    bias = backend.tensor(values(EXPERTS, OUT))
+    shared = ops.linear_experts(backend.tensor(values(tokens, width)), weights, ids)
+    return shared, ops.linear_experts(backend.tensor(values(tokens, 2, width)), weights, ids, bias)
+
+
+def linear_experts_silu_mul(backend: Backend, *, form: type[QuantFormat], tokens: int) -> Any:
+    gate, up = (experts(backend, form, seed) for seed in (1, 2))
+    ids = backend.tensor(chosen(tokens).astype(np.int32))
+    return ops.linear_experts_silu_mul(backend.tensor(values(tokens, width_of(form))), gate, up, ids)
+
+
+def combine_experts(backend: Backend, *, tokens: int) -> Any:
+    return ops.combine_experts(backend.tensor(values(tokens, 3, WIDTH)), backend.tensor(values(tokens, 3)))
+
+
+def clamped_swiglu(backend: Backend, *, tokens: int) -> Any:
+    gate, up = (backend.tensor(values(tokens, WIDTH, seed=seed) * 6) for seed in (0, 1))
+    return ops.clamped_swiglu(gate, up, alpha=1.702, limit=7.0)
 
 
 def norm(backend: Backend, *, tokens: int) -> Any:

@@ -2,13 +2,15 @@
 
 from sporelm.ops.attention import attention, store_kv
 from sporelm.ops.blocks import count_nonfinite, dequantize_blocks, quantize_blocks
-from sporelm.ops.elementwise import add, silu_mul
+from sporelm.ops.elementwise import add, clamped_swiglu, silu_mul
+from sporelm.ops.experts import combine_experts, linear_experts, linear_experts_silu_mul
 from sporelm.ops.graph import Call, Graph, Value, trace
 from sporelm.ops.linear import linear, linear_group, linear_silu_mul, quantize_rows
 from sporelm.ops.lora import add_lora
 from sporelm.ops.norm import add_rms_norm, rms_norm
 from sporelm.ops.op import ALL, Op
 from sporelm.ops.rope import rope, rope_store
+from sporelm.ops.routing import route
 from sporelm.ops.rows import argmax, embedding, select_columns, select_rows, top_k
 from sporelm.ops.spec import Spec, Symbol
 
@@ -25,10 +27,14 @@ __all__ = [
     "add_rms_norm",
     "argmax",
     "attention",
+    "clamped_swiglu",
+    "combine_experts",
     "count_nonfinite",
     "dequantize_blocks",
     "embedding",
     "linear",
+    "linear_experts",
+    "linear_experts_silu_mul",
     "linear_group",
     "linear_silu_mul",
     "quantize_blocks",
@@ -36,6 +42,7 @@ __all__ = [
     "rms_norm",
     "rope",
     "rope_store",
+    "route",
     "select_columns",
     "select_rows",
     "silu_mul",

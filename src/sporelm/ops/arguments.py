@@ -23,6 +23,11 @@ def rows(name: str, value: Any) -> Spec:
     return plain(name, value, F32, 2)
 
 
+def wide(name: str, value: Any) -> Spec:
+    """The spec of float32 [rows, width], or of [tokens, rows of each, width]."""
+    return plain(name, value, F32, 3 if len(spec_of(value).shape) == 3 else 2)
+
+
 def vector(name: str, value: Any) -> Spec:
     """The spec of float32 [width]."""
     return plain(name, value, F32, 1)
@@ -37,6 +42,15 @@ def matrix(name: str, value: Any) -> Spec:
     """The spec of a packed weight [out, in] of a number format."""
     spec = spec_of(value)
     require(len(spec.shape) == 2, f"{name} {spec} must have two dimensions [out, in]")
+    activation = getattr(spec.dtype, "activation", None)
+    require(activation is not None, f"{name} {spec} is not of a number format; a back-end's pack() makes it one")
+    return spec
+
+
+def expert_matrices(name: str, value: Any) -> Spec:
+    """The spec of packed weights [experts, out, in] of a number format."""
+    spec = spec_of(value)
+    require(len(spec.shape) == 3, f"{name} {spec} must have three dimensions [experts, out, in]")
     activation = getattr(spec.dtype, "activation", None)
     require(activation is not None, f"{name} {spec} is not of a number format; a back-end's pack() makes it one")
     return spec

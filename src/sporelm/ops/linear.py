@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sporelm.ops.arguments import matrix, rows, vector
+from sporelm.ops.arguments import matrix, rows, vector, wide
 from sporelm.ops.elementwise import silu_mul
 from sporelm.ops.op import op, require
 from sporelm.ops.spec import Extent, Spec, fixed, spec_of
@@ -35,8 +35,8 @@ ROW_FORMATS = {kind.name: kind for kind in (INT8_32, INT8_256)}
 class QuantizedRows(NamedTuple):
     """Rows as int8 with a float32 scale per group of values."""
 
-    q: np.ndarray  # int8 [tokens, width]
-    scales: np.ndarray  # float32 [tokens, groups]
+    q: np.ndarray  # int8 [tokens, width], or [tokens, k, width]
+    scales: np.ndarray  # float32 [tokens, groups], or [tokens, k, groups]
     dtype: RowFormat
 
     @property
@@ -44,8 +44,8 @@ class QuantizedRows(NamedTuple):
         return self.q.shape
 
     def dequantize(self) -> np.ndarray:
-        """float32 [tokens, width], the numbers that an integer dot product multiplies."""
-        blocks = self.q.reshape(len(self.q), -1, self.dtype.values) * self.scales[:, :, None]
+        """float32 of the shape of `q`, the numbers that an integer dot product multiplies."""
+        blocks = self.q.reshape(*self.scales.shape, self.dtype.values) * self.scales[..., None]
         return blocks.reshape(self.q.shape)
 
 
@@ -91,17 +91,18 @@ def _gated(x: Any, gate: Any, up: Any) -> Spec:
 
 def _quantized(x: Any, *, activation: str = INT8_32.name) -> Spec:
     require(activation in ROW_FORMATS, f"activation {activation!r} must be one of {', '.join(ROW_FORMATS)}")
-    given, kind = rows("x", x), ROW_FORMATS[activation]
-    whole = fixed(given.shape[1]) % kind.values == 0
+    given, kind = wide("x", x), ROW_FORMATS[activation]
+    whole = fixed(given.shape[-1]) % kind.values == 0
     require(whole, f"x {given} must have whole runs of {kind.values} columns, as every weight has that multiplies them")
     return Spec(given.shape, kind)
 
 
 @op(_quantized)
-def quantize_rows(x, *, activation="int8/32"):  # x [tokens, width]
+def quantize_rows(x, *, activation="int8/32"):  # x [tokens, width], or [tokens, k, width]
     """Round each run of 32 (or 256) values to int8: scale = max|x| / 127, ties to even."""
     kind = ROW_FORMATS[activation]
-    return QuantizedRows(*quantize_int8(x, kind.values), kind)
+    q, scales = quantize_int8(x.reshape(-1, x.shape[-1]), kind.values)
+    return QuantizedRows(q.reshape(x.shape), scales.reshape(*x.shape[:-1], x.shape[-1] // kind.values), kind)
 
 
 @op(_product)

@@ -8,9 +8,14 @@ from typing import Any
 from sporelm import ops
 from sporelm.ops import Call, Graph, Value
 from sporelm.ops.linear import ROW_FORMATS
+from sporelm.ops.op import leaves
 from sporelm.ops.spec import spec_of
 from sporelm.plan.rules import Uses, replaced, rule
 from sporelm.tensor.dtype import F32
+
+# Products, and how many of the arguments after x are weights, or a tuple of them.
+PRODUCTS = {ops.linear: 1, ops.linear_group: 1, ops.linear_silu_mul: 2}
+PRODUCTS |= {ops.linear_experts: 1, ops.linear_experts_silu_mul: 2}
 
 
 @rule("add_rms_norm")
@@ -35,21 +40,34 @@ def fuse_add_rms_norm(graph: Graph) -> Graph:
 @rule("linear_silu_mul")
 def fuse_linear_silu_mul(graph: Graph) -> Graph:
     """silu_mul of two products of one x, used nowhere else, without biases, weights of one type -> linear_silu_mul."""
+    return _fuse_gated(graph, ops.linear, ops.linear_silu_mul)
+
+
+@rule("linear_experts_silu_mul")
+def fuse_linear_experts_silu_mul(graph: Graph) -> Graph:
+    """The same of products with experts' matrices of one shape, by the same ids -> linear_experts_silu_mul."""
+    return _fuse_gated(graph, ops.linear_experts, ops.linear_experts_silu_mul)
+
+
+def _fuse_gated(graph: Graph, product: ops.Op, fused: ops.Op) -> Graph:
     uses, changes = Uses(graph), dict[int, Call | None]()
     for position, call in enumerate(graph.calls):
         if call.op is not ops.silu_mul:
             continue
-        sources = [uses.by(value, "linear") for value in call.args]
+        sources = [uses.by(value, product.name) for value in call.args]
         if None in sources or sources[0] == sources[1]:
             continue
         gate, up = (graph.calls[source] for source in sources if source is not None)
-        alike = gate.args[0] is up.args[0] and _weight_type(gate) == _weight_type(up)
+        rest = [index for index in range(product.required) if index != 1]
+        same = all(gate.args[index] is up.args[index] for index in rest)
+        same = same and gate.results[0].spec == up.results[0].spec
+        alike = same and _weight_type(gate) == _weight_type(up)
         alone = all(uses.only_used_by(value, position) for value in call.args)
         still = all(uses.movable(source, position) for source in sources if source is not None)
         if alike and alone and still and not _bias(gate) and not _bias(up):
-            args = (gate.args[0], gate.args[1], up.args[1])
+            args = (gate.args[0], gate.args[1], up.args[1], *gate.args[2 : product.required])
             changes |= {source: None for source in sources if source is not None}
-            changes[position] = Call(ops.linear_silu_mul, args, {}, call.results)
+            changes[position] = Call(fused, args, {}, call.results)
     return replaced(graph, changes)
 
 
@@ -132,17 +150,15 @@ def _weight_type(call: Call) -> Any:
 
 
 def _bias(call: Call) -> Any:
-    return call.args[2] if len(call.args) > 2 else None
+    """The optional last argument of a product."""
+    return call.args[-1] if len(call.args) > call.op.required else None
 
 
 def _int8_activation(call: Call) -> str | None:
     """The kind of int8 rows that a product's weights want in place of its float32 ones."""
-    if call.op not in (ops.linear, ops.linear_group, ops.linear_silu_mul) or not isinstance(call.args[0], Value):
+    if call.op not in PRODUCTS or not isinstance(call.args[0], Value):
         return None
-    if call.op is ops.linear:
-        weights: tuple[Any, ...] = (call.args[1],)
-    else:
-        weights = call.args[1] if call.op is ops.linear_group else call.args[1:]
+    weights = tuple(leaves(call.args[1 : 1 + PRODUCTS[call.op]]))
     activations = {getattr(spec_of(weight).dtype, "activation", "float") for weight in weights}
     (kind,) = activations if len(activations) == 1 else ("float",)
     return kind if call.args[0].dtype is F32 and kind in ROW_FORMATS else None

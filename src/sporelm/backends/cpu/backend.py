@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 import llvmlite
@@ -26,6 +27,7 @@ from sporelm.backends.cpu.program import CpuProgram
 from sporelm.backends.cpu.run_native import run_kernel
 from sporelm.backends.cpu.storage import (
     Packed,
+    PackedExperts,
     PageMemory,
     PageStore,
     Stored,
@@ -36,6 +38,7 @@ from sporelm.backends.cpu.storage import (
 from sporelm.backends.cpu.team import Team
 from sporelm.backends.cpu.tiles_file import tiles_in_use
 from sporelm.backends.meaning import contiguous_arguments, run_gap
+from sporelm.backends.stacked import matrices
 from sporelm.errors import BackendError
 from sporelm.ops import ALL, Call, Graph, Op, Spec, Value, quantize_rows
 from sporelm.ops.attention import PAGE
@@ -53,7 +56,9 @@ class CpuBackend:
     """Numbers in this process's memory; `threads` threads, the caller's among them."""
 
     name = "cpu"
-    rules: tuple[str, ...] = ("add_rms_norm", "linear_group", "linear_silu_mul", "rope_store", "quantize_rows")
+    rules: tuple[str, ...] = (
+        *("add_rms_norm", "linear_group", "linear_silu_mul", "linear_experts_silu_mul", "rope_store", "quantize_rows"),
+    )
     row_by_row = ROW_BY_ROW
     regimes: Mapping[str, int] = {"one": 1, "few": FEW, "many": 512}
 
@@ -126,21 +131,26 @@ class CpuBackend:
         self.context.check()
         if len(weight.shape) == 1:
             return self.tensor(np.ascontiguousarray(weight.dequantize(), np.float32))
-        kind = self.kind_of(weight.format)
+        kind, shape = self.kind_of(weight.format), tuple(weight.shape)
+        out = self._heap.take(self.packed_bytes(weight.format, shape))
+        parts = matrices(weight)
+        for part, place in zip(parts, np.split(out, len(parts)), strict=True):
+            self._pack_matrix(part, kind, place)
+        storage = (Packed if len(shape) == 2 else PackedExperts)(out, shape, kind)
+        return Tensor(weight.format, Layout.contiguous(shape), storage, self)
+
+    def _pack_matrix(self, weight: WeightArray, kind: Panels, out: np.ndarray) -> None:
         rows, width = weight.shape
         blocks = weight.blocks if kind.name == weight.format.name else weight.dequantize()
         source = np.ascontiguousarray(blocks).view(np.uint8).reshape(rows, -1)
-        out = self._heap.take(kind.packed_bytes(rows, width))
         fields = {"source": source.ctypes.data, "row_bytes": source.shape[1], "rows": rows, "width": width}
         fields |= {"groups": kind.groups(width), "out": out.ctypes.data, "panel_bytes": kind.panel_bytes(width)}
         run_kernel(self.compiler, pack(self.target, kind), fields, kind.panels(rows))
-        storage = Packed(out, (rows, width), kind)
-        return Tensor(weight.format, Layout.contiguous(tuple(weight.shape)), storage, self)
 
     def packed_bytes(self, format: Any, shape: tuple[int, ...]) -> int:
         if len(shape) == 1:
             return shape[0] * 4
-        return self.kind_of(format).packed_bytes(*shape)
+        return prod(shape[:-2]) * self.kind_of(format).packed_bytes(*shape[-2:])
 
     # ---- pages
 

@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any, Protocol
 
 from sporelm.backends.cpu.jit import Kernel
 from sporelm.backends.cpu.storage import row_bytes
 from sporelm.backends.cpu.targets import Target
-from sporelm.ops.spec import Extent, Symbol, spec_of
+from sporelm.ops.spec import Extent, Symbol, fixed, spec_of
 
 
 @dataclass
@@ -25,10 +26,12 @@ class Entry:
 
 @dataclass(frozen=True)
 class Cell:
-    """A number known at each step: a symbol's extent, a derived one, or a constant."""
+    """A number known at each step: a symbol's extent, a derived one, a constant, or one that a kernel of the step
+    writes to `place`, an i64."""
 
     name: str
     constant: int | None = None
+    place: int | None = None
 
 
 class Places(Protocol):
@@ -54,7 +57,13 @@ def most(extent: Extent) -> int:
 def stride_of(value: Any) -> int:
     """Bytes from one row of a value to the next."""
     spec = spec_of(value)
-    return row_bytes(spec.bound[1], spec.dtype)
+    return row_bytes(spec.bound[-1], spec.dtype)
+
+
+def rows_of(value: Any) -> tuple[Extent, int, int]:
+    """Of float32 [tokens, width] or [tokens, k, width]: the tokens, the rows of each, and the width."""
+    shape = spec_of(value).shape
+    return shape[0], prod(map(fixed, shape[1:-1])), fixed(shape[-1])
 
 
 @dataclass
@@ -65,6 +74,7 @@ class Emitter:
     entries: list[Entry] = field(default_factory=list)
     rowwise: bool = False  # whether the call at hand is row by row
     pieces: dict[str, tuple[int, int]] = field(default_factory=dict)  # shared memory: address and bytes
+    prepared: dict[int, Any] = field(default_factory=dict)  # what calls made of a value, by its id, for later ones
 
     def emit(self, kernel: Kernel, fields: dict[str, Any], count: Cell, **more: Any) -> None:
         self.entries.append(Entry(kernel, fields, count, rowwise=self.rowwise, **more))
@@ -83,6 +93,6 @@ class Emitter:
     def vectors(self, width: int) -> int:
         return -(-width // self.places.target.lanes)
 
-    def row_grain(self, extent: Extent) -> int:
-        """Tokens a thread takes at once in cheap row-by-row kernels."""
-        return max(1, min(8, most(extent) // (4 * self.places.threads)))
+    def row_grain(self, extent: Extent, each: int = 1) -> int:
+        """Rows, `each` of a token, that a thread takes at once in cheap row-by-row kernels."""
+        return max(1, min(8, most(extent) * each // (4 * self.places.threads)))

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
-from sporelm.backends.cpu import adapters, conversions
-from sporelm.backends.cpu.entries import Cell, Emitter, cell_of, most, stride_of
+from sporelm.backends.cpu import adapters, conversions, experts
+from sporelm.backends.cpu.entries import Cell, Emitter, cell_of, most, rows_of, stride_of
 from sporelm.backends.cpu.formats import IntegerPanels
 from sporelm.backends.cpu.formats.records import RECORDS
 from sporelm.backends.cpu.jit import Kernel
@@ -24,7 +24,7 @@ from sporelm.tensor.dtype import F32
 NO_WINDOW = 1 << 40
 # Ops whose item i reads only item i of what came just before: a series of them over the same rows needs no barrier.
 ROW_BY_ROW = frozenset(
-    {"add", "add_rms_norm", "embedding", "quantize_rows", "rms_norm", "silu_mul"}
+    {"add", "add_rms_norm", "clamped_swiglu", "combine_experts", "embedding", "quantize_rows", "rms_norm", "silu_mul"}
     | {"count_nonfinite", "dequantize_blocks", "quantize_blocks"}
 )
 
@@ -49,10 +49,11 @@ def _packed(weight: Any) -> Packed:
 def _elementwise(kernel: Callable[[Target], Kernel]) -> Callable[[Lowering, Call], None]:
     def lower(low: Lowering, call: Call) -> None:
         x, y = call.args
-        tokens, width = spec_of(x).shape
-        values = {"x": low.at(x), "y": low.at(y), "out": low.at(call.results[0])}
-        fields = values | {"stride": stride_of(x), "vectors": low.vectors(fixed(width))}
-        low.emit(kernel(low.places.target), fields, cell_of(tokens), grain=low.row_grain(tokens))
+        tokens, each, width = rows_of(x)
+        fields: dict[str, Any] = {"x": low.at(x), "y": low.at(y), "out": low.at(call.results[0])}
+        fields |= {"stride": stride_of(x), "vectors": low.vectors(width)}
+        fields |= {name: float(number) for name, number in call.options.items()}
+        low.emit(kernel(low.places.target), fields, cell_of(tokens), factor=each, grain=low.row_grain(tokens, each))
 
     return lower
 
@@ -79,13 +80,13 @@ def _norm(low: Lowering, call: Call, kernel: Kernel, x: Any, weight: Any, more: 
 
 def _quantize_rows(low: Lowering, call: Call) -> None:
     (x,) = call.args
-    tokens, width = spec_of(x).shape
+    tokens, each, width = rows_of(x)
     kind = spec_of(call.results[0]).dtype
-    stride = row_bytes(fixed(width), kind)
+    stride = row_bytes(width, kind)
     fields = {"x": low.at(x), "x_stride": stride_of(x), "out": low.at(call.results[0]), "out_stride": stride}
-    fields |= {"blocks": fixed(width) // kind.values, "padded": stride // RECORDS[kind.name]}
+    fields |= {"blocks": width // kind.values, "padded": stride // RECORDS[kind.name]}
     kernel = quantize.quantize_rows(low.places.target, kind.name)
-    low.emit(kernel, fields, cell_of(tokens), grain=low.row_grain(tokens))
+    low.emit(kernel, fields, cell_of(tokens), factor=each, grain=low.row_grain(tokens, each))
 
 
 def _linear(low: Lowering, call: Call) -> None:
@@ -299,12 +300,17 @@ RULES: dict[str, Callable[[Lowering, Call], None]] = {
     "add": _elementwise(elementwise.add),
     "add_lora": adapters.add_lora,
     "silu_mul": _elementwise(elementwise.silu_mul),
+    "clamped_swiglu": _elementwise(elementwise.clamped_swiglu),
     "rms_norm": _rms_norm,
     "add_rms_norm": _add_rms_norm,
     "quantize_rows": _quantize_rows,
     "linear": _linear,
     "linear_group": _linear_group,
     "linear_silu_mul": _linear_silu_mul,
+    "route": experts.route,
+    "linear_experts": experts.linear_experts,
+    "linear_experts_silu_mul": experts.linear_experts_silu_mul,
+    "combine_experts": experts.combine_experts,
     "rope": _rope,
     "store_kv": _store_kv,
     "rope_store": _rope_store,

@@ -34,6 +34,8 @@ class Cells:
 
     def address(self, cell: Cell) -> int:
         """Where the cell's number lies."""
+        if cell.place is not None:
+            return cell.place
         if cell.name not in self._index:
             index = len(self._index)
             if index >= self.words.size:

@@ -1,6 +1,7 @@
 """How values and tensors lie in CPU memory."""
 
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -57,6 +58,23 @@ class Packed(Stored):
         return self.kind.panel_bytes(self.width)
 
 
+@dataclass(frozen=True)
+class PackedExperts(Packed):
+    """Matrices of experts, [experts, out, in], each in panels of its own, one after the other."""
+
+    @property
+    def rows(self) -> int:
+        return self.shape[1]
+
+    @property
+    def width(self) -> int:
+        return self.shape[2]
+
+    @property
+    def expert_bytes(self) -> int:
+        return self.panels * self.panel_bytes
+
+
 class PageMemory(Resource):
     """The memory of a page pool, all layers together; the system takes it back when nobody holds an array on it."""
 
@@ -106,15 +124,16 @@ def value_bytes(spec: Spec) -> int:
     shape = spec.bound
     if len(shape) == 1:
         return -(-shape[0] * spec.dtype.nbytes // 256) * 256
-    if len(shape) == 2:
-        return shape[0] * row_bytes(shape[1], spec.dtype)
-    raise BackendError(f"values have one or two dimensions on the CPU, not {spec}")
+    if len(shape) in (2, 3):
+        return prod(shape[:-1]) * row_bytes(shape[-1], spec.dtype)
+    raise BackendError(f"values have one to three dimensions on the CPU, not {spec}")
 
 
 def as_array(memory: np.ndarray, shape: tuple[int, ...], dtype: DType) -> np.ndarray:
-    """A numpy view of a value of one or two dimensions that begins at the start of `memory`."""
+    """A numpy view of a value of one to three dimensions that begins at the start of `memory`."""
     if len(shape) == 1:
         return memory[: shape[0] * dtype.nbytes].view(dtype.numpy)
-    stride = row_bytes(shape[1], dtype)
-    rows = memory[: shape[0] * stride].reshape(shape[0], stride)
-    return rows.view(dtype.numpy)[:, : shape[1]]
+    *outer, width = shape
+    stride = row_bytes(width, dtype)
+    rows = memory[: prod(outer) * stride].reshape(*outer, stride)
+    return rows.view(dtype.numpy)[..., :width]

@@ -11,13 +11,14 @@ from torch import Tensor
 
 from sporelm.backends.torch.attention import attention, rope, rope_store
 from sporelm.backends.torch.cache import store_kv
+from sporelm.backends.torch.routing import route
 from sporelm.ops.linear import ROW_FORMATS
 
 
 class Weight(NamedTuple):
     """A weight matrix, dequantized once, and the activation numbers that its format multiplies."""
 
-    values: Tensor  # float32 [out, in]
+    values: Tensor  # float32 [out, in], or [experts, out, in]
     activation: str
 
     @property
@@ -26,7 +27,7 @@ class Weight(NamedTuple):
 
 
 class Rounded(NamedTuple):
-    """Rows rounded for an integer dot product, as the float32 numbers that it multiplies: [tokens, width]."""
+    """Rows rounded for an integer dot product, as the float32 numbers that it multiplies: [tokens, (k,) width]."""
 
     values: Tensor
 
@@ -44,6 +45,11 @@ def add(x: Tensor, y: Tensor) -> Tensor:
 
 def silu_mul(gate: Tensor, up: Tensor) -> Tensor:
     return gate / (1 + torch.exp(-gate)) * up
+
+
+def clamped_swiglu(gate: Tensor, up: Tensor, *, alpha: float, limit: float) -> Tensor:
+    gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
+    return (up + 1) * (gate / (1 + torch.exp(-alpha * gate)))
 
 
 def rms_norm(x: Tensor, weight: Tensor, *, eps: float) -> Tensor:
@@ -91,18 +97,23 @@ def top_k(logits: Tensor, *, k: int) -> tuple[Tensor, Tensor]:
 def quantize_rows(x: Tensor, *, activation: str = "int8/32") -> Rounded:
     """Divisions are of tensors: by a Python number, some devices multiply by a rounded reciprocal."""
     group = ROW_FORMATS[activation].values
-    groups = x.unflatten(1, (-1, group))
+    groups = x.unflatten(-1, (-1, group))
     largest = groups.abs().amax(dim=-1, keepdim=True)
     steps = torch.full_like(largest, 127)
     inverse = steps / largest
     integers = (groups * inverse.masked_fill(inverse.isinf(), 0)).round()
-    return Rounded((integers * (largest / steps)).flatten(1))
+    return Rounded((integers * (largest / steps)).flatten(-2))
+
+
+def multiplied(x: Tensor | Rounded, weight: Weight) -> Tensor:
+    """The numbers of x that a weight multiplies."""
+    if isinstance(x, Tensor) and weight.activation in ROW_FORMATS:
+        x = quantize_rows(x, activation=weight.activation)
+    return x if isinstance(x, Tensor) else x.values
 
 
 def linear(x: Tensor | Rounded, weight: Weight, bias: Tensor | None = None) -> Tensor:
-    if isinstance(x, Tensor) and weight.activation in ROW_FORMATS:
-        x = quantize_rows(x, activation=weight.activation)
-    y = (x if isinstance(x, Tensor) else x.values) @ weight.values.T
+    y = multiplied(x, weight) @ weight.values.T
     return y if bias is None else y + bias
 
 
@@ -112,6 +123,39 @@ def linear_group(x: Tensor | Rounded, weights: tuple[Weight, ...], biases: tuple
 
 def linear_silu_mul(x: Tensor | Rounded, gate: Weight, up: Weight) -> Tensor:
     return silu_mul(linear(x, gate), linear(x, up))
+
+
+def linear_experts(x: Tensor | Rounded, weight: Weight, ids: Tensor, bias: Tensor | None = None) -> Tensor:
+    """A few pairs of tokens and experts: with copies of their experts' matrices, without waiting for the device. Many:
+    one expert after the other, for which the device is asked once where each one's pairs end."""
+    rows = multiplied(x, weight)
+    pairs = ids.flatten().long()
+    tokens = torch.arange(len(pairs), device=pairs.device)
+    rows = rows[tokens // ids.shape[1]] if rows.dim() == 2 else rows.flatten(0, 1)
+    if len(pairs) <= len(weight.values):
+        y = (weight.values[pairs] @ rows.unsqueeze(2)).squeeze(2)
+    else:
+        order = pairs.argsort(stable=True)
+        counts = torch.zeros(len(weight.values), dtype=torch.int64, device=pairs.device)
+        counts.index_add_(0, pairs, torch.ones_like(pairs))
+        parts = rows[order].split(counts.tolist())
+        sums = [part @ matrix.T for part, matrix in zip(parts, weight.values, strict=True)]
+        y = torch.empty_like(torch.cat(sums)).index_copy_(0, order, torch.cat(sums))
+    if bias is not None:
+        y = y + bias[pairs]
+    return y.unflatten(0, ids.shape)
+
+
+def linear_experts_silu_mul(x: Tensor | Rounded, gate: Weight, up: Weight, ids: Tensor) -> Tensor:
+    return silu_mul(linear_experts(x, gate, ids), linear_experts(x, up, ids))
+
+
+def combine_experts(y: Tensor, weights: Tensor) -> Tensor:
+    rows = y.reshape(*weights.shape, y.shape[-1])
+    total = weights[:, :1] * rows[:, 0]
+    for slot in range(1, weights.shape[1]):
+        total = total + weights[:, slot, None] * rows[:, slot]
+    return total
 
 
 def add_lora(y: Tensor, x: Tensor, which: Any, a: tuple[Any, ...], b: tuple[Any, ...]) -> Tensor:
@@ -128,8 +172,21 @@ def add_lora(y: Tensor, x: Tensor, which: Any, a: tuple[Any, ...], b: tuple[Any,
 FUNCTIONS = {
     function.__name__: function
     for function in (
-        *(add, silu_mul, rms_norm, add_rms_norm, embedding, select_columns, select_rows, argmax, top_k, quantize_rows),
+        *(
+            add,
+            silu_mul,
+            clamped_swiglu,
+            rms_norm,
+            add_rms_norm,
+            embedding,
+            select_columns,
+            select_rows,
+            argmax,
+            top_k,
+            quantize_rows,
+        ),
         count_nonfinite,
+        *(route, linear_experts, linear_experts_silu_mul, combine_experts),
         *(add_lora, linear, linear_group, linear_silu_mul, rope, store_kv, rope_store, attention),
     )
 }

@@ -1,4 +1,4 @@
-"""Element by element. An item is one token."""
+"""Element by element. An item is one row."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,15 +8,19 @@ from sporelm.backends.cpu.jit.kernel import fields
 from sporelm.backends.cpu.kernels.products import silu_mul as gated
 
 
-def _binary(name: str, combine: Callable[[Builder, Val, Val], Val]) -> Kernel:
+def _binary(name: str, combine: Callable[..., Val], *options: str) -> Kernel:
+    """`options` are f32 fields, which `combine` gets after its two values."""
+
     def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
-        with k.range(first, last) as token:
-            left, right, out = (k.at(p, token * f.stride) for p in (f.x, f.y, f.out))
+        with k.range(first, last) as row:
+            left, right, out = (k.at(p, row * f.stride) for p in (f.x, f.y, f.out))
+            numbers = [k.splat(getattr(f, option)) for option in options]
             with k.range(f.vectors) as v:
                 at = v * (4 * k.lanes)
-                k.store(combine(k, k.load(k.vf, left, at), k.load(k.vf, right, at)), out, at)
+                k.store(combine(k, k.load(k.vf, left, at), k.load(k.vf, right, at), *numbers), out, at)
 
-    return Kernel(name, fields("x:p y:p out:p stride:i vectors:i"), body)
+    text = " ".join(["x:p y:p out:p stride:i vectors:i", *(f"{option}:f" for option in options)])
+    return Kernel(name, fields(text), body)
 
 
 def add(target: Any) -> Kernel:
@@ -25,3 +29,12 @@ def add(target: Any) -> Kernel:
 
 def silu_mul(target: Any) -> Kernel:
     return _binary("silu_mul", gated)
+
+
+def clamped_swiglu(target: Any) -> Kernel:
+    def combine(k: Builder, gate: Val, up: Val, alpha: Val, limit: Val) -> Val:
+        gate, up = k.select(gate > limit, limit, gate), k.select(up > limit, limit, up)
+        up = k.select(up < -limit, -limit, up)
+        return (up + 1.0) * (gate / (k.exp(-(alpha * gate)) + 1.0))
+
+    return _binary("clamped_swiglu", combine, "alpha", "limit")

@@ -81,8 +81,8 @@ def linear_one(target: Any, shape: Shape) -> Kernel:
     def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
         with k.range(first, last, together) as item:
             places = locate_all(k, shape, f, item, last, together)
-            sums = _products(k, shape, places, [f.x], f.width, f.panel_bytes if supers else AHEAD)
-            _store(k, shape, places, sums, k.index(0))
+            sums = products(k, shape, places, [f.x], f.width, f.panel_bytes if supers else AHEAD)
+            put(k, shape, places, sums, [k.index(0)])
 
     return Kernel(f"linear_one_{shape.name}", shape.fields(), body)
 
@@ -90,23 +90,28 @@ def linear_one(target: Any, shape: Shape) -> Kernel:
 def linear_few(target: Any, shape: Shape) -> Kernel:
     """Any number of tokens, in tiles that fit the registers; fastest for a few. The next panel is fetched meanwhile."""
     together, largest = target.tiles.few_of(shape.format)
-    sizes = sorted({largest, *(size for size in (8, 4, 2, 1) if size < largest)}, reverse=True)
 
     def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
         with k.range(first, last, together) as item:
             places = locate_all(k, shape, f, item, last, together)
             token = k.var(k.index(0))
-            for size in sizes:
+            for size in sizes(largest):
                 _tiles(k, shape, f, places, token, size)
 
     return Kernel(f"linear_few_{shape.name}", shape.fields(), body)
 
 
+def sizes(largest: int) -> list[int]:
+    """Tokens of tiles, the largest first, of which any number can be made."""
+    return sorted({largest, *(size for size in (8, 4, 2, 1) if size < largest)}, reverse=True)
+
+
 def _tiles(k: Builder, shape: Shape, f: Any, places: list[Place], token: Var, size: int) -> None:
     """Tiles of `size` tokens from `token` on, as long as so many are left."""
     with k.loop_while(lambda: token.value + size <= f.tokens):
-        rows = [k.at(f.x, (token.value + t) * f.x_stride) for t in range(size)]
-        _store(k, shape, places, _products(k, shape, places, rows, f.width, f.panel_bytes), token.value)
+        tokens = [token.value + t for t in range(size)]
+        rows = [k.at(f.x, number * f.x_stride) for number in tokens]
+        put(k, shape, places, products(k, shape, places, rows, f.width, f.panel_bytes), tokens)
         token.set(token.value + size)
 
 
@@ -115,7 +120,7 @@ def locate_all(k: Builder, shape: Shape, f: Any, item: Val, last: Val, count: in
     return [locate(k, shape, f, item if n == 0 else k.min(item + n, last - 1)) for n in range(count)]
 
 
-def _products(k: Builder, shape: Shape, places: list[Place], rows: list[Val], width: Val, ahead: int | Val) -> Sums:
+def products(k: Builder, shape: Shape, places: list[Place], rows: list[Val], width: Val, ahead: int | Val) -> Sums:
     """[token][place, or gate's and up's of each place]."""
     if not shape.gated:
         return dot_panels(k, shape.format, [place.panels[0] for place in places], rows, width, ahead)
@@ -124,8 +129,9 @@ def _products(k: Builder, shape: Shape, places: list[Place], rows: list[Val], wi
     return [[*gate, *up] for gate, up in zip(*parts, strict=True)]
 
 
-def _store(k: Builder, shape: Shape, places: list[Place], sums: Sums, token: Val) -> None:
-    for t, row in enumerate(sums):
+def put(k: Builder, shape: Shape, places: list[Place], sums: Sums, rows: list[Val]) -> None:
+    """Results to the rows of these numbers."""
+    for number, row in zip(rows, sums, strict=True):
         for n, place in enumerate(places):
             result = finish(k, shape, [total.value for total in row[n :: len(places)]], place.bias)
-            k.store(result, k.at(place.out, (token + t) * place.stride))
+            k.store(result, k.at(place.out, number * place.stride))

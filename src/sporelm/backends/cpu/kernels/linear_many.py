@@ -17,7 +17,7 @@ TOKENS = 120  # tokens an item, a multiple of every tile
 
 def linear_many(target: Any, shape: Shape) -> Kernel:
     """Fields beyond the shared ones: none; items are `tiles_of(panels) * token blocks`, token blocks innermost."""
-    tile = _Tile(shape, target)
+    tile = Tile(shape, target)
     panels, tokens = tile.chunk.panels, tile.chunk.tokens
 
     def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
@@ -43,7 +43,7 @@ def items(shape: Shape, target: Any, panels: list[int]) -> int:
     return -(-panels[0] // (tile // 2)) if shape.gated else sum(-(-count // tile) for count in panels)
 
 
-class _Tile:
+class Tile:
     """One kernel's tile. With `gated`, half of its panels are gate's, half up's."""
 
     def __init__(self, shape: Shape, target: Any) -> None:
@@ -80,7 +80,7 @@ class _Tile:
             with k.range(count) as unit:
                 parts.unpack(k, place["addresses"], first + unit, chunk, unit)
             with k.range(start, stop, self.tokens) as token:
-                rows = self._rows(k, f, token, first * parts.row_bytes)
+                rows = self.rows(k, f, place, token, first * parts.row_bytes)
                 held, at = self._held(k, sums, token - start)
                 parts.add(k, held, chunk, rows, count)
                 self._put(k, held, at)
@@ -96,15 +96,19 @@ class _Tile:
             for p, value in enumerate(row):
                 k.store(value.value, at, t * self.row + p * self.vector, align=self.vector)
 
-    def _rows(self, k: Builder, f: Any, token: Val, offset: Val) -> list[Val]:
+    def rows(self, k: Builder, f: Any, place: dict[str, Any], token: Val, offset: Val) -> list[Val]:
         """Addresses in x of the tile's tokens; one past the last repeats it, and is not written."""
         last = f.tokens - 1
         return [k.at(f.x, k.min(token + t, last) * f.x_stride + offset) for t in range(self.tokens)]
 
+    def out_row(self, k: Builder, place: dict[str, Any], token: Val) -> Val:
+        """The address of a token's outputs."""
+        return k.at(place["out"], token * place["out_stride"])
+
     def write(self, k: Builder, f: Any, place: dict[str, Any], sums: Val, token: Val) -> None:
         """One token's finished sums to the outputs, those past the segment's end left out."""
         group = place["group"]
-        row = k.at(place["out"], token * place["out_stride"])
+        row = self.out_row(k, place, token)
         for p in range(group):
             index = place["index"] + p
             with k.when(index < place["panels"]):

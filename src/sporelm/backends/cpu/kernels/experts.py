@@ -1,0 +1,194 @@
+"""Products with the matrices of experts, and the sum of what they made.
+
+A token's row and one of its experts are a pair; pairs are numbered token by token. One token takes its experts' panels
+as they are. Of several tokens, pairs with one expert form a group (kernels/routing.py puts them in order), so that each
+expert's weights stream past once for all of them. Rows are read and written where they are, by the pairs' numbers.
+"""
+
+from functools import partial
+from typing import Any
+
+from sporelm.backends.cpu.formats import SuperPanels
+from sporelm.backends.cpu.jit import Builder, Field, Kernel, Val, Var, i32, i64
+from sporelm.backends.cpu.jit.kernel import fields
+from sporelm.backends.cpu.kernels.linear import AHEAD, Place, Shape, products, put, sizes
+from sporelm.backends.cpu.kernels.linear_many import TOKENS, Tile
+from sporelm.backends.cpu.kernels.routing import COUNT, EXPERT, GROUP, START, known
+
+VALUES = 64  # of a row that `combine` adds at a time: rows of values are padded to whole ones
+
+
+def _fields(shape: Shape, more: str) -> tuple[Field, ...]:
+    """x and its row stride; weights, their sizes, where results go; the bias, [experts, out], and its row stride."""
+    text = "x:p x_stride:i width:i panel_bytes:i expert_bytes:i experts:i panels:i weight0:p out:p out_stride:i"
+    text += (" weight1:p" if shape.gated else "") + (" bias:p bias_stride:i" if shape.bias else "")
+    return fields(f"{text} {more}")
+
+
+def _locate(k: Builder, shape: Shape, f: Any, expert: Val, panel: Val) -> Place:
+    """A panel of an expert, and where its results go in row 0."""
+    at, wide = expert * f.expert_bytes + panel * f.panel_bytes, 4 * k.lanes
+    weights = [f.weight0, f.weight1] if shape.gated else [f.weight0]
+    bias = k.at(f.bias, expert * f.bias_stride + panel * wide) if shape.bias else None
+    return Place([k.at(weight, at) for weight in weights], k.at(f.out, panel * wide), f.out_stride, bias)
+
+
+def _places(k: Builder, shape: Shape, f: Any, expert: Val, first: Val, last: Val, count: int) -> list[Place]:
+    """`count` panels from `first` on; past the last one it is repeated, and written twice alike."""
+    panels = [first if n == 0 else k.min(first + n, last - 1) for n in range(count)]
+    return [_locate(k, shape, f, expert, panel) for panel in panels]
+
+
+def experts_one(target: Any, shape: Shape) -> Kernel:
+    """One token. An item is a few panels of one of its experts; `slot_stride` is from one expert's row of x to the
+    next, 0 where they share it."""
+    together, _ = target.tiles.few_of(shape.format)
+    supers = isinstance(shape.format, SuperPanels)
+
+    def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
+        tiles = (f.panels + (together - 1)) // together
+        with k.range(first, last) as item:
+            slot, panel = item // tiles, item % tiles * together
+            places = _places(k, shape, f, known(k, f, slot), panel, f.panels, together)
+            row = k.at(f.x, slot * f.slot_stride)
+            sums = products(k, shape, places, [row], f.width, f.panel_bytes if supers else AHEAD)
+            put(k, shape, places, sums, [slot])
+
+    return Kernel(f"experts_one_{shape.name}", _fields(shape, "ids:p slot_stride:i"), body)
+
+
+def experts_few(target: Any, shape: Shape) -> Kernel:
+    """Groups of few pairs. An item is a few panels of one group's expert."""
+    together, _ = target.tiles.few_of(shape.format)
+
+    def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
+        tiles = (f.panels + (together - 1)) // together
+        with k.range(first, last) as item:
+            expert, pairs, count = _group(k, f, item // tiles)
+            panel = item % tiles * together
+            _few(k, shape, f, _places(k, shape, f, expert, panel, f.panels, together), pairs, count)
+
+    return Kernel(f"experts_few_{shape.name}", _fields(shape, "groups:p pairs:p each:i"), body)
+
+
+def tiles_of(shape: Shape, target: Any, panels: int, *, many: bool) -> int:
+    """Items of a group, or of an expert."""
+    tile = Tile(shape, target).panels // (1 + shape.gated) if many else target.tiles.few_of(shape.format)[0]
+    return -(-panels // tile)
+
+
+def experts_many(target: Any, shape: Shape) -> Kernel:
+    """Groups of any number of pairs, each multiplied in the way that is faster. An item is a tile of panels."""
+    tile, few_tokens = _ExpertTile(shape, target), target.tiles.few_tokens_of(shape.format)
+    together, _ = target.tiles.few_of(shape.format)
+    group_panels = tile.panels // (1 + shape.gated)
+
+    def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
+        tiles = (f.panels + (group_panels - 1)) // group_panels
+        with k.range(first, last) as item:
+            expert, pairs, count = _group(k, f, item // tiles)
+            begin = item % tiles * group_panels
+            end = k.min(begin + group_panels, f.panels)
+            with k.ir.if_else((count <= few_tokens).raw) as (is_few, is_many):
+                with is_few, k.range(begin, end, together) as panel:
+                    _few(k, shape, f, _places(k, shape, f, expert, panel, end, together), pairs, count)
+                with is_many:
+                    tile.run(k, f, expert, begin, pairs, count, scratch)
+
+    kernel_fields = _fields(shape, "groups:p pairs:p each:i")
+    return Kernel(f"experts_many_{shape.name}", kernel_fields, body, scratch=tile.scratch)
+
+
+def _group(k: Builder, f: Any, number: Val) -> tuple[Val, Val, Val]:
+    """A group's expert, where its pairs' numbers begin, and how many there are."""
+    group = k.at(f.groups, number * GROUP)
+    return k.load(i64, group, EXPERT), k.at(f.pairs, k.load(i64, group, START) * 4), k.load(i64, group, COUNT)
+
+
+def _few(k: Builder, shape: Shape, f: Any, places: list[Place], pairs: Val, count: Val) -> None:
+    """All pairs of a group times some panels, in tiles that fit the registers."""
+    _, largest = k.target.tiles.few_of(shape.format)
+    done = k.var(k.index(0))
+    for size in sizes(largest):
+        with k.loop_while(partial(_left, done, size, count)):
+            numbers = [_pair(k, pairs, done.value + t) for t in range(size)]
+            rows = [_row(k, f, number) for number in numbers]
+            put(k, shape, places, products(k, shape, places, rows, f.width, f.panel_bytes), numbers)
+            done.set(done.value + size)
+
+
+def _left(done: Var, size: int, count: Val) -> Val:
+    return done.value + size <= count
+
+
+def _pair(k: Builder, pairs: Val, index: Val) -> Val:
+    return k.load(i32, pairs, index * 4).sext(i64)
+
+
+def _row(k: Builder, f: Any, pair: Val) -> Val:
+    """The row of x of a pair: `each` pairs share one."""
+    return k.at(f.x, pair // f.each * f.x_stride)
+
+
+class _ExpertTile(Tile):
+    """A tile whose rows lie anywhere: their addresses, of x and of the outputs, wait in scratch memory."""
+
+    def __init__(self, shape: Shape, target: Any) -> None:
+        super().__init__(shape, target)
+        self._sums = self.unpacked
+        self._rows = self._sums + (TOKENS + self.tokens) * self.row
+        self._outs = self._rows + 8 * (TOKENS + self.tokens)
+        self.scratch = self._outs + 8 * (TOKENS + self.tokens)
+
+    def run(self, k: Builder, f: Any, expert: Val, begin: Val, pairs: Val, count: Val, scratch: Val) -> None:
+        """All pairs of a group times the tile's panels, a block of pairs after the other."""
+        group = self.panels // (1 + self.shape.gated)
+        found = [_locate(k, self.shape, f, expert, k.min(begin + p, f.panels - 1)) for p in range(group)]
+        addresses = [place.panels[n] for n in range(1 + self.shape.gated) for place in found]
+        place: dict[str, Any] = {"addresses": addresses, "index": begin, "panels": f.panels, "group": group}
+        place |= {"rows": k.at(scratch, self._rows), "outs": k.at(scratch, self._outs)}
+        if self.shape.bias:
+            place["bias"] = k.at(f.bias, expert * f.bias_stride)
+        sums = k.at(scratch, self._sums)
+        with k.range(0, count, TOKENS) as start:
+            length = k.min(count - start, TOKENS)
+            with k.range(length + (self.tokens - 1)) as index:
+                pair = _pair(k, pairs, start + k.min(index, length - 1))
+                k.store(_row(k, f, pair), place["rows"], index * 8, align=8)
+                k.store(k.at(f.out, pair * f.out_stride), place["outs"], index * 8, align=8)
+            with k.range((length + (self.tokens - 1)) * self.panels) as line:
+                k.store(k.const(k.vf, 0), sums, line * self.vector, align=self.vector)
+            self.multiply(k, f, place, scratch, sums, k.index(0), length)
+            with k.range(length) as index:
+                self.write(k, f, place, k.at(sums, index * self.row), index)
+
+    def rows(self, k: Builder, f: Any, place: dict[str, Any], token: Val, offset: Val) -> list[Val]:
+        return [k.at(k.load_pointer(place["rows"], (token + t) * 8), offset) for t in range(self.tokens)]
+
+    def out_row(self, k: Builder, place: dict[str, Any], token: Val) -> Val:
+        return k.load_pointer(place["outs"], token * 8)
+
+
+def combine_experts(target: Any) -> Kernel:
+    """An item is one token: its `slots` rows of y, each times its weight, added in their order."""
+
+    def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
+        wide = 4 * k.lanes
+        with k.range(first, last) as token:
+            y, out = k.at(f.y, token * f.slots * f.y_stride), k.at(f.out, token * f.out_stride)
+            weights = k.at(f.weights, token * f.weights_stride)
+            with k.range(f.blocks) as block:
+                start = block * (4 * VALUES)
+                factor = k.broadcast(k.vf, weights)
+                parts = range(0, 4 * VALUES, wide)
+                sums = [k.var(factor * k.load(k.vf, y, start + at)) for at in parts]
+                with k.range(1, f.slots) as slot:
+                    factor = k.broadcast(k.vf, weights, slot * 4)
+                    row = k.at(y, slot * f.y_stride + start)
+                    for total, at in zip(sums, parts, strict=True):
+                        total.set(k.fma(factor, k.load(k.vf, row, at), total.value))
+                for total, at in zip(sums, parts, strict=True):
+                    k.store(total.value, out, start + at)
+
+    text = "y:p y_stride:i slots:i weights:p weights_stride:i out:p out_stride:i blocks:i"
+    return Kernel("combine_experts", fields(text), body)
