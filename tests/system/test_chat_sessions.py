@@ -124,6 +124,7 @@ def test_args_knows_what_options_know() -> None:
         ("/", "Unknown command: /"),
         ("/switch", "usage: /switch ID"),
         ("/switch 9", "no conversation '9': there are 1"),
+        ("/switch " + "9" * 5000, "there are 1"),
         ("/switch one", "no conversation 'one'"),
         ("/drop 0", "no conversation '0'"),
         ("/args colour 1", "/args knows temperature"),

@@ -4,9 +4,8 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from sporelm import settings
 from sporelm.cli import options
 from sporelm.cli.parser import Parser, listed
 
@@ -89,6 +88,7 @@ def run(args: argparse.Namespace) -> int:
     from sporelm.bench.serving.measure import measure
     from sporelm.cli.bench import CONTEXT, context
     from sporelm.cli.interrupt import interrupt_flag
+    from sporelm.cli.plain_text import plain
     from sporelm.cli.progress import ProgressLine
 
     wanted = plan_of(args)
@@ -102,7 +102,7 @@ def run(args: argparse.Namespace) -> int:
     print(render(found, args), flush=True)
     if not args.json:
         for note in found.notes:
-            sys.stderr.write(f"spore: {note}\n")
+            sys.stderr.write(f"spore: {plain(note)}\n")  # notes quote the server
     about = context(without_secrets(sys.argv[1:]), None)
     if args.save and found.rows:
         rows.append_lines(args.save, about, forms.CSV_HEADS, forms.csv_lines(found))
@@ -120,13 +120,14 @@ def plan_of(args: argparse.Namespace) -> "Plan":
     from sporelm.bench.serving.loads import Load
     from sporelm.bench.serving.measure import Plan
     from sporelm.bench.serving.target import Target
+    from sporelm.cli.remote.address import Address
+    from sporelm.cli.remote.key import key_of
 
     users = args.c if args.c is not None else ([] if args.rate else [1, 4, 16])
     loads = [*(Load(users=count) for count in users), *(Load(rate=rate) for rate in args.rate or ())]
-    # A server of ours may have a name before the key in the environment; a key that is given is sent as it is.
-    key = args.api_key if args.api_key is not None else settings.API_KEY.value.rpartition(":")[2]
+    place = Address.of(args.url)
     return Plan(
-        Target.of(args.url, key),
+        Target(place.scheme, place.host, place.port, place.origin, place.path, key_of(args.api_key) or ""),
         tuple(dict.fromkeys(loads)),
         model=args.model,
         endpoint=args.endpoint,
@@ -206,14 +207,9 @@ def narrow(found: "Report") -> "Table":
 
 
 def without_secrets(words: list[str]) -> list[str]:
-    """A command line without its key, and without what `--url` has before a path's last part."""
+    """A command line with a word in place of its key."""
     found: list[str] = []
-    hidden: dict[str, Any] = {"--api-key": "KEY"}
-    before = ""
     for word in words:
-        name, sign, _ = word.partition("=")
-        if sign and name in hidden:
-            word = f"{name}={hidden[name]}"
-        found.append(hidden.get(before, word))
-        before = word
+        hidden = "KEY" if found and found[-1] == "--api-key" else word
+        found.append("--api-key=KEY" if word.startswith("--api-key=") else hidden)
     return found

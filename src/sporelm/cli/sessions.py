@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 from sporelm.cli.plain_text import counted, plain
 from sporelm.cli.sampling import CHOOSING, ENDING, REPEATING
-from sporelm.errors import RequestError
+from sporelm.errors import RequestError, shown
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -247,10 +247,11 @@ class Sessions(Generic[Params]):
         """The conversation that a command names; the current one if it names none."""
         if not words:
             return self.current_id
-        if not words[0].isdecimal() or int(words[0]) not in self.conversations:
+        found = next((number for number in self.conversations if str(number) == words[0]), None)
+        if found is None:
             there = ", ".join(map(str, self.conversations))
-            raise RequestError(f"no conversation {words[0]!r}: there are {there}")
-        return int(words[0])
+            raise RequestError(f"no conversation {shown(words[0])}: there are {there}")
+        return found
 
 
 def questions(conversation: Talk[Any]) -> list[dict[str, Any]]:

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from sporelm.bench.serving.target import Target
+
 CLOSE = "close"  # the connection, when what is written has gone
 ABORT = "abort"  # it at once
 Part = bytes | float | str  # bytes to write, seconds to wait, CLOSE or ABORT
@@ -44,8 +46,8 @@ class ScriptedServer:
     most_running: int = 0
 
     @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+    def target(self) -> Target:
+        return Target("http", "127.0.0.1", self.port, f"http://127.0.0.1:{self.port}")
 
     def prompts(self, new_tokens: int) -> list[str]:
         """Of the requests that asked for so many tokens."""

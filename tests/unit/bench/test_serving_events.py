@@ -22,7 +22,7 @@ EVENTS = [
     chat(None),
     {"choices": [{"delta": {"reasoning_content": "hm"}}]},
     chat("", "length"),
-    {"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 3}},
+    {"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 3}, "error": None},
 ]
 
 

@@ -11,7 +11,6 @@ import pytest
 
 from sporelm.bench.serving.connection import Client
 from sporelm.bench.serving.loads import Load, Outcome, Run, run
-from sporelm.bench.serving.target import Target
 from unit.bench.scripted_server import (
     ABORT,
     CLOSE,
@@ -43,7 +42,7 @@ def ran(
     """The outcomes of so many requests under a load."""
 
     async def main() -> Run:
-        target = Target.of(server.url)
+        target = server.target
         client = Client(target)
         requests = [target.request("/chat/completions", body or BODY)] * count
         try:

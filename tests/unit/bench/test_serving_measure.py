@@ -12,7 +12,7 @@ from sporelm.bench.serving import forms
 from sporelm.bench.serving.loads import Load
 from sporelm.bench.serving.measure import Plan, Report, measure
 from sporelm.bench.serving.prompts import GO_ON, Prompts
-from sporelm.bench.serving.target import Target
+from sporelm.cli.main import main
 from sporelm.errors import RequestError, UsageError
 from unit.bench.scripted_server import DONE, STREAM, Asked, Part, ScriptedServer, answered, event, reply, scripted
 
@@ -20,7 +20,7 @@ from unit.bench.scripted_server import DONE, STREAM, Asked, Part, ScriptedServer
 def plan(server: ScriptedServer, **fields: Any) -> Plan:
     given = {"loads": (Load(users=2),), "prompt_tokens": 30, "new_tokens": 4, "requests": 4, "timeout": 10.0} | fields
     key = given.pop("key", "")
-    return Plan(Target.of(server.url, key), **given)
+    return Plan(replace(server.target, key=key), **given)
 
 
 def test_a_measurement() -> None:
@@ -156,7 +156,7 @@ def test_tls_where_there_is_none() -> None:
     with scripted() as server:
         made = plan(server)
         with pytest.raises(RequestError, match="does not speak TLS"):
-            measure(replace(made, target=Target.of(server.url.replace("http:", "https:"))))
+            measure(replace(made, target=replace(server.target, scheme="https")))
 
 
 def test_a_key_that_is_refused_is_not_shown() -> None:
@@ -184,39 +184,6 @@ def test_a_key_that_is_refused_is_not_shown() -> None:
 def test_plans_that_cannot_be(fields: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError, match=said):
         plan(ScriptedServer(port=1), **fields)
-
-
-@pytest.mark.parametrize(
-    ("url", "said"),
-    [
-        ("127.0.0.1:8000", "give http://HOST:PORT"),
-        ("ftp://host", "give http://HOST:PORT"),
-        ("http://", "give http://HOST:PORT"),
-        ("http://host:99999", "give http://HOST:PORT"),
-        ("http://a b", "visible ASCII"),
-        ("http://user:word@host", "give a key with --api-key"),
-        ("http://host/v1?x=1", "more than a path"),
-    ],
-)
-def test_addresses_that_are_none(url: str, said: str) -> None:
-    with pytest.raises(UsageError, match=said):
-        Target.of(url)
-
-
-@pytest.mark.parametrize(
-    ("url", "written", "port"),
-    [
-        ("http://host", "http://host/v1", 80),
-        ("https://Host:443/", "https://host/v1", 443),
-        ("http://[::1]:8000/api/v1/", "http://[::1]:8000/api/v1", 8000),
-    ],
-)
-def test_addresses(url: str, written: str, port: int) -> None:
-    target = Target.of(url, "secret")
-    assert (target.url, target.port) == (written, port)
-    assert "secret" not in repr(target)
-    with pytest.raises(UsageError, match="characters that no key has"):
-        Target.of(url, "a\r\nb: c")
 
 
 def test_prompts_share_what_is_asked() -> None:
@@ -250,3 +217,19 @@ def test_rows_as_csv_and_markdown() -> None:
     assert len(table) == 4
     assert len({line.count("|") for line in table}) == 1
     assert "sesame" not in str(found.as_json())
+
+
+def test_what_a_server_says_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    def script(asked: Asked) -> Sequence[Part]:
+        if asked.path.endswith("/models"):
+            return [reply(200, {"data": [{"id": "tiny\x1b[2J"}]})]
+        if asked.body["max_tokens"] == 1:  # what is asked before anything is measured
+            return answered(asked)
+        return [reply(500, {"error": {"message": "\x1b[2Jgone"}})]
+
+    for form in ("--md", "--csv"):
+        with scripted(script) as server:
+            assert main(["bench", "serve", "--url", server.target.origin, "-c", "1", "--requests", "2", form]) == 0
+        out, err = capsys.readouterr()
+        assert "\x1b" not in out + err
+        assert r"HTTP 500: \x1b[2Jgone" in err

@@ -9,6 +9,7 @@ import msgspec
 
 # A field with at least one character in it. Quotes inside of texts are escaped, so no text can look like one.
 TEXT = re.compile(rb'"(?:content|text|reasoning_content|reasoning)"\s*:\s*"(?!")').search
+ERROR = re.compile(rb'^error|"error"\s*:(?!\s*null)').search  # some servers say with each event that there is none
 LONGEST = 1 << 20  # bytes of an event
 KEPT = 4  # events at the end that are looked into
 
@@ -41,7 +42,7 @@ class EventStream:
             elif event.endswith(b"[DONE]"):
                 self.done = True
                 continue
-            elif b'"error"' in event or event.startswith(b"error"):
+            elif ERROR(event):
                 self.error = event
             self.num_events += 1
             self._last.append(event)

@@ -5,6 +5,7 @@ import io
 from collections.abc import Sequence
 from typing import Any
 
+from sporelm.bench.plot import printable
 from sporelm.bench.serving.figures import HEADS, SPREAD, ServingRow
 from sporelm.bench.serving.measure import Report
 
@@ -24,7 +25,7 @@ CSV_HEADS = [
 def csv_lines(report: Report) -> list[list[str]]:
     """A line for each row, in the order of `CSV_HEADS`; what was not measured is empty."""
     plan = report.plan
-    asked = [plan.target.url, report.dialect.model, plan.endpoint, plan.prompt_tokens, plan.new_tokens]
+    asked = [plan.target.url, printable(report.dialect.model), plan.endpoint, plan.prompt_tokens, plan.new_tokens]
     return [[str(cell) for cell in (*asked, plan.shared, plan.seed, *cells(row))] for row in report.rows]
 
 

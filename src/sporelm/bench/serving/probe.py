@@ -138,7 +138,7 @@ class Probe:
     async def reached(self, request: bytes) -> Answer:
         """The answer to a request. Raises RequestError where none comes, or the key is refused."""
         target = self.target
-        where = f"the server at {target.scheme}://{target.authority}"
+        where = f"the server at {target.origin}"
         try:
             async with asyncio.timeout(self.timeout):
                 answer = await self.client.ask(request)

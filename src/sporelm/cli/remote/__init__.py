@@ -1,1 +1,2 @@
-"""The client of another server: what `spore chat --url` talks through. It imports nothing of the engine."""
+"""The client of another server: what `spore chat --url` talks through. Of it `spore bench serve` has its
+address and its key. It imports nothing of the engine."""

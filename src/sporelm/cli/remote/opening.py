@@ -4,8 +4,8 @@ import argparse
 import sys
 from typing import Any
 
-from sporelm import settings
 from sporelm.cli.plain_text import counted, plain
+from sporelm.cli.remote.key import key_of
 from sporelm.cli.remote.server import RemoteServer
 from sporelm.cli.remote.values import RemoteParams
 from sporelm.cli.sessions import Sessions, Wording
@@ -24,7 +24,7 @@ def open_sessions(args: argparse.Namespace) -> tuple[Sessions[Any], str]:
     Raises UsageError, RequestError, RemoteError.
     """
     params = RemoteParams.of(args)
-    server = RemoteServer(args.url, args.api_key or key_of_environment(), args.model)
+    server = RemoteServer(args.url, key_of(args.api_key), args.model)
     about = ""
     if server.model is None:
         names = server.models()
@@ -33,9 +33,3 @@ def open_sessions(args: argparse.Namespace) -> tuple[Sessions[Any], str]:
         if not sys.stdin.isatty():  # there the chat says it
             print(f"spore: {server.address} answers with {plain(server.model)}{about}", file=sys.stderr, flush=True)
     return Sessions(server, params, args.system, WORDING), f"{server.model} at {server.address}{about}"
-
-
-def key_of_environment() -> str | None:
-    """The secret of SPORE_API_KEY, which may have a name before it, as a server of ours has it."""
-    _, colon, secret = settings.API_KEY.value.partition(":")
-    return (secret if colon else settings.API_KEY.value) or None

@@ -1,7 +1,6 @@
 """A server that is talked with: its models, its answers, and the conversations that are kept here."""
 
 import json
-import re
 from collections.abc import Generator, Mapping
 from contextlib import closing
 from pathlib import Path
@@ -12,14 +11,14 @@ from sporelm.cli.remote.address import Address
 from sporelm.cli.remote.answer import DONE, Piece, RemoteAnswer
 from sporelm.cli.remote.events import Events
 from sporelm.cli.remote.exchange import Exchange, Head
+from sporelm.cli.remote.key import checked
 from sporelm.cli.remote.refusals import LONGEST_BODY, clipped, refusal
 from sporelm.cli.remote.values import RemoteParams
 from sporelm.cli.sessions import Thought
-from sporelm.errors import RemoteError, UsageError
+from sporelm.errors import RemoteError
 
 LONGEST_LIST = 16 << 20  # bytes of a list of models
 LONGEST_NAME = 512  # characters of a model's name
-SECRET = re.compile(r"[!-~]{1,4096}")
 STREAM = "text/event-stream"
 # What some servers refuse, by the word with which they do -> how the request is changed, once and for all.
 OTHER_LENGTH, NO_USAGE = "max_completion_tokens", "stream_options"
@@ -31,9 +30,7 @@ class RemoteServer:
     def __init__(self, url: str, key: str | None = None, model: str | None = None) -> None:
         """Nothing is asked yet. `key` is sent as it is. Raises UsageError."""
         self.address = Address.of(url)
-        if key is not None and SECRET.fullmatch(key) is None:
-            raise UsageError("the API key has spaces or other signs that no key has: give it with --api-key")
-        self.key = key
+        self.key = None if key is None else checked(key)
         self.model = model
         self.named = model is not None
         self.changes: set[str] = set()
