@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -15,7 +16,8 @@ from sporelm.errors import MemoryShortage, shown
 from sporelm.ops.cache import KV_TYPES
 from sporelm.serve.answering import Bell
 from sporelm.serve.config import ModelSpec, ServeConfig
-from sporelm.serve.failures import RETRY_SECONDS, Refusal
+from sporelm.serve.failures import RETRY_SECONDS, Refusal, without_paths
+from sporelm.serve.unbroken import unbroken
 
 PING_SECONDS = 0.25  # between two questions to an engine whether it still steps
 log = logging.getLogger("sporelm.serve")
@@ -48,7 +50,7 @@ class ServedModel:
     def trouble(self, stall_seconds: float) -> str | None:
         """Why nothing can be hoped for from this engine; None if it is well."""
         if self.llm.pump.failure is not None:
-            return f"the engine of {self.name} failed: {self.llm.pump.failure}"
+            return f"the engine of {self.name} failed: {without_paths(str(self.llm.pump.failure))}"
         if self.silent > stall_seconds:
             return f"the engine of {self.name} did not finish a step in {stall_seconds:g} s"
         return None
@@ -83,7 +85,11 @@ class Models:
         self.farewells: list[Farewell] = []  # told before a model goes
         self.progress: Progress | None = None
         self._open = open_model or self._opened
-        self._loading = asyncio.Lock()  # one at a time: what a second one finds free would be the first one's
+        # One comes or goes at a time: what a second one finds free would be the first one's, and a model that comes
+        # again must find the sessions that have gone with it.
+        self._changing = asyncio.Lock()
+        self._wanted: Counter[str] = Counter()  # how many wait for a model, by its name
+        self._closed = False
         self._sweeper: asyncio.Task[None] | None = None
 
     @property
@@ -101,12 +107,20 @@ class Models:
 
     @asynccontextmanager
     async def use(self, name: str | None = None) -> AsyncIterator[ServedModel]:
-        """A model, loaded first if it is not; it stays until the end of the `with`.
+        """A model, loaded first if it is not; it stays until the end of the `with`. It is loaded to the end even if
+        whoever asked for it leaves.
 
-        Raises Refusal (404), MemoryShortage, ModelError.
+        Raises Refusal (404, 503), MemoryShortage, ModelError.
         """
-        model = self.at_hand(name) or await self._load(self.spec(name))
-        model.users += 1
+        spec = self.spec(name)
+        self._wanted[spec.name] += 1
+        try:
+            model = self.at_hand(name)
+            if model is None:
+                model = await unbroken(self._load(spec))
+            model.users += 1
+        finally:
+            self._wanted[spec.name] -= 1
         try:
             yield model
         finally:
@@ -119,33 +133,37 @@ class Models:
         return model if model is not None and model.llm.healthy else None
 
     async def _load(self, spec: ModelSpec) -> ServedModel:
-        async with self._loading:
-            found = self.loaded.get(spec.name)
-            if found is not None and found.llm.healthy:
-                return found
-            if found is not None:  # its engine has failed: a new one may do better
-                await self.unload(found)
-            await self._make_room(self.sizes.get(spec.name) or _file_bytes(spec))
-            began = monotonic()
-            while True:
-                try:
-                    llm = await asyncio.to_thread(self._open, spec, self.progress)
-                    break
-                except MemoryShortage:
-                    if not await self._unload_one():
-                        raise
-            llm.llm.engine.scheduler.waiting.limit = self.config.max_waiting
-            model = ServedModel(spec.name, llm, Bell(asyncio.get_running_loop()))
-            llm.pump.told = model.bell.ring
-            model.pinging = asyncio.ensure_future(_quietly(model.ping))
-            self.loaded[spec.name], self.sizes[spec.name] = model, model.nbytes
-            await self._trim(model)
-            if self._sweeper is None and self.config.idle_seconds:
-                self._sweeper = asyncio.ensure_future(self._sweep())
-            log.info("loaded %s in %.2f s", spec.name, monotonic() - began)
-            for note in llm.llm.notes:
-                log.warning("%s: %s", spec.name, note)
-            return model
+        async with self._changing:
+            if self._closed:
+                raise Refusal(503, "the server is ending", "server_error", "ending")
+            if not self._wanted[spec.name]:
+                raise asyncio.CancelledError  # all have left who asked for it
+            return self.at_hand(spec.name) or await self._loaded(spec)
+
+    async def _loaded(self, spec: ModelSpec) -> ServedModel:
+        if (failed := self.loaded.get(spec.name)) is not None:  # a new engine may do better
+            await self._free(failed)
+        await self._make_room(self.sizes.get(spec.name) or _file_bytes(spec))
+        began = monotonic()
+        while True:
+            try:
+                llm = await asyncio.to_thread(self._open, spec, self.progress)
+                break
+            except MemoryShortage:
+                if not await self._unload_one():
+                    raise
+        llm.llm.engine.scheduler.waiting.limit = self.config.max_waiting
+        model = ServedModel(spec.name, llm, Bell(asyncio.get_running_loop()))
+        llm.pump.told = model.bell.ring
+        model.pinging = asyncio.ensure_future(_quietly(model.ping))
+        self.loaded[spec.name], self.sizes[spec.name] = model, model.nbytes
+        await self._trim(model)
+        if self._sweeper is None and self.config.idle_seconds:
+            self._sweeper = asyncio.ensure_future(self._sweep())
+        log.info("loaded %s in %.2f s", spec.name, monotonic() - began)
+        for note in llm.llm.notes:
+            log.warning("%s: %s", spec.name, note)
+        return model
 
     async def _make_room(self, needed: int) -> None:
         """Unload until so many bytes more are within the limit. Raises Refusal, 503, while those loaded are in use."""
@@ -174,20 +192,35 @@ class Models:
 
     async def _unload_one(self, but: ServedModel | None = None) -> bool:
         """Unload the model that was unused longest, but not this one; False if all are in use."""
-        idle = [model for model in self.loaded.values() if not model.users and model is not but]
+        idle = [model for model in self.loaded.values() if self._is_idle(model) and model is not but]
         if not idle:
             return False
-        await self.unload(min(idle, key=lambda model: model.used_at))
+        await self._free(min(idle, key=lambda model: model.used_at))
         return True
 
     async def unload(self, model: ServedModel) -> None:
+        """Free a model, to the end even if whoever asked for it leaves. Does nothing to one that is used, or gone."""
+        await unbroken(self._unload(model))
+
+    async def _unload(self, model: ServedModel) -> None:
+        async with self._changing:
+            if self._is_idle(model) and self.loaded.get(model.name) is model:
+                await self._free(model)
+
+    def _is_idle(self, model: ServedModel) -> bool:
+        """Whether nobody uses a model, or is about to."""
+        return not model.users and not self._wanted[model.name]
+
+    async def _free(self, model: ServedModel) -> None:
         """Free a model. What it was doing is cancelled."""
-        self.loaded.pop(model.name, None)
-        for farewell in self.farewells:
-            await farewell(model)
-        if model.pinging is not None:
-            model.pinging.cancel()
-        await model.llm.close()
+        del self.loaded[model.name]
+        try:
+            for farewell in self.farewells:
+                await farewell(model)
+        finally:
+            if model.pinging is not None:
+                model.pinging.cancel()
+            await model.llm.close()
         log.info("unloaded %s", model.name)
 
     async def _sweep(self) -> None:
@@ -205,11 +238,13 @@ class Models:
         return [trouble for trouble in found if trouble is not None]
 
     async def close(self) -> None:
-        """Unload everything."""
+        """Unload everything, and load nothing any more."""
+        self._closed = True
         if self._sweeper is not None:
             self._sweeper.cancel()
-        for model in list(self.loaded.values()):
-            await self.unload(model)
+        async with self._changing:
+            for model in list(self.loaded.values()):
+                await self._free(model)
 
     def _opened(self, spec: ModelSpec, progress: Progress | None) -> AsyncLLM:
         options: dict[str, Any] = dict(self.config.engine)

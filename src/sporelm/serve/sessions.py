@@ -8,12 +8,11 @@ at all, and stays until the session sleeps again or is dropped, so that it wakes
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple
 from weakref import WeakValueDictionary
 
 from sporelm.api.conversation import Conversation
@@ -22,9 +21,9 @@ from sporelm.serve.answering import AnswerStream
 from sporelm.serve.failures import Refusal
 from sporelm.serve.keys import ApiKey
 from sporelm.serve.models import ServedModel
+from sporelm.serve.unbroken import begin, unbroken
 
 MOST_ASLEEP = 64  # times as many files as sessions that may be awake
-T = TypeVar("T")
 log = logging.getLogger("sporelm.serve")
 
 
@@ -258,29 +257,3 @@ async def close_conversation(model: ServedModel, conversation: Conversation) -> 
     """Free what a conversation holds, if its engine is still there."""
     with suppress(SporeError):
         await model.llm.between_steps(conversation.close)
-
-
-_begun = set[asyncio.Task[Any]]()  # the loop itself would not keep them
-
-
-def begin(work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
-    """Have something done for which nobody need wait."""
-    task = asyncio.ensure_future(work)
-    _begun.add(task)
-    task.add_done_callback(_begun.discard)
-    return task
-
-
-async def unbroken(work: Coroutine[Any, Any, T], undo: Callable[[T], object] | None = None) -> T:
-    """What some work gives. It goes on if whoever waits for it leaves, and then `undo` is done with its result."""
-    task = begin(work)
-
-    def left(done: "asyncio.Task[T]") -> None:
-        if not done.cancelled() and done.exception() is None and undo is not None:
-            undo(done.result())
-
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        task.add_done_callback(left)
-        raise
