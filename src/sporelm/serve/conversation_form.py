@@ -47,7 +47,7 @@ class Limits:
 
 
 def checked_conversation(value: object, limits: Limits) -> Json:
-    """A new conversation's fields, defaults filled in; `id`, `created`, `updated`, `version` are the store's to give.
+    """A new conversation's fields, defaults filled in; an `id` and a `version` are left to the store.
 
     Raises BadConversation, TooMuch.
     """

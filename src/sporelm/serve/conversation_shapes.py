@@ -26,8 +26,8 @@ class StoredMessage(msgspec.Struct, forbid_unknown_fields=True):
     stats: Entries | UnsetType = UNSET
 
 
-class NewConversation(msgspec.Struct, forbid_unknown_fields=True):
-    """A conversation to be kept; every field may be left out."""
+class ConversationFields(msgspec.Struct, forbid_unknown_fields=True):
+    """What may be said of a conversation; every field may be left out."""
 
     title: Annotated[str, Meta(max_length=200)] | UnsetType = UNSET
     kind: Kind | UnsetType = UNSET
@@ -38,7 +38,13 @@ class NewConversation(msgspec.Struct, forbid_unknown_fields=True):
     current: Id | UnsetType | None = UNSET
 
 
-class ConversationChange(NewConversation, kw_only=True):
+class NewConversation(ConversationFields, kw_only=True):
+    """A conversation to be kept, under an `id` of its own if it has one: a second time is a conflict, 409."""
+
+    id: Id | UnsetType = UNSET
+
+
+class ConversationChange(ConversationFields, kw_only=True):
     """What is to change, and the version that it was made from; `remove` names messages that go with all after them."""
 
     version: int

@@ -32,6 +32,7 @@ from sporelm.serve.conversation_form import (
     bundle_of,
     changed,
     checked_conversation,
+    shown_id,
 )
 
 LOCK_PATIENCE = 12.0  # seconds to wait for another process that changes the same owner's conversations, a dead one too
@@ -101,8 +102,15 @@ class ConversationStore:
         return conversation
 
     def create(self, owner: str, value: object) -> Json:
-        """Keep a new conversation under a new id. Raises BadConversation, TooMuch."""
-        return self._add(owner, [checked_conversation(value, self.limits)])[0]
+        """Keep a new conversation under the id that it brings along, or a new one.
+
+        So one that is kept twice, since the answer to the first time was lost, is still one: the second time raises
+        VersionConflict. Raises BadConversation, TooMuch.
+        """
+        conversation = checked_conversation(value, self.limits)
+        given = value.get("id") if isinstance(value, dict) else None
+        own = {} if given is None else {"id": shown_id(given, "id", self.limits)}
+        return self._add(owner, [conversation | own])[0]
 
     def change(self, owner: str, identity: str, value: object) -> Json:
         """Change what `value` names, see `conversation_form.changed`; `version` is that which it was made from.
@@ -165,6 +173,11 @@ class ConversationStore:
         with shelf.lock, _locked(folder):
             self._room(folder, shelf, sum(map(len, texts)), len(texts))
             paths = [self._path(folder, conversation["id"]) for conversation in made]
+            for path in paths:
+                if path.exists():
+                    there = self._read(path)
+                    version = there["version"] if there is not None else 0
+                    raise VersionConflict(f"conversation {path.stem} is kept already: change that one", version)
             try:
                 for path, text in zip(paths, texts, strict=True):
                     _write(path, text)

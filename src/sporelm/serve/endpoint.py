@@ -2,8 +2,8 @@
 
 import asyncio
 import gc
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -204,13 +204,14 @@ def _noting(receive: Receive, read: asyncio.Event) -> Receive:
 
 
 class Stream(Response):
-    """A response that is sent in pieces as they are made; an error on the way becomes the last piece.
+    """A response that is sent in pieces as they are made; an error on the way becomes the last piece. When it ends,
+    however it ends, the making of pieces has ended too.
 
     on_error   what of an error is sent
     """
 
     def __init__(
-        self, pieces: AsyncIterator[bytes], media_type: str, on_error: Callable[[Refusal], bytes], call: Call
+        self, pieces: AsyncGenerator[bytes, None], media_type: str, on_error: Callable[[Refusal], bytes], call: Call
     ) -> None:
         super().__init__(None, 200, {"cache-control": "no-cache", "x-accel-buffering": "no"}, media_type)
         del self.headers["content-length"]
@@ -219,17 +220,18 @@ class Stream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         try:
-            try:
-                async with self.call.in_time():
-                    async for piece in self.pieces:
-                        await send({"type": "http.response.body", "body": piece, "more_body": True})
-            except TimeoutError:
-                raise self.call.late from None
-        except (SporeError, Refusal) as error:
-            await send(
-                {"type": "http.response.body", "body": self.on_error(self.call.refused(error)), "more_body": True}
-            )
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+            async with aclosing(self.pieces) as pieces, self.call.in_time():
+                async for piece in pieces:
+                    await send(part_of(piece))
+        except Exception as error:
+            refusal = self.call.late if isinstance(error, TimeoutError) else self.call.refused(error)
+            await send(part_of(self.on_error(refusal)))
+        await send(part_of(b"", more=False))
+
+
+def part_of(data: bytes, *, more: bool = True) -> Message:
+    """A part of a body, as ASGI has it."""
+    return {"type": "http.response.body", "body": data, "more_body": more}
 
 
 _encoder = msgspec.json.Encoder()

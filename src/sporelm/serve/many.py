@@ -39,6 +39,7 @@ async def each_of(
 
     make    the answers to prompt number so-and-so; called when its turn comes, in a thread if it is `large`
 
+    Whoever leaves closes this, which ends all of them.
     Raises QueueFull if not even the first one is taken; Refusal for an answer that fails.
     """
     width = max(1, model.llm.llm.engine.limits.max_batch // made)
@@ -49,7 +50,7 @@ async def each_of(
                 check_finished(piece.completion, constrained=first[number].constrained)
             yield 0, number, piece, first[number]
         return
-    news: asyncio.Queue[News] = asyncio.Queue(UNREAD)
+    news: asyncio.Queue[News | None] = asyncio.Queue(UNREAD)  # None at its end
     left = iter(range(1, count))
 
     async def follow(at: int | None, streams: list[AnswerStream]) -> None:
@@ -66,29 +67,24 @@ async def each_of(
         if (at := next(left, None)) is not None:
             await follow(at, await begun(call, model, make, at, patient=True, large=large))
 
-    async def all_of_them() -> None:
+    async def all_of_them() -> BaseException | None:
+        failure: BaseException | None = None
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(follow(0, first))
                 for _ in range(min(width, count) - 1):
                     group.create_task(another())
         except BaseExceptionGroup as errors:
-            raise errors.exceptions[0] from None
-        finally:
-            ended.set()
+            failure = errors.exceptions[0]
+        await news.put(None)
+        return failure
 
-    ended = asyncio.Event()
     work = asyncio.ensure_future(all_of_them())
-    stop = asyncio.ensure_future(ended.wait())
     try:
-        while not ended.is_set() or not news.empty():
-            getting = asyncio.ensure_future(news.get())
-            await asyncio.wait({getting, stop}, return_when=asyncio.FIRST_COMPLETED)
-            if getting.done():
-                yield getting.result()
-            else:
-                getting.cancel()
-        await work
+        while (told := await news.get()) is not None:
+            yield told
+        if (failure := await work) is not None:
+            raise failure
     finally:
         work.cancel()
-        stop.cancel()
+        await asyncio.wait({work})  # so that it begins no more answers for a request that has ended

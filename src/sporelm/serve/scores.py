@@ -73,19 +73,27 @@ def real(value: float) -> float:
     return max(float(value), LEAST)
 
 
-def text_logprobs(model: ServedModel, answer: Answer, begin: int, end: int | None, offset: int) -> TextLogprobs:
+class TextScores:
     """The same as /v1/completions writes it; the text of the answer begins at `offset`."""
-    tokenizer, request = model.llm.llm.tokenizer, answer.request
-    found = TextLogprobs([], [], [], [])
-    at = offset + sum(len(tokenizer.id_to_piece(token)) for token in answer.token_ids[:begin])
-    ids = answer.token_ids[begin:end]
-    for token, score in zip(ids, request.scores[begin : begin + len(ids)], strict=True):
-        if token in request.stop_ids:
-            continue
-        piece = tokenizer.id_to_piece(token)
-        found.tokens.append(piece)
-        found.token_logprobs.append(real(score.logprob))
-        found.top_logprobs.append({tokenizer.id_to_piece(other): real(value) for other, value in score.top.items()})
-        found.text_offset.append(at)
-        at += len(piece)
-    return found
+
+    def __init__(self, model: ServedModel, answer: Answer, offset: int) -> None:
+        self._tokenizer, self._answer = model.llm.llm.tokenizer, answer
+        self._seen, self._offset = 0, offset
+
+    def next(self, count: int) -> TextLogprobs:
+        """Those of the next `count` tokens, the token that ends the answer left out."""
+        piece_of, request = self._tokenizer.id_to_piece, self._answer.request
+        ids = self._answer.token_ids[self._seen : self._seen + count]
+        scores = request.scores[self._seen : self._seen + len(ids)]
+        self._seen += len(ids)
+        found = TextLogprobs([], [], [], [])
+        for token, score in zip(ids, scores, strict=True):
+            if token in request.stop_ids:
+                continue
+            piece = piece_of(token)
+            found.tokens.append(piece)
+            found.token_logprobs.append(real(score.logprob))
+            found.top_logprobs.append({piece_of(other): real(value) for other, value in score.top.items()})
+            found.text_offset.append(self._offset)
+            self._offset += len(piece)
+        return found

@@ -168,6 +168,23 @@ def test_echo_with_log_probabilities_scores_the_prompt(client: openai.OpenAI) ->
     )
 
 
+def test_echoed_log_probabilities_come_in_pieces_as_they_come_whole(client: openai.OpenAI) -> None:
+    asked = {"model": "story", "prompt": "Once upon a time", "max_tokens": 6, "echo": True, "logprobs": 1}
+    (whole,) = client.completions.create(temperature=0, **asked).choices  # type: ignore[call-overload]
+    pieces = list(client.completions.create(temperature=0, stream=True, **asked))  # type: ignore[call-overload]
+    scores = [each.choices[0].logprobs for each in pieces]
+    for name in ("tokens", "token_logprobs", "text_offset"):
+        assert [one for each in scores for one in getattr(each, name)] == getattr(whole.logprobs, name)
+    assert "".join(each.choices[0].text for each in pieces) == whole.text
+    with pytest.raises(openai.BadRequestError, match="leave out stream"):
+        client.completions.create(model="story", prompt="Once", max_tokens=0, echo=True, stream=True)
+
+
+def test_more_log_probabilities_of_prompts_than_can_be_held_are_refused(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError, match="10500 tokens of prompts with 101 log probabilities each"):
+        client.completions.create(model="story", prompt=[[53] * 500] * 21, max_tokens=0, echo=True, logprobs=100)
+
+
 def test_best_of_gives_the_likeliest(client: openai.OpenAI) -> None:
     made = client.completions.create(
         model="story", prompt="Lily", max_tokens=6, best_of=4, n=2, seed=1, temperature=1.5

@@ -1,7 +1,7 @@
 """/v1/messages and /v1/messages/count_tokens, as Anthropic's clients speak them."""
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -243,7 +243,7 @@ class _Blocks:
         return [sse(encoded({"type": "content_block_stop", "index": self.index}), b"content_block_stop")]
 
 
-async def _events(number: str, chat: Chat) -> AsyncIterator[bytes]:
+async def _events(number: str, chat: Chat) -> AsyncGenerator[bytes, None]:
     prompt = chat.streams[0].answer.request.num_prompt
     begun = AnthropicMessage(number, chat.model.name, [], None, None, AnthropicUsage(prompt, 0))
     yield sse(encoded({"type": "message_start", "message": begun}), b"message_start")

@@ -1,7 +1,7 @@
 """/api/chat, as Ollama's clients speak it: JSON, or a line of JSON for each piece."""
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import msgspec
@@ -93,7 +93,7 @@ def _told(delta: Delta, reply: Reply) -> dict[str, Any] | None:
     return None
 
 
-async def _lines(made: Chat, scores: Scores, clock: Clock) -> AsyncIterator[bytes]:
+async def _lines(made: Chat, scores: Scores, clock: Clock) -> AsyncGenerator[bytes, None]:
     name, reply = made.model.name, Reply()
     empty = {"role": "assistant", "content": ""}
     async for said in made.said():

@@ -1,6 +1,6 @@
 """/api/generate, as Ollama's clients speak it: a prompt answered as a chat of one message, or just continued."""
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Any
 
 from starlette.responses import Response
@@ -91,7 +91,7 @@ async def generate(call: Call, body: GenerateRequest) -> Response | OllamaReply:
     return end
 
 
-async def _lines(first: OllamaReply, pieces: AsyncGenerator[OllamaReply, None]) -> AsyncIterator[bytes]:
+async def _lines(first: OllamaReply, pieces: AsyncGenerator[OllamaReply, None]) -> AsyncGenerator[bytes, None]:
     yield encoded(first) + b"\n"
     async for piece in pieces:
         yield encoded(piece) + b"\n"

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from math import isinf
 from time import monotonic, perf_counter_ns, time
 from typing import Any
@@ -227,7 +227,7 @@ async def pull(call: Call, body: PullRequest) -> Response | Status:
         except SporeError as error:
             raise unusable(spec, error) from error
 
-    async def lines() -> AsyncIterator[bytes]:
+    async def lines() -> AsyncGenerator[bytes, None]:
         yield encoded(Status("pulling manifest")) + b"\n"
         await fetch()
         yield encoded(Status("success")) + b"\n"

@@ -1,6 +1,6 @@
 """/v1/chat/completions, as OpenAI's clients speak it."""
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from time import time
 from typing import Annotated, Any, Literal
 
@@ -194,7 +194,7 @@ class Chunks:
         self._tail = b',"usage":null}\n\n' if usage else b"}\n\n"
         self._seen = [0] * len(chat.streams)  # tokens whose log probabilities were told
 
-    async def all(self) -> AsyncIterator[bytes]:
+    async def all(self) -> AsyncGenerator[bytes, None]:
         """Every event."""
         for number in range(len(self.chat.streams)):
             yield self._chunk(number, {"role": "assistant", "content": ""})

@@ -1,6 +1,7 @@
 """/v1/completions: raw text or token ids, continued."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from time import time
 from typing import Annotated, Any, Literal
 
@@ -19,17 +20,18 @@ from sporelm.serve.events import openai_error, sse
 from sporelm.serve.failures import Refusal
 from sporelm.serve.filling import gap_of
 from sporelm.serve.forms import grammar_of
-from sporelm.serve.many import each_of
+from sporelm.serve.many import News, each_of
 from sporelm.serve.models import ServedModel
 from sporelm.serve.prompt_scores import PromptScores, prompt_scores
 from sporelm.serve.routes.openai_chat import StreamOptions
 from sporelm.serve.sampling import SamplingBody, fields_of
-from sporelm.serve.scores import TextLogprobs, text_logprobs
+from sporelm.serve.scores import TextLogprobs, TextScores
 from sporelm.serve.usage import Figures, PromptDetails, Usage, figures_of, usage_of
 from sporelm.text.filling import GapTokens, filling_prompt
 
 LARGE = 8192  # characters of all prompts from which on a thread encodes them
 DEFAULT_TOKENS = 16  # of an answer, as OpenAI's API has it
+MOST_SCORES = 1 << 20  # log probabilities of prompts, of about 100 bytes each: all are held until the last is known
 
 
 class CompletionRequest(SamplingBody, kw_only=True):
@@ -93,6 +95,11 @@ class Asked:
         """The answers to one prompt, to be begun."""
         return self.llm.several_answers(self.prompts[at], self.params)
 
+    def news(self, call: Call) -> AsyncGenerator[News, None]:
+        """The pieces of all answers, as they come; to be closed."""
+        count, large = len(self.prompts), self.constrained
+        return each_of(call, self.model, self.answers, count, self.params.made, large=large)
+
     def index(self, prompt: int, number: int) -> int:
         """Where an answer stands among all."""
         return prompt * self.params.n + number
@@ -138,6 +145,7 @@ async def completions(call: Call, body: CompletionRequest) -> Response | TextCom
     number, created = f"cmpl-{call.request_id}", int(time())
     told: list[PromptScores | None] = [None] * len(prompts)
     if body.echo and body.logprobs is not None:
+        _check_scores(sum(map(len, prompts)), 1 + body.logprobs)
         told = [await prompt_scores(model, ids, body.logprobs) for ids in prompts]
     if body.max_tokens == 0:
         return _echoed(asked, told, number, created)
@@ -145,11 +153,10 @@ async def completions(call: Call, body: CompletionRequest) -> Response | TextCom
         usage = body.stream_options is not None and body.stream_options.include_usage
         return Stream(_chunks(call, asked, told, number, created, usage), "text/event-stream", openai_error, call)
     done: list[list[AnswerStream | None]] = [[None] * asked.params.made for _ in prompts]
-    async for at, which, piece, stream in each_of(
-        call, model, asked.answers, len(prompts), asked.params.made, large=asked.constrained
-    ):
-        if piece.completion is not None:
-            done[at][which] = stream
+    async with aclosing(asked.news(call)) as news:
+        async for at, which, piece, stream in news:
+            if piece.completion is not None:
+                done[at][which] = stream
     choices, groups = [], []
     for at, streams in enumerate(done):
         best = _best(asked, [stream for stream in streams if stream is not None])
@@ -182,6 +189,20 @@ def _check(call: Call, body: CompletionRequest) -> None:
         raise RequestError("best_of compares whole answers, which cannot come in pieces: leave out stream or best_of")
     if body.max_tokens == 0 and not body.echo:
         raise RequestError("max_tokens is 0: without echo there is nothing to answer")
+    if body.max_tokens == 0 and body.stream:
+        raise RequestError("max_tokens is 0: the echo alone does not come in pieces; leave out stream")
+
+
+def _check_scores(tokens: int, each: int) -> None:
+    """Raise Refusal for more log probabilities of prompts than one request may ask for."""
+    if tokens * each > MOST_SCORES:
+        raise Refusal(
+            400,
+            f"{tokens} tokens of prompts with {each} log probabilities each are too many: at most {MOST_SCORES} are "
+            "told for one request; send fewer prompts, or ask for fewer of them",
+            code="too_many_logprobs",
+            param="logprobs",
+        )
 
 
 def _best(asked: Asked, streams: list[AnswerStream]) -> list[AnswerStream]:
@@ -196,7 +217,7 @@ def _choice(asked: Asked, at: int, which: int, stream: AnswerStream, told: Promp
     before = _prompt_text(asked, at) if asked.body.echo else ""
     scores = None
     if asked.body.logprobs is not None:
-        scores = text_logprobs(asked.model, answer, 0, None, len(before))
+        scores = TextScores(asked.model, answer, len(before)).next(len(answer.token_ids))
         if told is not None:
             scores = told.joined(scores)
     return TextChoice(asked.index(at, which), before + answer.text, str(answer.finish_reason), scores)  # type: ignore[arg-type]
@@ -222,32 +243,31 @@ def _echoed(asked: Asked, told: list[PromptScores | None], number: str, created:
 
 async def _chunks(
     call: Call, asked: Asked, told: list[PromptScores | None], number: str, created: int, usage: bool
-) -> AsyncIterator[bytes]:
+) -> AsyncGenerator[bytes, None]:
     """The answers as server-sent events."""
     head = encoded({"id": number, "object": "text_completion", "created": created, "model": asked.model.name})[:-1]
     tail = b',"usage":null}\n\n' if usage else b"}\n\n"
-    seen = dict[int, int]()
-    groups: list[list[Completion]] = [[] for _ in asked.prompts]
+    following = dict[int, TextScores]()  # by the number of the answer, from its first piece on
     begun = set[int]()
-    async for at, which, piece, stream in each_of(
-        call, asked.model, asked.answers, len(asked.prompts), asked.params.made, large=asked.constrained
-    ):
-        index = asked.index(at, which)
-        text, before, scores = piece.text, "", None
-        if index not in begun and asked.body.echo:
-            before = _prompt_text(asked, at)
-        if asked.body.logprobs is not None:
-            begin = seen.get(index, 0)
-            seen[index] = begin + len(piece.token_ids)
-            scores = text_logprobs(asked.model, stream.answer, begin, seen[index], len(before))
-            if index not in begun and told[at] is not None:
-                scores = told[at].joined(scores)  # type: ignore[union-attr]
-        begun.add(index)
-        if piece.completion is not None:
-            groups[at].append(piece.completion)
-        if before or text or piece.finish_reason or (scores is not None and scores.tokens):
-            choice = {"index": index, "text": before + text, "logprobs": scores, "finish_reason": piece.finish_reason}
-            yield b"data: " + head + b',"choices":[' + encoded(choice) + b"]" + tail
+    groups: list[list[Completion]] = [[] for _ in asked.prompts]
+    async with aclosing(asked.news(call)) as news:
+        async for at, which, piece, stream in news:
+            index, scores = asked.index(at, which), None
+            first = index not in begun
+            begun.add(index)
+            text = _prompt_text(asked, at) if first and asked.body.echo else ""
+            if asked.body.logprobs is not None:
+                if first:
+                    following[index] = TextScores(asked.model, stream.answer, len(text))
+                scores = following[index].next(len(piece.token_ids))
+                if first and (prompt := told[at]) is not None:
+                    scores = prompt.joined(scores)
+            text += piece.text
+            if piece.completion is not None:
+                groups[at].append(piece.completion)
+            if text or piece.finish_reason or (scores is not None and scores.tokens):
+                choice = {"index": index, "text": text, "logprobs": scores, "finish_reason": piece.finish_reason}
+                yield b"data: " + head + b',"choices":[' + encoded(choice) + b"]" + tail
     if usage:
         more = {"choices": [], "usage": usage_of(groups), "timings": figures_of(groups[0][0])}
         yield b"data: " + head + b"," + encoded(more)[1:] + b"\n\n"

@@ -1,6 +1,6 @@
 """/v1/responses, as OpenAI's clients speak it. Nothing is stored: all of a dialog is sent each time."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from time import time
 from typing import Annotated, Any, Literal
 
@@ -195,7 +195,7 @@ def finished(begun: ResponseObject, chat: Chat, items: list[dict[str, Any]]) -> 
     )
 
 
-async def _events(begun: ResponseObject, chat: Chat, events: Events) -> AsyncIterator[bytes]:
+async def _events(begun: ResponseObject, chat: Chat, events: Events) -> AsyncGenerator[bytes, None]:
     for name in ("response.created", "response.in_progress"):
         yield events.event(name, response=msgspec.to_builtins(begun))
     async for said in chat.said():

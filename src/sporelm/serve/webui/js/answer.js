@@ -1,6 +1,6 @@
 // One answer: asked for or gone on with, read from the stream, kept now and then, and stopped.
 import { ApiError, ask } from "./api.js";
-import { announce, notice } from "./dom.js";
+import { announce, notice, randomId } from "./dom.js";
 import { t } from "./i18n.js";
 import { Measure } from "./measure.js";
 import { emit, pickedModel, state } from "./state.js";
@@ -52,10 +52,11 @@ function asked(conversation, parent) {
 async function continued(conversation, message, signal) {
   const { model } = state;
   const { settings } = conversation.data;
-  const last = { role: "assistant", content: message.content, ...(message.reasoning ? { reasoning_content: message.reasoning } : {}) };
+  const mark = randomId(); // in place of the answer, whose words may stand elsewhere too, or be changed by a template
+  const last = { role: "assistant", content: mark, ...(message.reasoning ? { reasoning_content: message.reasoning } : {}) };
   const chat = { model, messages: [...turns(conversation, message.parent), last], add_generation_prompt: false };
   const { prompt } = await ask("POST", "apply-template", { body: chat, signal });
-  const place = prompt.lastIndexOf(message.content.trim()); // templates may cut off spaces at both ends
+  const place = prompt.lastIndexOf(mark);
   if (place < 0) throw new ApiError(400, t("no_continuing"), "no_continuing");
   const text = prompt.slice(0, place) + message.content.trimStart();
   const { tokens, max_model_len: context } = await ask("POST", "tokenize", { body: { model, prompt: text, add_special_tokens: false }, signal });

@@ -2,7 +2,7 @@
 import { answer } from "./answer.js";
 import { apiKey, ask } from "./api.js";
 import { hasFiles, joined, startAttachments, takeFiles } from "./attachments.js";
-import { openText, startComplete, startText, stopCompletion } from "./complete.js";
+import { openText, startComplete, startText, stopCompletion, unsavedText } from "./complete.js";
 import { Conversation } from "./conversation.js";
 import { askKey, startDialogs } from "./dialogs.js";
 import { by, el, icon, kept, notice } from "./dom.js";
@@ -210,8 +210,10 @@ function startComposer() {
 /** Another key, or none: of what the old one showed only what is not kept yet stays, and not where it was put away. */
 async function rekeyed() {
   const stays = apiKey() && state.conversation.unsaved;
+  const text = apiKey() ? unsavedText() : null;
   held.clear();
-  state.text = null;
+  state.text = text;
+  text?.save();
   if (!stays) open(fresh());
   if (!apiKey()) history.replaceState(null, "", "#/");
   await loadModels();
@@ -238,14 +240,14 @@ function startEvents() {
     if (isNew && conversation === state.conversation && state.page === "chat") history.replaceState(null, "", `#/c/${conversation.id}`);
     titled();
   });
+  const those = (id) => new Set([held.get(id), state.text, state.conversation].filter((one) => one?.id === id));
+  on("deleting", (id) => those(id).forEach((one) => one.drop()));
+  on("spared", (id) => those(id).forEach((one) => one.revive()));
   on("deleted", (id) => {
-    held.get(id)?.drop();
     held.delete(id);
     if (state.text?.id === id) {
-      state.text.drop();
       startText();
     } else if (state.conversation.id === id) {
-      state.conversation.drop();
       if (state.page === "chat") freshChat();
       else open(fresh());
     }
@@ -263,9 +265,12 @@ function startEvents() {
     await loadModels();
     await refresh();
     const { conversation } = state;
-    if (!conversation.id || conversation.answering || conversation.unsaved || document.querySelector(".editing")) return;
+    const rests = () => // asked twice, for while the newest comes something may be said
+      conversation === state.conversation && conversation.id && !conversation.answering && !conversation.unsaved
+      && !document.querySelector(".editing, dialog[open]");
+    if (!rests()) return;
     const newest = await ask("GET", `api/ui/conversations/${conversation.id}`).catch(() => null);
-    if (newest && newest.version > conversation.data.version && conversation === state.conversation) open(new Conversation(newest));
+    if (newest && rests() && newest.version > conversation.data.version) open(new Conversation(newest));
   });
 }
 

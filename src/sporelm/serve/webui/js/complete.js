@@ -29,13 +29,20 @@ export async function openText(id) {
   if (!id && state.text) {
     if (state.text.id) history.replaceState(null, "", `${PATH}/${state.text.id}`);
   } else if (!id) {
-    const draft = kept("session", "text");
+    const [left, newId] = [kept("session", "text"), kept("session", "text-id")];
     take(fresh());
-    if (draft) { area.value = draft; save(); }
+    if (left) {
+      state.text.newId = newId ?? state.text.newId; // it may have been kept in the moment of the reload
+      area.value = left;
+      save();
+    }
   } else if (state.text?.id !== id) {
+    const isWanted = () => location.hash.endsWith(id); // no other one was asked for meanwhile
     try {
-      take(await Conversation.load(id));
+      const text = await Conversation.load(id);
+      if (isWanted()) take(text);
     } catch (error) {
+      if (!isWanted()) return;
       if (error.status === 401) emit("key-needed");
       else notice(error.status === 404 ? t("gone") : error.message, "bad");
       take(fresh());
@@ -60,10 +67,17 @@ function take(text) {
 /** A new, empty text. */
 export function startText() {
   take(fresh());
+  if (state.page !== "complete") return; // it was deleted from the list beside the chat
   history.replaceState(null, "", PATH);
   emit("page");
   emit("titled");
   area.focus();
+}
+
+/** The text that is open, if anything of it is not kept yet. */
+export function unsavedText() {
+  staged();
+  return state.text?.unsaved ? state.text : null;
 }
 
 /** Take what stands in the field into the conversation; whether anything is new. */
@@ -76,7 +90,7 @@ function staged(stats) {
   const content = area.value.slice(0, MOST);
   if (content === (message?.content ?? "") && !stats) return false;
   if (message) Object.assign(message, { content });
-  else text.add({ parent: null, role: "user", content });
+  else text.add({ id: text.newId, parent: null, role: "user", content });
   const [kept] = text.data.messages;
   if (stats) kept.stats = stats;
   text.touch(kept);
@@ -95,9 +109,15 @@ function save(stats) {
 
 /** While someone writes: for a reload at once, for the server when there is a pause. */
 function saveSoon() {
-  if (!state.text?.id) kept("session", "text", area.value || null);
+  if (!state.text?.id) draft(area.value);
   clearTimeout(saving);
   saving = setTimeout(() => save(), SAVED_AFTER);
+}
+
+/** What this tab keeps of a text that the server does not have; nothing of an empty one. */
+function draft(text) {
+  kept("session", "text", text || null);
+  kept("session", "text-id", text ? state.text.newId : null);
 }
 
 function showStats(stats) {
@@ -198,7 +218,7 @@ export function startComplete() {
     area.value = text.data.messages[0]?.content ?? "";
   });
   on("saved", (text, isNew) => {
-    if (isNew && text === state.text) kept("session", "text", null);
+    if (isNew && text === state.text) draft("");
     if (isNew && text === state.text && state.page === "complete") history.replaceState(null, "", `${PATH}/${text.id}`);
   });
   addEventListener("pagehide", () => { if (saving && state.text?.id) staged(); }); // the page then sends it

@@ -13,6 +13,7 @@ const wellFormed = (text) => text.toWellFormed?.() ?? text;
 
 export class Conversation {
   answering = null; // {controller, message, waiting} while an answer comes
+  newId = randomId(); // under which it is first kept: if that is done twice, it is still one
   #changed = new Set(); // ids of messages
   #fields = new Set();
   #removed = new Set(); // ids
@@ -79,10 +80,16 @@ export class Conversation {
     return this.#changed.size + this.#fields.size + this.#removed.size > 0 || this.#saving !== null;
   }
 
-  /** It was deleted: whatever comes now is not kept. */
+  /** It is being deleted: whatever comes now is not kept. */
   drop() {
     this.answering?.controller.abort();
     this.#dropped = true;
+  }
+
+  /** It was not deleted after all. */
+  revive() {
+    this.#dropped = false;
+    this.save();
   }
 
   /** Save what changed; calls meanwhile join. Never throws: what went wrong is shown, and kept for the next time. */
@@ -94,7 +101,8 @@ export class Conversation {
 
   /** Save while the page goes away. */
   flush() {
-    if (this.id && this.#changed.size + this.#fields.size + this.#removed.size > 0) {
+    if (this.answering) this.touch(this.answering.message);
+    if (this.id && !this.#dropped && this.#changed.size + this.#fields.size + this.#removed.size > 0) {
       ask("PATCH", `${PATH}/${this.id}`, { body: this.#change(this.#changed, this.#fields, this.#removed), keepalive: true }).catch(() => {});
     }
   }
@@ -124,9 +132,17 @@ export class Conversation {
   async #write(changed, fields, removed, tries = 5) {
     if (!this.id) {
       const whole = Object.fromEntries(FIELDS.map((name) => [name, this.data[name]]));
-      const kept = await ask("POST", PATH, { body: { ...whole, messages: this.data.messages.map(sent) } });
-      Object.assign(this.data, { id: kept.id, version: kept.version, created: kept.created, updated: kept.updated });
-      this.#known = new Set(kept.messages.map(({ id }) => id));
+      const body = { id: this.newId, ...whole, messages: this.data.messages.map((message) => this.#sent(message)) };
+      try {
+        this.#first(await ask("POST", PATH, { body }));
+        this.#known = new Set(body.messages.map(({ id }) => id));
+      } catch (error) {
+        if (error.status !== 409) throw error;
+        const there = await ask("GET", `${PATH}/${this.newId}`); // kept before; only the answer to that was lost
+        this.#first(there);
+        this.#join(there, changed, fields, removed);
+        await this.#write(changed, fields, removed, tries);
+      }
       emit("saved", this, true);
       return;
     }
@@ -140,6 +156,7 @@ export class Conversation {
       if (this.#dropped) return;
       if (error.status === 404) { // deleted on another device, while it was open here: keep what is here
         delete this.data.id;
+        this.newId = randomId();
       } else if (error.status === 409 && tries > 0) {
         this.#join(await ask("GET", `${PATH}/${this.id}`), changed, fields, removed);
       } else {
@@ -149,14 +166,19 @@ export class Conversation {
     }
   }
 
+  #first({ id, version, created, updated }) {
+    Object.assign(this.data, { id, version, created, updated });
+  }
+
   #change(changed, fields, removed) {
     const body = Object.fromEntries([...fields].map((name) => [name, this.data[name]]));
-    const messages = this.data.messages.filter((message) => changed.has(message.id)).map(sent);
+    const messages = this.data.messages.filter((message) => changed.has(message.id)).map((message) => this.#sent(message));
     return { version: this.data.version, ...body, ...(messages.length ? { messages } : {}), ...(removed.size ? { remove: [...removed] } : {}) };
   }
 
   /** Another tab has saved: take over what it changed, besides what was changed here. */
   #join(other, changed, fields, removed) {
+    if (this.answering) this.touch(this.answering.message); // what came of it since it was last kept is newer
     const gone = new Set([...removed, ...this.#removed]);
     const ours = new Map(this.data.messages.map((message) => [message.id, message]));
     const left = other.messages.filter(({ id, parent }) => !(gone.has(id) || gone.has(parent)) || !gone.add(id));
@@ -183,12 +205,13 @@ export class Conversation {
     this.data.version = other.version;
     emit("changed", this);
   }
-}
 
-/** A message as it is stored. */
-function sent(message) {
-  const result = { ...message, content: wellFormed(message.content) };
-  if (message.reasoning) result.reasoning = wellFormed(message.reasoning);
-  if (message.error) result.error = wellFormed(message.error).slice(0, 2000);
-  return result;
+  /** A message as it is stored. An answer that comes is a stopped one, should nothing more be heard of it. */
+  #sent(message) {
+    const result = { ...message, content: wellFormed(message.content) };
+    if (message.reasoning) result.reasoning = wellFormed(message.reasoning);
+    if (message.error) result.error = wellFormed(message.error).slice(0, 2000);
+    if (this.answering?.message === message) result.finish = "cancelled";
+    return result;
+  }
 }

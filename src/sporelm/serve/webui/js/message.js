@@ -163,7 +163,7 @@ export class View {
     const close = () => { form.remove(); this.node.classList.remove("editing"); this.node.focus(); };
     const done = () => {
       const content = joined(files, area.value.trim());
-      if (!content) return;
+      if (!content || conversation.answering) return; // another question was asked meanwhile: this one waits here
       close();
       if (content === this.message.content && !asks) return;
       const message = conversation.add({ parent: this.message.parent, role: this.message.role, content });

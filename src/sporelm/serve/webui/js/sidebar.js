@@ -178,10 +178,15 @@ async function retitle(row, title) {
 
 async function remove(row, title) {
   if (!(await askSure(t("delete_title"), t("delete_text", { title }), t("delete")))) return;
+  emit("deleting", row.id); // first: what is being saved at this moment must not bring it back
   try {
     await ask("DELETE", `${PATH}/${row.id}`);
   } catch (error) {
-    if (error.status !== 404) notice(error.message, "bad");
+    if (error.status !== 404) {
+      notice(t("not_deleted", { reason: error.message }), "bad");
+      emit("spared", row.id);
+      return;
+    }
   }
   emit("deleted", row.id);
   refresh();

@@ -96,6 +96,7 @@ export default {
   delete: "Delete",
   delete_title: "Delete this conversation?",
   delete_text: "“{title}” is removed from the server and cannot be brought back.",
+  not_deleted: "Not deleted: {reason}",
   delete_message: "Delete this message?",
   delete_one: "It is removed from the conversation and cannot be brought back.",
   delete_following: "It is removed with all that follows it, on all branches ({n} more), and cannot be brought back.",

@@ -96,6 +96,7 @@ export default {
   delete: "删除",
   delete_title: "删除这个对话？",
   delete_text: "“{title}”将从服务器上删除，无法恢复。",
+  not_deleted: "未删除：{reason}",
   delete_message: "删除这条消息？",
   delete_one: "它将从对话中删除，无法恢复。",
   delete_following: "它和它之后的所有分支（另外 {n} 条）都将被删除，无法恢复。",
