@@ -47,6 +47,25 @@ def test_many_at_once_are_answered_as_alone(story: Path, alone: LLM) -> None:
     assert [answer.token_ids for answer in found] == [each.token_ids for each in alone.generate(PROMPTS, WILD)]
 
 
+def test_prompts_are_read_beside_the_event_loop(story: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        async with AsyncLLM(story, threads=1) as llm:
+            read, where = llm.llm.prompt_ids, set[threading.Thread]()
+
+            def noted(prompt: Any) -> list[int]:
+                where.add(threading.current_thread())
+                return read(prompt)
+
+            monkeypatch.setattr(llm.llm, "prompt_ids", noted)
+            await llm.generate("Lily", SamplingParams(max_tokens=1))
+            await all_of(llm, "Lily", SamplingParams(max_tokens=1))
+            await llm.embed("Lily")
+            assert where
+            assert threading.current_thread() not in where
+
+    run(main())
+
+
 def test_pieces_of_streams_side_by_side_join_to_the_texts(story: Path, alone: LLM) -> None:
     async def streams() -> list[list[Piece]]:
         async with AsyncLLM(story, threads=1) as llm:

@@ -68,7 +68,7 @@ class AsyncLLM:
     async def generate(self, prompt: Prompt, params: SamplingParams | None = None) -> Completion:
         """Continue one prompt; with n > 1 the completion has alternatives. Raises as `stream`."""
         chosen = SamplingParams() if params is None else params
-        group = await asyncio.to_thread(self.llm.several_answers, self.llm.prompt_ids(prompt), chosen)
+        group = await asyncio.to_thread(lambda: self.llm.several_answers(self.llm.prompt_ids(prompt), chosen))
         tasks = [asyncio.ensure_future(_last(self._pieces(answer))) for answer in group]
         try:
             await asyncio.gather(*tasks)

@@ -180,15 +180,16 @@ class Pump:
     def _end(self) -> None:
         """Nothing more will come: end all requests, and say so."""
         while self._todo:
-            self._todo.popleft()()  # those who asked hear that the pump has stopped
+            with suppress(Exception):  # after a failure anything may be amiss; the others must hear of it all the same
+                self._todo.popleft()()  # those who asked hear that the pump has stopped
         for work in [*self._works, *self._begun]:
-            with suppress(Exception):  # as below
+            with suppress(Exception):
                 self._leave(work)
             work.ended(None, self.stopped())
         for request, news, _ in list(self._followed.values()):
             try:
                 self.engine.cancel(request)
-            except Exception:  # after a failure anything may be amiss; the others must hear of it all the same
+            except Exception:
                 request.finish_reason = "error"
             news(request)
         self._followed.clear()

@@ -24,8 +24,9 @@ class WaitingQueue:
         return sum(len(line) for line in self.lines.values())
 
     def __iter__(self) -> Iterator[Request]:
-        for line in self.lines.values():
-            yield from line
+        """All that wait. Any thread may ask: what changes meanwhile is copied first."""
+        for line in list(self.lines.values()):
+            yield from list(line)
 
     def check_room(self, owner: str) -> None:
         """Raise QueueFull if one more of an owner cannot wait."""

@@ -56,6 +56,30 @@ def test_after_a_failure_each_hears_of_it_though_it_cannot_be_cancelled(monkeypa
     pump.close()
 
 
+def test_after_a_failure_each_hears_of_it_though_some_wished_to_be_cancelled(monkeypatch):
+    made = engine()
+    entered, may = Event(), Event()
+
+    def run(*_: object) -> None:
+        entered.set()
+        assert may.wait(10)
+        raise MemoryError("no memory is left")
+
+    def cancel(*_: object) -> None:
+        raise MemoryError("nor for this")
+
+    monkeypatch.setattr(made.runner, "run", run)
+    monkeypatch.setattr(made, "cancel", cancel)
+    pump = Pump(made)
+    requests, ends = followed(pump, 3)
+    assert entered.wait(10)
+    for request in requests:
+        pump.cancel(request)
+    may.set()
+    assert all(ends.acquire(timeout=10) for _ in requests)
+    pump.close()
+
+
 def test_a_step_that_fails_once_is_tried_again(monkeypatch):
     made = engine()
     run, failing = made.runner.run, [2, 5, 6]

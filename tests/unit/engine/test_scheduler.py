@@ -112,6 +112,17 @@ def test_only_so_many_requests_wait():
         limits(prefill_tokens=0)
 
 
+def test_who_waits_can_be_asked_while_others_come_and_go():
+    made = engine(max_batch=1, max_waiting=6)
+    for owner in ("anna", "anna", "ben"):
+        made.add(Request(prompt(3), max_tokens=2, owner=owner))
+    asking = iter(made.scheduler.waiting)
+    first = next(asking)
+    made.cancel(first)
+    made.add(Request(prompt(3), max_tokens=2, owner="cleo"))
+    assert [request.owner for request in (first, *asking)] == ["anna", "anna", "ben"]
+
+
 def test_nobody_fills_the_places_of_everybody():
     made = engine(max_batch=1, max_waiting=6)
 
