@@ -8,6 +8,7 @@ from sporelm.errors import ModelFileError, RequestError
 from sporelm.text.special_tokens import SpecialTokens
 from sporelm.text.token_bytes import Decoding
 
+LARGE = 8192  # characters of a text that takes long enough for other threads to feel it
 MOST_FOUND = 64  # sets of ids that `ids_with` keeps
 
 
@@ -92,7 +93,7 @@ class Tokenizer:
         self._check(text)
         try:
             tokenizer = self._parsing if parse_special else self._plain_twin()
-            ids: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
+            ids = _ids_of(tokenizer, text)
         except (KeyboardInterrupt, SystemExit, RequestError):
             raise
         except BaseException as error:  # a panic of the library is a BaseException
@@ -173,6 +174,17 @@ class Tokenizer:
                 f"the text holds {text[position]!r} at position {position}, which this model's vocabulary cannot write "
                 f"(byte 0x{left[0]:02X} has no token); remove it"
             )
+
+
+def _ids_of(tokenizer: Any, text: str) -> list[int]:
+    """The ids of a text. The library keeps all other threads waiting while it encodes one text, a second for a million
+    characters, but not while it encodes a list of them."""
+    if len(text) > LARGE and hasattr(tokenizer, "encode_batch"):
+        (encoded,) = tokenizer.encode_batch([text], add_special_tokens=False)
+    else:
+        encoded = tokenizer.encode(text, add_special_tokens=False)
+    ids: list[int] = encoded.ids
+    return ids
 
 
 def strip_leading(text: str, spaces: int) -> str:

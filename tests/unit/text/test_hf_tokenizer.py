@@ -5,6 +5,7 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -29,6 +30,17 @@ def test_story_model(story: Path) -> None:
     assert tokenizer.add_bos
     assert (tokenizer.bos_id, tokenizer.eos_id, tokenizer.stop_ids) == (1, 2, frozenset({2}))
     assert tokenizer.chat_template is None
+
+
+def test_a_large_text_is_encoded_as_it_is_by_the_library_and_beside_other_threads(
+    story: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenizer, text = load_tokenizer(story), "Lily ran. <|end_story|> " * 1000
+    library = tokenizer._parsing
+    ids = library.encode(text, add_special_tokens=False).ids
+    lists_alone = SimpleNamespace(encode_batch=library.encode_batch)  # `encode` lets no other thread run
+    monkeypatch.setattr(tokenizer, "_parsing", lists_alone)
+    assert tokenizer.encode(text, add_special_tokens=False) == ids
 
 
 def test_story_text_goes_on_with_its_space(story: Path) -> None:
