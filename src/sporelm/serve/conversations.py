@@ -1,8 +1,9 @@
 """The conversations of the web chat: one JSON file each, in a folder for each API key, in the user's data folder.
 
-A folder's name is a hash of the key's identity, a file's is the conversation's random id, so no name comes from a
-request. Files are written beside and renamed, of mode 0600 in folders of mode 0700. Every change names the version it
-was made from: of two tabs, or two servers on one folder, the second is told of the first and overwrites nothing.
+A folder's name is a hash of the key's identity, a file's is the conversation's id, which is 32 hexadecimal digits or
+refused: no name in a request becomes a path. Files are written beside and renamed, of mode 0600 in folders of mode
+0700. Every change names the version it was made from: of two tabs, or two servers on one folder, the second is told of
+the first and overwrites nothing.
 """
 
 import json

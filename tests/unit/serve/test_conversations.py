@@ -50,10 +50,28 @@ def test_what_was_kept_is_read_again(store: ConversationStore, tmp_path: Path) -
     assert ConversationStore(tmp_path / "kept").get("me", made["id"]) == made
 
 
-def test_ids_are_the_stores_own(store: ConversationStore) -> None:
-    made = store.create("me", talk(id="../../etc", version="7"))
-    assert len(made["id"]) == 32
-    assert made["id"] != store.create("me", talk())["id"]
+def test_what_is_kept_twice_is_kept_once(store: ConversationStore) -> None:
+    """A page makes the id: where the answer to its first try was lost, the second finds what is there."""
+    made = store.create("me", talk(id=C, version="7"))
+    assert (made["id"], made["version"]) == (C, 1)
+    with pytest.raises(VersionConflict) as told:
+        store.create("me", talk("again", id=C))
+    assert told.value.version == 1
+    assert store.get("me", C) == made
+    assert store.create("you", talk("theirs", id=C))["title"] == "theirs", "another's ids say nothing"
+    assert store.create("me", talk())["id"] != store.create("me", talk())["id"]
+
+
+@pytest.mark.parametrize("identity", [each for each in HOSTILE if each])
+def test_ids_that_are_none(store: ConversationStore, identity: str) -> None:
+    with pytest.raises(BadConversation, match="32 hexadecimal digits"):
+        store.create("me", talk(id=identity))
+
+
+def test_an_import_has_ids_of_the_stores_own(store: ConversationStore) -> None:
+    bundle = {"format": "sporelm-conversations", "format_version": 1, "conversations": [talk(id="../../etc")] * 2}
+    first, second = store.import_bundle("me", bundle)
+    assert first["id"] != second["id"]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no modes of files")
@@ -381,8 +399,9 @@ def ask(store: ConversationStore) -> Callable[..., Any]:
 
 
 def test_routes_from_first_to_last(ask: Callable[..., Any]) -> None:
-    made = ask("POST", "conversations", talk())
-    assert made.status_code == 200
+    made = ask("POST", "conversations", talk(id=C))
+    assert (made.status_code, made.json()["id"]) == (200, C)
+    assert ask("POST", "conversations", talk(id=C)).json()["error"]["version"] == 1
     place = f"conversations/{made.json()['id']}"
     assert ask("GET", place).json() == made.json()
     assert ask("GET", "conversations?q=day&limit=1").json()["total"] == 1

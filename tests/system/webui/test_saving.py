@@ -1,0 +1,195 @@
+"""What is kept when requests are lost, cross each other, or come late: nothing twice, and nothing that was deleted."""
+
+import time
+from typing import Any
+
+import pytest
+
+from system.webui.conftest import Open, Serve
+from system.webui.test_web_chat import DONE, say, texts, until
+from system.webui.traffic import wait_for_quiet
+
+CONVERSATIONS = "**/api/ui/conversations**"
+
+
+class Held:
+    """Requests of a method that are not sent before the test says so."""
+
+    def __init__(self, page: Any, method: str) -> None:
+        self.routes: list[Any] = []
+        self.page = page
+
+        def take(route: Any) -> None:
+            if route.request.method == method:
+                self.routes.append(route)
+            else:
+                route.fallback()
+
+        page.route(CONVERSATIONS, take)
+
+    def next(self) -> Any:
+        """The next one, as soon as it is there."""
+        end = time.monotonic() + 15
+        while not self.routes:
+            assert time.monotonic() < end, "no such request came"
+            self.page.wait_for_timeout(10)
+        return self.routes.pop(0)
+
+
+def ask(page: Any, text: str) -> None:
+    """Send a message."""
+    page.fill("#composer-text", text)
+    page.press("#composer-text", "Enter")
+
+
+def delete(page: Any, title: str) -> None:
+    """Delete a conversation in the list."""
+    row = page.locator("#list li", has_text=title)
+    row.hover()
+    row.get_by_role("button").click()
+    page.get_by_role("menuitem", name="Delete").click()
+    page.locator("#ask").get_by_role("button", name="Delete").click()
+
+
+def set_tokens(page: Any, most: str) -> None:
+    """A setting, which is saved at once."""
+    page.keyboard.press("Control+,")
+    page.fill("#set-max_tokens", most)
+    page.keyboard.press("Escape")
+
+
+@pytest.mark.all
+def test_a_first_save_whose_answer_is_lost_is_not_made_twice(serve: Serve, open_page: Open) -> None:
+    page = open_page(serve().url, expected="Failed to load resource")
+    lost = Held(page, "POST")
+    ask(page, "hello")
+    route = lost.next()
+    route.fetch()
+    route.abort()
+    page.wait_for_selector(DONE)
+    page.locator(".notice", has_text="cannot be reached").wait_for()
+    ask(page, "again")
+    lost.next().continue_()
+    until(page, "location.hash.startsWith('#/c/')")
+    wait_for_quiet(page)
+    page.reload()
+    page.wait_for_selector(DONE)
+    until(page, "document.querySelectorAll('#list li').length === 1")
+    assert texts(page) == ["hello", "You said: hello.", "again", "You said: again."]
+
+
+@pytest.mark.all
+def test_a_text_that_is_reloaded_while_it_is_first_kept_is_kept_once(serve: Serve, open_page: Open) -> None:
+    page = open_page(f"{serve().url}#/complete", expected="409")
+    lost = Held(page, "POST")
+    page.fill("#complete-text", "Once upon")
+    lost.next().fetch()
+    page.unroute(CONVERSATIONS)
+    page.reload()
+    until(page, "/^#.complete.[0-9a-f]{32}$/.test(location.hash)")
+    page.fill("#complete-text", "Once upon a time")
+    page.reload()
+    until(page, "document.querySelector('#complete-text').value === 'Once upon a time'")
+    until(page, "document.querySelectorAll('#list li').length === 1")
+
+
+@pytest.mark.all
+def test_a_save_under_way_does_not_bring_back_what_is_deleted(serve: Serve, open_page: Open) -> None:
+    page = open_page(serve().url, expected="404")
+    say(page, "hello")
+    wait_for_quiet(page)
+    changes, deletions = Held(page, "PATCH"), Held(page, "DELETE")
+    set_tokens(page, "5")
+    change = changes.next()
+    delete(page, "hello")
+    deletion = deletions.next()
+    gone = deletion.fetch()
+    change.continue_()
+    page.wait_for_timeout(100)  # in which it is answered with 404, before the page knows of the deletion's end
+    deletion.fulfill(response=gone)
+    page.wait_for_selector("#list .none")
+    wait_for_quiet(page)
+    page.reload()
+    page.wait_for_selector("#list .none")
+
+
+@pytest.mark.all
+def test_what_could_not_be_deleted_goes_on(serve: Serve, open_page: Open) -> None:
+    page = open_page(serve().url, expected="Failed to load resource")
+    say(page, "hello")
+    deletions = Held(page, "DELETE")
+    delete(page, "hello")
+    deletions.next().abort()
+    page.locator(".notice", has_text="Not deleted: The server cannot be reached").wait_for()
+    say(page, "still here")
+    wait_for_quiet(page)
+    page.reload()
+    page.wait_for_selector(DONE)
+    assert texts(page)[-1] == "You said: still here."
+
+
+@pytest.mark.all
+def test_an_answer_that_comes_does_not_go_back_for_another_tabs_change(serve: Serve, open_page: Open) -> None:
+    page = open_page(serve().url, expected="409")
+    say(page, "slow words", wait=False)
+    until(page, "location.hash.startsWith('#/c/')")
+    other = open_page(page.url, beside=page)
+    row = other.locator("#list li", has_text="slow")
+    row.hover()
+    row.get_by_role("button").click()
+    other.get_by_role("menuitem", name="Rename").click()
+    other.locator("#list .rename").fill("Other")
+    other.keyboard.press("Enter")
+    other.get_by_role("link", name="Other").wait_for()
+    page.wait_for_timeout(300)  # words that are not kept yet
+    set_tokens(page, "5")
+    until(page, "document.title.startsWith('Other')")
+    page.keyboard.press("Escape")
+    page.wait_for_selector(DONE)
+    words = texts(page)[1].split()
+    assert words == [f"word{index}" for index in range(len(words))]
+
+
+@pytest.mark.all
+def test_an_edit_waits_while_another_question_is_answered(serve: Serve, open_page: Open) -> None:
+    page = open_page(serve().url)
+    say(page, "first")
+    page.locator("article.user").get_by_role("button", name="Edit").click()
+    page.locator(".editor textarea").fill("other")
+    say(page, "slow words", wait=False)
+    page.locator(".editor").get_by_role("button", name="Send").click()
+    assert page.locator(".editor textarea").input_value() == "other"
+    page.click("#stop")
+    page.wait_for_selector(DONE)
+    page.locator(".editor").get_by_role("button", name="Send").click()
+    until(page, "document.querySelectorAll('article').length === 2")
+    page.wait_for_selector(DONE)
+    assert texts(page) == ["other", "You said: other."]
+
+
+@pytest.mark.all
+def test_a_short_answer_goes_on_where_it_was_cut(serve: Serve, open_page: Open) -> None:
+    """Its word stands in the template's marks too: `<end>`."""
+    server = serve()
+    question = {"id": "a" * 32, "role": "user", "content": "Where?"}
+    answer = {"id": "b" * 32, "parent": "a" * 32, "role": "assistant", "content": "end", "finish": "length"}
+    page = open_page(server.url)
+    page.request.post(f"{server.url}api/ui/conversations", data={"id": "c" * 32, "messages": [question, answer]})
+    page.goto(f"{server.url}#/c/{'c' * 32}")
+    page.get_by_role("button", name="Continue").click()
+    until(page, "document.querySelector('article.assistant .body').innerText === 'end and more.'")
+    assert server.text_of(server.requests[-1]["prompt"]) == "<user>Where?<end><assistant>end"
+
+
+@pytest.mark.all
+def test_a_text_deleted_beside_the_chat_leaves_the_chat(serve: Serve, open_page: Open) -> None:
+    page = open_page(f"{serve().url}#/complete")
+    page.fill("#complete-text", "a text")
+    until(page, "document.querySelectorAll('#list li').length === 1")
+    page.click("#to-chat")
+    say(page, "hello")
+    place = page.url
+    delete(page, "a text")
+    until(page, "document.querySelectorAll('#list li').length === 1")
+    assert page.url == place
+    assert page.locator("#chat-page").is_visible()
