@@ -17,8 +17,6 @@ from sporelm.serve.models import ServedModel
 from sporelm.serve.reading import CallBegun, Delta, Reading, Reasoning, Reply, check_variables
 from sporelm.serve.usage import Usage, check_finished, usage_of
 
-LARGE = 8192  # characters of messages from which on a thread renders and encodes them
-
 
 @dataclass(frozen=True, kw_only=True)
 class ChatAsk:
@@ -114,8 +112,8 @@ async def begin_chat(call: Call, model: ServedModel, ask: ChatAsk) -> Chat:
     """Have the engine take a chat. Raises RequestError, ContextOverflow, QueueFull."""
     call.check_size(len(ask.messages), ask.max_tokens)
     llm = model.llm.llm
-    reading = Reading(llm, ask.tools, ask.tool_choice, parallel=ask.parallel)
-    text = await rendered(reading, ask.messages, ask.variables)
+    reading = await in_thread_if(call.large, lambda: Reading(llm, ask.tools, ask.tool_choice, parallel=ask.parallel))
+    text = await rendered(call, reading, ask.messages, ask.variables)
 
     def prepare() -> list[Answer]:
         forced = reading.constraint(ask.sampling.get("grammar"))
@@ -129,12 +127,12 @@ async def begin_chat(call: Call, model: ServedModel, ask: ChatAsk) -> Chat:
             reading.show(each, continues=False)
         return found
 
-    large = len(text) > LARGE or "grammar" in ask.sampling or bool(ask.tools)
-    answers = await in_thread_if(large, prepare)
+    answers = await in_thread_if(call.large or "grammar" in ask.sampling or bool(ask.tools), prepare)
     return Chat(model, await call.begin(model, answers), reading)
 
 
 async def rendered(
+    call: Call,
     reading: Reading,
     messages: Sequence[Mapping[str, Any]],
     variables: Mapping[str, Any] | None = None,
@@ -143,12 +141,12 @@ async def rendered(
 ) -> str:
     """Messages as the model is shown them. Raises RequestError, also where its template fails at them."""
     known = check_variables(variables)
-    given = [{**each, "role": "system"} if each.get("role") == "developer" else each for each in messages]
 
     def render() -> str:
+        given = [{**each, "role": "system"} if each.get("role") == "developer" else each for each in messages]
         return reading.render(given, add_generation_prompt=add_generation_prompt, **known)
 
     try:
-        return await in_thread_if(sum(len(str(each.get("content"))) for each in given) > LARGE, render)
+        return await in_thread_if(call.large, render)
     except ModelFileError as reason:  # the template is the model's, but what it fails at is the caller's
         raise RequestError(str(reason)) from None

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from sporelm.serve.models import ServedModel
     from sporelm.serve.server import Server
 
-LARGE = 1 << 16  # bytes of a body
+LARGE = 8192  # bytes of a body, from which on a thread does what takes longer the more there is
+HUGE = 1 << 16  # bytes of a body that is read without a look at what can be collected
 T = TypeVar("T")
 
 
@@ -44,6 +45,7 @@ class Call:
         self.opened: AsyncExitStack = request.state.opened
         self.request_id: str = request.state.request_id
         self.places: dict[str, str] = {}  # of the files of the models in use, by which errors may name them
+        self.large = False  # whether its body is
         self.deadline = asyncio.get_running_loop().time() + self.server.config.request_seconds
 
     async def model(self, name: str | None = None) -> "ServedModel":
@@ -134,7 +136,9 @@ class Endpoint:
         call: Call | None = None
         try:
             call = Call(request)
-            body = decoded(await request.body(), self.body, request) if self.body is not None else None
+            data = await request.body() if self.body is not None else b""
+            call.large = len(data) > LARGE
+            body = decoded(data, self.body, request) if self.body is not None else None
             try:
                 async with call.in_time():
                     made = await self.handler(call, body)
@@ -252,7 +256,7 @@ def decoded(data: bytes, kind: type[T], request: Request) -> T:
     media = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
     if media != "application/json" and not media.endswith("+json"):
         raise Refusal(415, f"the body is {media[:60]!r}: send application/json", code="not_json")
-    collects = len(data) > LARGE and gc.isenabled()
+    collects = len(data) > HUGE and gc.isenabled()
     try:
         if collects:  # else a million small lists are looked through for cycles again and again, for a second
             gc.disable()

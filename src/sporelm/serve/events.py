@@ -23,9 +23,3 @@ def anthropic_error(refusal: Refusal) -> bytes:
 def session_error(refusal: Refusal) -> bytes:
     """An error in a session's stream of events."""
     return sse(encoded(session_shape(refusal)), b"error")
-
-
-def response_error(refusal: Refusal) -> bytes:
-    """An error as the streams of OpenAI's responses API have it."""
-    told = {"type": "error", "code": refusal.code, "message": refusal.message, "param": refusal.param}
-    return sse(encoded({**told, "sequence_number": 0}), b"error")

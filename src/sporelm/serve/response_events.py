@@ -5,6 +5,7 @@ from typing import Any
 from sporelm.serve.chat import Said
 from sporelm.serve.endpoint import encoded
 from sporelm.serve.events import sse
+from sporelm.serve.failures import Refusal
 from sporelm.serve.reading import Arguments, CallBegun, Content, Delta, Reasoning
 from sporelm.serve.scores import Scores, TokenLogprob
 
@@ -34,10 +35,15 @@ class Events:
         self._waiting += self._scores.of(said.piece) or []
         return [event for delta in said.deltas for event in self.of(delta)]
 
-    def end(self) -> list[bytes]:
-        """What is told when all has come: an answer of nothing is an empty message."""
+    def end(self, *, cut: bool) -> list[bytes]:
+        """What is told when all has come: an answer of nothing is an empty message, and what was open when the answer
+        was `cut` is incomplete."""
         events = self.of(Content("")) if not self.items else []
-        return [*events, *self.close()]
+        return [*events, *self.close("incomplete" if cut else "completed")]
+
+    def error(self, refusal: Refusal) -> bytes:
+        """What is told of an error; nothing follows."""
+        return self.event("error", code=refusal.code, message=refusal.message, param=refusal.param)
 
     def of(self, delta: Delta) -> list[bytes]:
         """What is told of a delta."""
@@ -90,20 +96,20 @@ class Events:
             events.append(self._add({**item, "content": []}))
         return [*events, self.event("response.content_part.added", **self._place, part=self._part(""))]
 
-    def close(self) -> list[bytes]:
+    def close(self, status: str = "completed") -> list[bytes]:
         """The item that is open is done."""
         if not self._open:
             return []
         item, text, events = dict(self.items[-1]), "".join(self._text), list[bytes]()
         if self._open == "function_call":
-            item |= {"arguments": text, "status": "completed"}
+            item |= {"arguments": text, "status": status}
             where = {"item_id": item["id"], "output_index": len(self.items) - 1, "name": item["name"]}
             events.append(self.event("response.function_call_arguments.done", **where, arguments=text))
         else:
             part = self._part(text)
             item["content"] = [part]
             if self._open == "message":
-                item["status"] = "completed"
+                item["status"] = status
             events.append(
                 self.event(f"response.{PARTS[self._open]}.done", **self._place, **self._logs(self._told), text=text)
             )

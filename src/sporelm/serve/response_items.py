@@ -27,7 +27,7 @@ def chat_messages(instructions: str | None, given: str | Sequence[Mapping[str, A
             thought = text_of(item.get("content") or [], where, ("reasoning_text",))
             continue
         elif kind == "function_call":
-            found = with_call(found, item, where)
+            add_call(found, item, where)
         elif kind == "function_call_output":
             output = text_of(item.get("output"), where)
             found.append({"role": "tool", "content": output, "tool_call_id": str(item.get("call_id", ""))})
@@ -39,8 +39,8 @@ def chat_messages(instructions: str | None, given: str | Sequence[Mapping[str, A
     return found
 
 
-def with_call(messages: list[dict[str, Any]], item: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
-    """The messages with one call more, in the message of the assistant that they end with, or a new one."""
+def add_call(messages: list[dict[str, Any]], item: Mapping[str, Any], where: str) -> None:
+    """Add a call to the message of the assistant that the messages end with, or to a new one."""
     name, arguments = item.get("name"), item.get("arguments")
     if not isinstance(name, str) or not isinstance(arguments, str):
         raise RequestError(f"{where} is a function_call without a name, or whose arguments are no text")
@@ -49,10 +49,9 @@ def with_call(messages: list[dict[str, Any]], item: Mapping[str, Any], where: st
         "type": "function",
         "function": {"name": name, "arguments": arguments},
     }
-    last = messages[-1] if messages else {}
-    if last.get("role") == "assistant":
-        return [*messages[:-1], {**last, "tool_calls": [*last.get("tool_calls", []), call]}]
-    return [*messages, {"role": "assistant", "content": "", "tool_calls": [call]}]
+    if not messages or messages[-1]["role"] != "assistant":
+        messages.append({"role": "assistant", "content": ""})
+    messages[-1].setdefault("tool_calls", []).append(call)
 
 
 def text_of(content: Any, where: str, kinds: Sequence[str] = TEXTS) -> str:

@@ -205,7 +205,7 @@ def test_how_long_a_model_stays(keeper: tuple[Running, ollama.Client]) -> None:
     settle(running, lambda: not client.ps().models)
     assert client.generate("story").done_reason == "load"
     assert client.generate("story", keep_alive="0s").done_reason == "unload"
-    assert not client.ps().models
+    settle(running, lambda: not client.ps().models)
     assert client.chat("story", messages=[], keep_alive=0).done_reason == "unload"
     with pytest.raises(ollama.ResponseError, match="keep_alive is 'soon'"):
         client.chat("story", messages=ASK, keep_alive="soon")

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from sporelm.errors import RequestError
 from sporelm.serve.answering import AnswerStream, in_thread_if
 from sporelm.serve.anthropic_blocks import chat_messages, chat_tools, choice_of
-from sporelm.serve.chat import LARGE, Chat, ChatAsk, begin_chat, rendered
+from sporelm.serve.chat import Chat, ChatAsk, begin_chat, rendered
 from sporelm.serve.endpoint import Body, Call, Endpoint, Stream, encoded
 from sporelm.serve.events import anthropic_error, sse
 from sporelm.serve.failures import anthropic_shape
@@ -153,7 +153,7 @@ def _variables(body: CountRequest) -> dict[str, Any]:
 
 async def messages(call: Call, body: MessagesRequest) -> Response | AnthropicMessage:
     """The answer to a chat, whole or in pieces."""
-    ask = ask_of(body)
+    ask = await in_thread_if(call.large, lambda: ask_of(body))
     model = await call.model(body.model)
     chat = await begin_chat(call, model, ask)
     number = f"msg_{call.request_id}"
@@ -271,10 +271,12 @@ async def count_tokens(call: Call, body: CountRequest) -> Count:
     """How many tokens a request's prompt would have."""
     model = await call.model(body.model)
     llm = model.llm.llm
+    call.check_size(len(body.messages), None)
     choice = body.tool_choice
     reading = Reading(llm, chat_tools(body.tools), choice_of(choice.type, choice.name) if choice else None)
-    text = await rendered(reading, chat_messages(body.system, body.messages), _variables(body))
-    return Count(len(await in_thread_if(len(text) > LARGE, lambda: llm.chat_ids(text))))
+    asked = await in_thread_if(call.large, lambda: chat_messages(body.system, body.messages))
+    text = await rendered(call, reading, asked, _variables(body))
+    return Count(len(await in_thread_if(call.large, lambda: llm.chat_ids(text))))
 
 
 ENDPOINTS: list[Endpoint] = [

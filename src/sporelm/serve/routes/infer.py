@@ -19,7 +19,7 @@ from sporelm.api.conversation import Conversation
 from sporelm.api.params import SamplingParams
 from sporelm.errors import ModelFileError, RequestError
 from sporelm.serve.answering import AnswerStream, in_thread_if
-from sporelm.serve.endpoint import Body, Call, Endpoint, Stream, encoded
+from sporelm.serve.endpoint import LARGE, Body, Call, Endpoint, Stream, encoded
 from sporelm.serve.events import session_error, sse
 from sporelm.serve.failures import Refusal, session_shape
 from sporelm.serve.models import ServedModel
@@ -28,7 +28,6 @@ from sporelm.serve.usage import check_finished, usage_of
 
 NUMBER = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 ROLES = ("system", "user", "assistant")
-LARGE = 8192  # characters of messages from which on a thread renders and encodes them
 
 
 class Sentence(Body, kw_only=True):

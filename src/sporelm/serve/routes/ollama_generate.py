@@ -10,7 +10,7 @@ from sporelm.api.completion import Completion
 from sporelm.api.params import SamplingParams
 from sporelm.errors import RequestError
 from sporelm.serve.answering import in_thread_if
-from sporelm.serve.chat import LARGE, Chat, begin_chat
+from sporelm.serve.chat import Chat, begin_chat
 from sporelm.serve.endpoint import Call, Endpoint, Stream, encoded
 from sporelm.serve.failures import ollama_shape
 from sporelm.serve.filling import gap_of
@@ -135,7 +135,7 @@ async def _continued(
         params = SamplingParams(**{**sampling, "max_tokens": length, "salt": call.key.salt})
         return llm.several_answers(ids, params)
 
-    (stream,) = await call.begin(model, await in_thread_if(len(text) > LARGE or "grammar" in sampling, prepare))
+    (stream,) = await call.begin(model, await in_thread_if(call.large or "grammar" in sampling, prepare))
     scores = Scores(model, stream, wanted=bool(body.logprobs))
     async for piece in stream.pieces():
         logprobs = scores.of(piece)

@@ -29,7 +29,6 @@ from sporelm.serve.scores import TextLogprobs, TextScores
 from sporelm.serve.usage import Figures, PromptDetails, Usage, figures_of, usage_of
 from sporelm.text.filling import GapTokens, filling_prompt
 
-LARGE = 8192  # characters of all prompts from which on a thread encodes them
 DEFAULT_TOKENS = 16  # of an answer, as OpenAI's API has it
 MOST_SCORES = 1 << 20  # log probabilities of prompts, of about 100 bytes each: all are held until the last is known
 
@@ -131,16 +130,11 @@ async def completions(call: Call, body: CompletionRequest) -> Response | TextCom
     _check(call, body)
     model = await call.model(body.model)
     llm = model.llm.llm
-    characters = len(body.suffix or "") + (
-        len(body.prompt)
-        if isinstance(body.prompt, str)
-        else sum(1 if isinstance(each, int) else len(each) for each in body.prompt)
-    )
     if body.suffix:
         gap = gap_of(model)
-        prompts = await in_thread_if(characters > LARGE, lambda: gap_prompts(body, llm, gap))
+        prompts = await in_thread_if(call.large, lambda: gap_prompts(body, llm, gap))
     else:
-        prompts = await in_thread_if(characters > LARGE, lambda: prompts_of(body.prompt, llm))
+        prompts = await in_thread_if(call.large, lambda: prompts_of(body.prompt, llm))
     asked = Asked(call, model, body, prompts)
     number, created = f"cmpl-{call.request_id}", int(time())
     told: list[PromptScores | None] = [None] * len(prompts)

@@ -14,7 +14,7 @@ from sporelm.serve.answering import in_thread_if
 from sporelm.serve.endpoint import Body, Call, Endpoint
 from sporelm.serve.failures import Refusal
 from sporelm.serve.models import ServedModel
-from sporelm.serve.routes.openai_completions import LARGE, prompts_of
+from sporelm.serve.routes.openai_completions import prompts_of
 
 
 class EmbeddingRequest(Body, kw_only=True):
@@ -51,8 +51,7 @@ async def embeddings(call: Call, body: EmbeddingRequest) -> Embeddings:
     check_count(call, body.input)
     model = await call.model(body.model)
     llm = model.llm.llm
-    large = not isinstance(body.input, str) or len(body.input) > LARGE
-    prompts = await in_thread_if(large, lambda: prompts_of(body.input, llm))
+    prompts = await in_thread_if(call.large, lambda: prompts_of(body.input, llm))
     vectors = await embedded(call, model, prompts, body.pooling)
     width = vectors.shape[1]
     if body.dimensions is not None and body.dimensions != width:

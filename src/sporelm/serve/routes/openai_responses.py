@@ -9,9 +9,9 @@ from msgspec import Meta
 from starlette.responses import Response
 
 from sporelm.errors import RequestError
+from sporelm.serve.answering import in_thread_if
 from sporelm.serve.chat import Chat, ChatAsk, begin_chat
 from sporelm.serve.endpoint import Body, Call, Endpoint, Stream
-from sporelm.serve.events import response_error
 from sporelm.serve.forms import grammar_of
 from sporelm.serve.response_events import Events
 from sporelm.serve.response_items import chat_messages, chat_tools
@@ -146,7 +146,8 @@ def _variables(effort: str | None) -> dict[str, Any]:
 
 async def responses(call: Call, body: ResponseRequest) -> Response | ResponseObject:
     """The answer to an input, whole or as events."""
-    ask = ask_of(body)
+    call.check_size(1 if isinstance(body.input, str) else len(body.input), body.max_output_tokens)
+    ask = await in_thread_if(call.large, lambda: ask_of(body))
     model = await call.model(body.model)
     chat = await begin_chat(call, model, ask)
     begun = ResponseObject(
@@ -168,16 +169,21 @@ async def responses(call: Call, body: ResponseRequest) -> Response | ResponseObj
     )
     events = Events(begun.id, Scores(model, chat.streams[0], wanted="logprobs" in ask.sampling))
     if body.stream:
-        return Stream(_events(begun, chat, events), "text/event-stream", response_error, call)
+        return Stream(_events(begun, chat, events), "text/event-stream", events.error, call)
     async for said in chat.said():
         events.take(said)
-    events.end()
+    events.end(cut=is_cut(chat))
     return finished(begun, chat, events.items)
+
+
+def is_cut(chat: Chat) -> bool:
+    """Whether an answer reached its limit of tokens."""
+    return chat.finish_reason(0) == "length"
 
 
 def finished(begun: ResponseObject, chat: Chat, items: list[dict[str, Any]]) -> ResponseObject:
     """A response at its end."""
-    usage, cut = chat.usage, chat.finish_reason(0) == "length"
+    usage, cut = chat.usage, is_cut(chat)
     found = usage.prompt_tokens_details
     written = usage.prompt_tokens - found.cached_tokens
     return msgspec.structs.replace(
@@ -201,7 +207,7 @@ async def _events(begun: ResponseObject, chat: Chat, events: Events) -> AsyncGen
     async for said in chat.said():
         for event in events.take(said):
             yield event
-    for event in events.end():
+    for event in events.end(cut=is_cut(chat)):
         yield event
     done = finished(begun, chat, events.items)
     yield events.event(f"response.{done.status}", response=done)

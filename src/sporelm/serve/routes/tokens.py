@@ -9,8 +9,6 @@ from sporelm.serve.chat import rendered
 from sporelm.serve.endpoint import Body, Call, Endpoint
 from sporelm.serve.reading import Reading
 
-LARGE = 4096  # characters or tokens, from which on a thread takes over
-
 
 class TokenizeRequest(Body, kw_only=True):
     """`prompt` and `content` are two names of the text."""
@@ -61,25 +59,26 @@ async def tokenize(call: Call, body: TokenizeRequest) -> TokenizeReply:
     """The tokens of a text, or of a chat as the model is shown it."""
     llm = (await call.model(body.model)).llm.llm
     if body.messages is not None:
-        text, special = await rendered(Reading(llm, None, None), body.messages), False
+        text, special = await rendered(call, Reading(llm, None, None), body.messages), False
     else:
         text, special = body.prompt if body.prompt is not None else body.content or "", True
     if body.add_special_tokens is not None:
         special = body.add_special_tokens
     llm.check_readable(text)
-    ids = await in_thread_if(
-        len(text) > LARGE,
-        lambda: llm.tokenizer.encode(text, add_special_tokens=special, parse_special=body.parse_special),
-    )
-    wanted = body.return_token_strs or body.with_pieces
-    return TokenizeReply(ids, len(ids), llm.max_context, llm.tokenizer.pieces(ids) if wanted else None)
+
+    def read() -> TokenizeReply:
+        ids = llm.tokenizer.encode(text, add_special_tokens=special, parse_special=body.parse_special)
+        pieces = llm.tokenizer.pieces(ids) if body.return_token_strs or body.with_pieces else None
+        return TokenizeReply(ids, len(ids), llm.max_context, pieces)
+
+    return await in_thread_if(call.large, read)
 
 
 async def detokenize(call: Call, body: DetokenizeRequest) -> DetokenizeReply:
     """The text of tokens."""
     llm = (await call.model(body.model)).llm.llm
     text = await in_thread_if(
-        len(body.tokens) > LARGE,
+        call.large,
         lambda: llm.tokenizer.decode(body.tokens, skip_special_tokens=body.skip_special_tokens),
     )
     return DetokenizeReply(text, text)
@@ -90,7 +89,7 @@ async def apply_template(call: Call, body: TemplateRequest) -> TemplateReply:
     llm = (await call.model(body.model)).llm.llm
     reading = Reading(llm, body.tools, None)
     text = await rendered(
-        reading, body.messages, body.chat_template_kwargs, add_generation_prompt=body.add_generation_prompt
+        call, reading, body.messages, body.chat_template_kwargs, add_generation_prompt=body.add_generation_prompt
     )
     return TemplateReply(text)
 
