@@ -323,14 +323,14 @@ def test_one_process_at_a_time(folder: Path, fake: FakeHub) -> None:
 @pytest.mark.skipif(sys.platform == "win32", reason="a file that is open cannot be taken away here")
 def test_a_folder_that_is_taken_away_is_held_anew(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The one who held it before removed it, after we had opened its lock."""
-    scratch, real = folder / ".pull-one", hold._lock
+    scratch, real = folder / ".pull-one", hold.take
 
-    def late(file: BinaryIO) -> None:
-        monkeypatch.setattr(hold, "_lock", real)
+    def late(file: BinaryIO) -> bool:
+        monkeypatch.setattr(hold, "take", real)
         shutil.rmtree(scratch)
-        real(file)
+        return real(file)
 
-    monkeypatch.setattr(hold, "_lock", late)
+    monkeypatch.setattr(hold, "take", late)
     with held_alone(scratch, "one"):
         assert (scratch / "lock").is_file()
         with pytest.raises(ModelNotFound, match="another process"), held_alone(scratch, "one"):

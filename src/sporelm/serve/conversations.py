@@ -9,7 +9,6 @@ the first and overwrites nothing.
 import json
 import logging
 import os
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -35,9 +34,9 @@ from sporelm.serve.conversation_form import (
     checked_conversation,
     shown_id,
 )
+from sporelm.weights.store.hold import take
 
-LOCK_PATIENCE = 12.0  # seconds to wait for another process that changes the same owner's conversations, a dead one too
-LOCK_STALE = 10.0  # seconds after which a lock was left by a process that is gone; a change takes milliseconds
+LOCK_PATIENCE = 12.0  # seconds to wait for another process that changes the same owner's conversations
 SNIPPET = 120  # characters of a search's find
 logger = logging.getLogger(__name__)
 
@@ -342,27 +341,17 @@ def _write(path: Path, data: bytes) -> None:
 def _locked(folder: Path) -> Iterator[None]:
     """Let no other process change a folder meanwhile. Does nothing where the folder is not there."""
     path = folder / ".lock"
-    end = time.monotonic() + LOCK_PATIENCE
-    while True:
-        try:
-            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
-            break
-        except FileNotFoundError:
-            yield
-            return
-        except OSError as reason:
-            waits = isinstance(reason, FileExistsError) or (sys.platform == "win32" and path.exists())
-            if not waits:
-                raise _trouble("written", path, reason) from None
-            with suppress(OSError):
-                if time.time() - path.stat().st_mtime > LOCK_STALE:
-                    path.unlink()
-                    continue
-            if time.monotonic() > end:
-                raise RequestError("another server is writing to these conversations: try again") from None
-            time.sleep(0.01)
     try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
+    except FileNotFoundError:
         yield
-    finally:
-        with suppress(OSError):
-            path.unlink()
+        return
+    except OSError as reason:
+        raise _trouble("written", path, reason) from None
+    with open(descriptor, "wb") as file:  # which stays there: were it removed, two could hold a lock of that name
+        end = time.monotonic() + LOCK_PATIENCE
+        while not take(file):
+            if time.monotonic() > end:
+                raise RequestError("another server is writing to these conversations: try again")
+            time.sleep(0.01)
+        yield

@@ -1,7 +1,6 @@
 """The store of the web chat's conversations, and its routes."""
 
 import json
-import os
 import stat
 import sys
 import threading
@@ -78,8 +77,9 @@ def test_an_import_has_ids_of_the_stores_own(store: ConversationStore) -> None:
 def test_nobody_else_may_read_the_files(store: ConversationStore) -> None:
     store.create("me", talk())
     (folder,) = store.folder.iterdir()
-    (file,) = folder.iterdir()
-    assert [stat.S_IMODE(path.stat().st_mode) for path in (store.folder, folder, file)] == [0o700, 0o700, 0o600]
+    file, lock = sorted(folder.iterdir(), reverse=True)
+    modes = [stat.S_IMODE(path.stat().st_mode) for path in (store.folder, folder, file, lock)]
+    assert modes == [0o700, 0o700, 0o600, 0o600]
 
 
 @pytest.mark.parametrize("identity", HOSTILE)
@@ -176,7 +176,8 @@ def test_threads_and_stores_on_one_folder_lose_nothing(store: ConversationStore)
     assert not failures
     after = store.get("me", made["id"])
     assert (len(after["messages"]), after["version"]) == (12, 13)
-    assert [path.suffix for path in next(store.folder.iterdir()).iterdir()] == [".json"], "neither locks nor parts stay"
+    left = sorted(path.name for path in next(store.folder.iterdir()).iterdir())
+    assert left == [".lock", f"{made['id']}.json"], "no parts stay"
 
 
 WRONG: dict[str, Any] = {
@@ -352,11 +353,19 @@ def test_a_damaged_file_is_left_out(store: ConversationStore, data: bytes, caplo
         store.get("me", C)
 
 
-def test_a_lock_of_the_dead_is_removed(store: ConversationStore) -> None:
+def test_servers_wait_for_each_other_but_not_for_the_dead(
+    store: ConversationStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sporelm.serve import conversations
+    from sporelm.weights.store.hold import take
+
+    monkeypatch.setattr(conversations, "LOCK_PATIENCE", 0.02)
     made = store.create("me", talk())
-    lock = next(store.folder.iterdir()) / ".lock"
-    lock.touch()
-    os.utime(lock, (0, 0))
+    with (next(store.folder.iterdir()) / ".lock").open("wb") as other:
+        assert take(other)
+        with pytest.raises(RequestError, match="another server is writing"):
+            store.change("me", made["id"], {"version": 1, "title": "x"})
+    # The system has taken the lock from whoever ended, the file is still there.
     assert store.change("me", made["id"], {"version": 1, "title": "x"})["version"] == 2
 
 

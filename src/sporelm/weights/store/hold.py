@@ -37,26 +37,29 @@ def _locked(folder: Path, name: str) -> BinaryIO:
             file = (folder / LOCK).open("wb")
         except FileNotFoundError:  # the one before us took the folder away
             continue
-        try:
-            _lock(file)
-        except OSError as error:
-            if error.errno in (EACCES, EAGAIN, EDEADLK):
-                file.close()
-                raise ModelNotFound(f"{name} is being fetched by another process: wait for it") from None
+        if not take(file):
+            file.close()
+            raise ModelNotFound(f"{name} is being fetched by another process: wait for it")
         if sys.platform == "win32" or _is_there(file, folder / LOCK):
             return file
         file.close()
 
 
-def _lock(file: BinaryIO) -> None:
-    if sys.platform == "win32":
-        import msvcrt
+def take(file: BinaryIO) -> bool:
+    """Lock an open file until it is closed; False where another has it. A disk that knows no locks refuses nobody."""
+    try:
+        if sys.platform == "win32":
+            import msvcrt
 
-        msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
-    else:
-        import fcntl
+            file.seek(0)  # what is locked is the byte at the file's place
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+        else:
+            import fcntl
 
-        fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno not in (EACCES, EAGAIN, EDEADLK)
+    return True
 
 
 def _is_there(file: BinaryIO, path: Path) -> bool:
