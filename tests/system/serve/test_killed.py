@@ -144,8 +144,6 @@ def test_what_slept_wakes_and_nothing_is_half_written(start: Start, tmp_path: Pa
         age = time.time() - 3600
         for path in folder.rglob("*.part"):  # as those of a server that was killed an hour ago
             os.utime(path, (age, age))
-        for path in folder.rglob(".lock"):
-            os.utime(path, (age, age))
         process, client = start()
         assert not list(folder.rglob("*.part"))
         assert_whole(client, folder, writer)
