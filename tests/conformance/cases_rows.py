@@ -1,6 +1,7 @@
 """Cases of ops on rows: norms, element by element, embedding, rope, picking rows and tokens, rounding."""
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -8,11 +9,13 @@ import numpy as np
 from conformance.case import FORMAT_NAMES, Case, On, case, width_of
 from sporelm import ops
 from sporelm.evals.conformance import ALIKE
+from sporelm.ops.activation import KINDS
 from sporelm.quant import FORMATS
 
 TOKENS = (1, 2, 7, 16, 17, 33, 121)
 WIDTHS = (1, 7, 16, 33, 96, 320)
 VOCABS = (1, 5, 16, 33, 1003)
+COMMON_KINDS = ("gelu", "gelu_tanh")  # tried on every target
 IDS = (0, 1, 31, 32, 6, 6)
 HEAD_DIMS = (2, 16, 26, 64, 80, 128)
 
@@ -23,6 +26,26 @@ def norm(on: On, tokens: int, width: int, scale: float) -> Any:
 
 def add_norm(on: On, tokens: int, width: int) -> Any:
     return ops.add_rms_norm(on.rows(tokens, width), on.rows(tokens, width), on.tensor(on.values(width)), eps=1e-6)
+
+
+def head_norm(on: On, tokens: int, heads: int, head_dim: int) -> Any:
+    return ops.rms_norm(on.rows(tokens, heads * head_dim), on.tensor(on.values(head_dim)), eps=1e-5)
+
+
+def layer_norm(on: On, tokens: int, width: int, scale: float, shift: float, bias: bool) -> Any:
+    x = on.tensor(on.values(tokens, width) * np.float32(scale) + np.float32(shift))
+    vectors = [on.tensor(on.values(width)) for _ in range(1 + bias)]
+    return ops.layer_norm(x, *vectors, eps=1e-5)
+
+
+def add_layer_norm(on: On, tokens: int, width: int, bias: bool) -> Any:
+    vectors = [on.tensor(on.values(width)) for _ in range(1 + bias)]
+    return ops.add_layer_norm(on.rows(tokens, width), on.rows(tokens, width), *vectors, eps=1e-6)
+
+
+def each(on: On, name: str, tokens: int, width: int, spread: float, **options: Any) -> Any:
+    count = 2 if name == "activate_mul" else 1
+    return ops.ALL[name](*(on.rows(tokens, width, scale=spread) for _ in range(count)), **options)
 
 
 def pairwise(on: On, name: str, tokens: int, width: int, scale: float) -> Any:
@@ -146,6 +169,28 @@ def plain_cases() -> Iterator[Case]:
             yield case("silu_mul", name, pairwise, "silu_mul", tokens, width, 1.0)
             yield case("select_rows", name, selected, tokens, width, exact=True)
             yield case("select_columns", name, columns_selected, tokens, width, exact=True)
+    for tokens, width in ((1, 7), (2, 16), (7, 33), (33, 320)):
+        for bias in (True, False):
+            name = f"{tokens}x{width}{' bias' * bias}"
+            yield case("layer_norm", name, layer_norm, tokens, width, 1.0, 3.0, bias)
+            yield case("add_layer_norm", name, add_layer_norm, tokens, width, bias)
+        for kind in KINDS:
+            for name in ("activate", "activate_mul"):
+                work = partial(each, kind=kind)
+                shape = f"{kind} {tokens}x{width}"
+                yield case(name, shape, work, name, tokens, width, 3.0, common=kind in COMMON_KINDS)
+        yield case("scale", f"{tokens}x{width}", partial(each, factor=0.37), "scale", tokens, width, 1.0)
+        yield case("softcap", f"{tokens}x{width}", partial(each, cap=30.0), "softcap", tokens, width, 40.0)
+    for kind in KINDS:
+        for spread in (1e-30, 1e-3, 100.0, 0.0):
+            name = f"{kind} of values of {spread:g}"
+            common = kind in COMMON_KINDS
+            yield case("activate", name, partial(each, kind=kind), "activate", 2, 33, spread, common=common)
+    for heads, head_dim in ((1, 2), (3, 10), (5, 16), (4, 26), (2, 128)):
+        for tokens in (1, 7):
+            name, common = f"{heads} heads of {head_dim} x{tokens}", head_dim in (10, 128)
+            yield case("rms_norm", name, head_norm, tokens, heads, head_dim, common=common)
+    yield case("layer_norm", "far from zero", layer_norm, 7, 33, 1e-2, 50.0, True)
     for scale in (1e15, 1e-15, 1e-30, 0.0):
         yield case("rms_norm", f"values of {scale:g}", norm, 7, 33, scale)
     for scale in (10.0, 100.0, 1e4, 1e-30, 0.0):

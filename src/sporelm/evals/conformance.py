@@ -14,6 +14,7 @@ import numpy as np
 from sporelm import ops
 from sporelm.backends.backend import Backend, Missing
 from sporelm.backends.registry import all_backends, open_backend
+from sporelm.ops.activation import KINDS
 from sporelm.ops.attention import PAGE
 from sporelm.ops.cache import KV_TYPES, canonical_of, values_of
 from sporelm.ops.linear import INT8_32, ROW_FORMATS
@@ -131,6 +132,18 @@ def cases() -> Iterator[Case]:
     for tokens in (1, 7, 33):
         yield Case("rms_norm", f"{tokens}", partial(norm, tokens=tokens))
         yield Case("add_rms_norm", f"{tokens}", partial(add_norm, tokens=tokens))
+        yield Case("rms_norm", f"of heads {tokens}", partial(norm, tokens=tokens, size=WIDTH // 4))
+        for op in (ops.layer_norm, ops.add_layer_norm):
+            for biased in (False, True):
+                name = f"{tokens}{' with a bias' * biased}"
+                yield Case(op.name, name, partial(layer_norm, op=op, tokens=tokens, biased=biased))
+        for kind in KINDS:
+            yield Case("activate", f"{kind} {tokens}", partial(each, op=ops.activate, tokens=tokens, kind=kind))
+            yield Case(
+                "activate_mul", f"{kind} {tokens}", partial(elementwise, op=ops.activate_mul, tokens=tokens, kind=kind)
+            )
+        yield Case("scale", f"{tokens}", partial(each, op=ops.scale, tokens=tokens, factor=0.37))
+        yield Case("softcap", f"{tokens}", partial(each, op=ops.softcap, tokens=tokens, cap=2.0))
         yield Case("add", f"{tokens}", partial(elementwise, op=ops.add, tokens=tokens))
         yield Case("silu_mul", f"{tokens}", partial(elementwise, op=ops.silu_mul, tokens=tokens))
         yield Case("select_rows", f"{tokens}", partial(select_rows, tokens=tokens))
@@ -235,8 +248,17 @@ def clamped_swiglu(backend: Backend, *, tokens: int) -> Any:
     return ops.clamped_swiglu(gate, up, alpha=1.702, limit=7.0)
 
 
-def norm(backend: Backend, *, tokens: int) -> Any:
-    return ops.rms_norm(backend.tensor(values(tokens, WIDTH)), backend.tensor(values(WIDTH)), eps=1e-5)
+def norm(backend: Backend, *, tokens: int, size: int = WIDTH) -> Any:
+    return ops.rms_norm(backend.tensor(values(tokens, WIDTH)), backend.tensor(values(size)), eps=1e-5)
+
+
+def layer_norm(backend: Backend, *, op: ops.Op, tokens: int, biased: bool) -> Any:
+    rows = [backend.tensor(values(tokens, WIDTH, seed=seed)) for seed in range(2 if op is ops.add_layer_norm else 1)]
+    return op(*rows, *(backend.tensor(values(WIDTH, seed=seed)) for seed in range(1 + biased)), eps=1e-5)
+
+
+def each(backend: Backend, *, op: ops.Op, tokens: int, **options: Any) -> Any:
+    return op(backend.tensor(values(tokens, WIDTH)), **options)
 
 
 def add_norm(backend: Backend, *, tokens: int) -> Any:
@@ -244,8 +266,8 @@ def add_norm(backend: Backend, *, tokens: int) -> Any:
     return ops.add_rms_norm(*rows, backend.tensor(values(WIDTH)), eps=1e-5)
 
 
-def elementwise(backend: Backend, *, op: ops.Op, tokens: int) -> Any:
-    return op(*(backend.tensor(values(tokens, WIDTH, seed=seed)) for seed in (0, 1)))
+def elementwise(backend: Backend, *, op: ops.Op, tokens: int, **options: Any) -> Any:
+    return op(*(backend.tensor(values(tokens, WIDTH, seed=seed)) for seed in (0, 1)), **options)
 
 
 def linear(backend: Backend, *, form: type[QuantFormat], tokens: int) -> Any:

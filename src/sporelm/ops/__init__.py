@@ -1,5 +1,6 @@
 """What can be computed: each op's signature, shape rule and numpy meaning, and the graph that records calls of them."""
 
+from sporelm.ops.activation import activate, activate_mul, scale, softcap
 from sporelm.ops.attention import attention, store_kv
 from sporelm.ops.blocks import count_nonfinite, dequantize_blocks, quantize_blocks
 from sporelm.ops.elementwise import add, clamped_swiglu, silu_mul
@@ -7,7 +8,7 @@ from sporelm.ops.experts import combine_experts, linear_experts, linear_experts_
 from sporelm.ops.graph import Call, Graph, Value, trace
 from sporelm.ops.linear import linear, linear_group, linear_silu_mul, quantize_rows
 from sporelm.ops.lora import add_lora
-from sporelm.ops.norm import add_rms_norm, rms_norm
+from sporelm.ops.norm import add_layer_norm, add_rms_norm, layer_norm, rms_norm
 from sporelm.ops.op import ALL, Op
 from sporelm.ops.rope import rope, rope_store
 from sporelm.ops.routing import route
@@ -22,7 +23,10 @@ __all__ = [
     "Spec",
     "Symbol",
     "Value",
+    "activate",
+    "activate_mul",
     "add",
+    "add_layer_norm",
     "add_lora",
     "add_rms_norm",
     "argmax",
@@ -32,6 +36,7 @@ __all__ = [
     "count_nonfinite",
     "dequantize_blocks",
     "embedding",
+    "layer_norm",
     "linear",
     "linear_experts",
     "linear_experts_silu_mul",
@@ -43,9 +48,11 @@ __all__ = [
     "rope",
     "rope_store",
     "route",
+    "scale",
     "select_columns",
     "select_rows",
     "silu_mul",
+    "softcap",
     "store_kv",
     "top_k",
     "trace",

@@ -6,28 +6,61 @@ import numpy as np
 
 from sporelm.ops.arguments import rows, vector
 from sporelm.ops.op import op, require
-from sporelm.ops.spec import Spec, spec_of
+from sporelm.ops.spec import Spec, fixed, spec_of
 
 
 def normed(x: Any, weight: Any, *, eps: float) -> Spec:
     """Rule of `rms_norm`."""
     wide, scale = rows("x", x), vector("weight", weight)
-    require(scale.shape == wide.shape[1:], f"weight {scale} must have one element a column of x {wide}")
+    size = fixed(scale.shape[0])
+    whole = size > 0 and fixed(wide.shape[1]) % size == 0
+    require(whole, f"weight {scale} must have one element a column of x {wide}, or of each of its heads")
+    return wide
+
+
+def centred(x: Any, weight: Any, bias: Any = None, *, eps: float) -> Spec:
+    """Rule of `layer_norm`."""
+    wide = rows("x", x)
+    for name, given in (("weight", weight), ("bias", bias)):
+        if given is not None:
+            found = vector(name, given)
+            require(found.shape == wide.shape[1:], f"{name} {found} must have one element a column of x {wide}")
     return wide
 
 
 def normed_sum(x: Any, residual: Any, weight: Any, *, eps: float) -> tuple[Spec, Spec]:
     """Rule of `add_rms_norm`."""
-    wide = normed(x, weight, eps=eps)
+    wide = centred(x, weight, eps=eps)
+    require(spec_of(residual) == wide, f"residual {spec_of(residual)} must be like x {wide}")
+    return wide, wide
+
+
+def centred_sum(x: Any, residual: Any, weight: Any, bias: Any = None, *, eps: float) -> tuple[Spec, Spec]:
+    """Rule of `add_layer_norm`."""
+    wide = centred(x, weight, bias, eps=eps)
     require(spec_of(residual) == wide, f"residual {spec_of(residual)} must be like x {wide}")
     return wide, wide
 
 
 @op(normed)
-def rms_norm(x, weight, *, eps):  # x [tokens, width], weight [width]
-    """Divide each row by its root mean square, then scale (Zhang and Sennrich 2019)."""
-    mean_square = np.mean(x.astype(np.float64) ** 2, axis=-1, keepdims=True)
-    return (x * (1 / np.sqrt(mean_square + eps)).astype(np.float32) * weight).astype(np.float32)
+def rms_norm(x, weight, *, eps):  # x [tokens, width], weight [width], or [head_dim] for each head by itself
+    """Divide each row by its root mean square, then scale (Zhang and Sennrich 2019).
+
+    A shorter weight is that of one head: each run of so many columns is a row of its own (norms of queries and keys).
+    """
+    heads = x.reshape(-1, len(weight))
+    mean_square = np.mean(heads.astype(np.float64) ** 2, axis=-1, keepdims=True)
+    return (heads * (1 / np.sqrt(mean_square + eps)).astype(np.float32) * weight).astype(np.float32).reshape(x.shape)
+
+
+@op(centred)
+def layer_norm(x, weight, bias=None, *, eps):  # x [tokens, width], weight and bias [width]
+    """Each row less its mean, divided by its deviation, then scaled, plus a bias (Ba et al. 2016)."""
+    wide = x.astype(np.float64)
+    wide = wide - wide.mean(axis=-1, keepdims=True)
+    wide = wide / np.sqrt(np.mean(wide**2, axis=-1, keepdims=True) + eps)
+    result = wide.astype(np.float32) * weight
+    return result if bias is None else result + bias
 
 
 @op(normed_sum)
@@ -35,3 +68,10 @@ def add_rms_norm(x, residual, weight, *, eps):  # x, residual [tokens, width], w
     """rms_norm(x + residual), and the sum itself."""
     total = x + residual
     return rms_norm.meaning(total, weight, eps=eps), total
+
+
+@op(centred_sum)
+def add_layer_norm(x, residual, weight, bias=None, *, eps):  # x, residual [tokens, width], weight, bias [width]
+    """layer_norm(x + residual), and the sum itself."""
+    total = x + residual
+    return layer_norm.meaning(total, weight, bias, eps=eps), total

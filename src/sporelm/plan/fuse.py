@@ -6,7 +6,7 @@ A rewritten call defines the very values that the old calls defined, so their us
 from typing import Any
 
 from sporelm import ops
-from sporelm.ops import Call, Graph, Value
+from sporelm.ops import Call, Graph, Op, Value
 from sporelm.ops.linear import ROW_FORMATS
 from sporelm.ops.op import leaves
 from sporelm.ops.spec import spec_of
@@ -21,19 +21,29 @@ PRODUCTS |= {ops.linear_experts: 1, ops.linear_experts_silu_mul: 2}
 @rule("add_rms_norm")
 def fuse_add_rms_norm(graph: Graph) -> Graph:
     """add whose sum feeds rms_norm -> add_rms_norm; the sum stays available."""
+    return _normed_sums(graph, ops.rms_norm, ops.add_rms_norm)
+
+
+@rule("add_layer_norm")
+def fuse_add_layer_norm(graph: Graph) -> Graph:
+    """add whose sum feeds layer_norm -> add_layer_norm; the sum stays available."""
+    return _normed_sums(graph, ops.layer_norm, ops.add_layer_norm)
+
+
+def _normed_sums(graph: Graph, norm: Op, fused: Op) -> Graph:
     uses, changes = Uses(graph), dict[int, Call | None]()
     for position, call in enumerate(graph.calls):
-        if call.op is not ops.rms_norm:
+        if call.op is not norm:
             continue
-        total, weight = call.args
+        total, *weights = call.args
         source = uses.by(total, "add")
-        if source is None or source in changes:
+        if source is None or source in changes or spec_of(weights[0]).shape != total.shape[1:]:  # norms of heads
             continue
-        if uses.defined(weight) >= source or not uses.undisturbed(position, source):
+        if any(uses.defined(weight) >= source for weight in weights) or not uses.undisturbed(position, source):
             continue
-        left, right = graph.calls[source].args
         results = (*call.results, total)
-        changes |= {source: Call(ops.add_rms_norm, (left, right, weight), call.options, results), position: None}
+        args = (*graph.calls[source].args, *weights)
+        changes |= {source: Call(fused, args, call.options, results), position: None}
     return replaced(graph, changes)
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from sporelm.backends.cpu import adapters, conversions, experts
+from sporelm.backends.cpu import adapters, conversions, experts, row_rules
 from sporelm.backends.cpu.entries import Cell, Emitter, cell_of, most, rows_of, stride_of
 from sporelm.backends.cpu.formats import IntegerPanels
 from sporelm.backends.cpu.formats.records import RECORDS
@@ -26,6 +26,7 @@ NO_WINDOW = 1 << 40
 ROW_BY_ROW = frozenset(
     {"add", "add_rms_norm", "clamped_swiglu", "combine_experts", "embedding", "quantize_rows", "rms_norm", "silu_mul"}
     | {"count_nonfinite", "dequantize_blocks", "quantize_blocks"}
+    | row_rules.RULES.keys()
 )
 
 
@@ -60,6 +61,8 @@ def _elementwise(kernel: Callable[[Target], Kernel]) -> Callable[[Lowering, Call
 
 def _rms_norm(low: Lowering, call: Call) -> None:
     x, weight = call.args
+    if spec_of(weight).shape != spec_of(x).shape[1:]:
+        return row_rules.norm_of_heads(low, call)
     _norm(low, call, norm.rms_norm(low.places.target), x, weight, {})
 
 
@@ -323,4 +326,5 @@ RULES: dict[str, Callable[[Lowering, Call], None]] = {
     "select_rows": _select_rows,
     "argmax": _argmax,
     "top_k": _top_k,
+    **row_rules.RULES,
 }

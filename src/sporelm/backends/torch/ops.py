@@ -52,9 +52,46 @@ def clamped_swiglu(gate: Tensor, up: Tensor, *, alpha: float, limit: float) -> T
     return (up + 1) * (gate / (1 + torch.exp(-alpha * gate)))
 
 
+def activate(x: Tensor, *, kind: str) -> Tensor:
+    if kind == "silu":
+        return x / (1 + torch.exp(-x))
+    if kind == "gelu_quick":
+        return x / (1 + torch.exp(-1.702 * x))
+    if kind in ("relu", "relu_squared"):
+        return x.relu() ** (2 if kind == "relu_squared" else 1)
+    return torch.nn.functional.gelu(x, approximate="tanh" if kind == "gelu_tanh" else "none")
+
+
+def activate_mul(gate: Tensor, up: Tensor, *, kind: str) -> Tensor:
+    return activate(gate, kind=kind) * up
+
+
+def scale(x: Tensor, *, factor: float) -> Tensor:
+    return x * factor
+
+
+def softcap(x: Tensor, *, cap: float) -> Tensor:
+    return cap * (x / cap).tanh()
+
+
 def rms_norm(x: Tensor, weight: Tensor, *, eps: float) -> Tensor:
-    mean_square = x.double().square().mean(dim=-1, keepdim=True)
-    return x * (mean_square + eps).rsqrt().float() * weight
+    heads = x.unflatten(1, (-1, len(weight)))
+    mean_square = heads.double().square().mean(dim=-1, keepdim=True)
+    return (heads * (mean_square + eps).rsqrt().float() * weight).flatten(1)
+
+
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, eps: float) -> Tensor:
+    wide = x.double()
+    wide = wide - wide.mean(dim=-1, keepdim=True)
+    scaled = (wide * (wide.square().mean(dim=-1, keepdim=True) + eps).rsqrt()).float() * weight
+    return scaled if bias is None else scaled + bias
+
+
+def add_layer_norm(
+    x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor | None = None, *, eps: float
+) -> tuple[Tensor, Tensor]:
+    total = x + residual
+    return layer_norm(total, weight, bias, eps=eps), total
 
 
 def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, *, eps: float) -> tuple[Tensor, Tensor]:
@@ -172,19 +209,8 @@ def add_lora(y: Tensor, x: Tensor, which: Any, a: tuple[Any, ...], b: tuple[Any,
 FUNCTIONS = {
     function.__name__: function
     for function in (
-        *(
-            add,
-            silu_mul,
-            clamped_swiglu,
-            rms_norm,
-            add_rms_norm,
-            embedding,
-            select_columns,
-            select_rows,
-            argmax,
-            top_k,
-            quantize_rows,
-        ),
+        *(add, silu_mul, clamped_swiglu, rms_norm, add_rms_norm, embedding, select_columns, select_rows, argmax),
+        *(top_k, quantize_rows, activate, activate_mul, scale, softcap, layer_norm, add_layer_norm),
         count_nonfinite,
         *(route, linear_experts, linear_experts_silu_mul, combine_experts),
         *(add_lora, linear, linear_group, linear_silu_mul, rope, store_kv, rope_store, attention),

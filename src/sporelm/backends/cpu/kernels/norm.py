@@ -1,4 +1,4 @@
-"""Root-mean-square norms of rows. An item is one token."""
+"""Norms of rows, by their root mean square or by mean and deviation. An item is one token."""
 
 from typing import Any
 
@@ -47,5 +47,79 @@ def _body(adds: bool) -> Any:
             source = total if adds else row
             with k.range(f.vectors) as v:
                 k.store(k.load(k.vf, source, v * wide) * scale * k.load(k.vf, f.weight, v * wide), out, v * wide)
+
+    return body
+
+
+def rms_norm_of_heads(target: Any, head_dim: int) -> Kernel:
+    """Each head of a row by itself; a head's last values one by one, for the next head follows them."""
+
+    def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
+        whole = head_dim // k.lanes * k.lanes
+        with k.range(first, last) as token, k.range(f.heads) as head:
+            at = head * (4 * head_dim)
+            row, out = k.at(f.x, token * f.x_stride + at), k.at(f.out, token * f.out_stride + at)
+            squares, rest = k.zero(k.vf), k.zero(f32)
+            with k.range(0, whole, k.lanes) as column:
+                x = k.load(k.vf, row, column * 4)
+                squares.set(k.fma(x, x, squares.value))
+            with k.range(whole, head_dim) as column:
+                x = k.load(f32, row, column * 4)
+                rest.set(k.fma(x, x, rest.value))
+            mean = (k.sum(squares.value) + rest.value) / float(head_dim)
+            scale = k.const(f32, 1.0) / k.sqrt(mean + f.eps)
+            with k.range(0, whole, k.lanes) as column:
+                found = k.load(k.vf, row, column * 4) * k.splat(scale) * k.load(k.vf, f.weight, column * 4)
+                k.store(found, out, column * 4)
+            with k.range(whole, head_dim) as column:
+                k.store(k.load(f32, row, column * 4) * scale * k.load(f32, f.weight, column * 4), out, column * 4)
+
+    return Kernel(
+        f"rms_norm_of_heads_{head_dim}", fields("x:p x_stride:i weight:p out:p out_stride:i heads:i eps:f"), body
+    )
+
+
+def layer_norm(target: Any, *, adds: bool, bias: bool) -> Kernel:
+    """Less the mean, by the deviation; of x + residual where it `adds`, whose sum is kept."""
+    text = "x:p x_stride:i weight:p out:p out_stride:i vectors:i width:f eps:f"
+    text += " residual:p total:p" * adds + " bias:p" * bias
+    name = f"{'add_' * adds}layer_norm{'_bias' * bias}"
+    return Kernel(name, fields(text), _layer_norm_body(adds, bias))
+
+
+def _layer_norm_body(adds: bool, bias: bool) -> Any:
+    def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
+        wide, end = 4 * k.lanes, f.vectors - 1
+        inside = (k.iota(k.vi) + k.splat((end * k.lanes).trunc(i32))).to_float() < k.splat(f.width)
+        nothing = k.const(k.vf, 0)
+        with k.range(first, last) as token:
+            row, out = k.at(f.x, token * f.x_stride), k.at(f.out, token * f.out_stride)
+            source = k.at(f.total, token * f.x_stride) if adds else row
+            sums, squares = k.zero(k.vf), k.zero(k.vf)
+
+            def column(v: Val) -> Val:
+                x = k.load(k.vf, row, v * wide)
+                if adds:
+                    x = x + k.load(k.vf, k.at(f.residual, token * f.x_stride), v * wide)
+                    k.store(x, source, v * wide)
+                return x
+
+            with k.range(end) as v:
+                sums.set(sums.value + column(v))
+            sums.set(sums.value + k.select(inside, column(end), nothing))
+            mean = k.splat(k.sum(sums.value) / f.width)
+            left = k.zero(k.vf)  # what the rounded mean leaves: it matters where values are far from zero
+            with k.range(end) as v:
+                x = k.load(k.vf, source, v * wide) - mean
+                squares.set(k.fma(x, x, squares.value))
+                left.set(left.value + x)
+            x = k.select(inside, k.load(k.vf, source, end * wide) - mean, nothing)
+            squares.set(k.fma(x, x, squares.value))
+            rest = k.sum(left.value + x) / f.width
+            variance = k.sum(squares.value) / f.width - rest * rest
+            scale, shift = k.splat(k.const(f32, 1.0) / k.sqrt(variance + f.eps)), k.splat(rest)
+            with k.range(f.vectors) as v:
+                x = (k.load(k.vf, source, v * wide) - mean - shift) * scale * k.load(k.vf, f.weight, v * wide)
+                k.store(x + k.load(k.vf, f.bias, v * wide) if bias else x, out, v * wide)
 
     return body

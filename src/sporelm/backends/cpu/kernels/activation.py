@@ -1,0 +1,69 @@
+"""Activation functions, alone and as gates, scales and soft caps. An item is one row."""
+
+from collections.abc import Callable
+from math import pi, sqrt
+from typing import Any
+
+from sporelm.backends.cpu.jit import Builder, Kernel, Val
+from sporelm.backends.cpu.jit.kernel import fields
+
+# erf(x) = 1 - polynomial(1 / (1 + P x)) exp(-x x), within 1.5e-7 (Abramowitz and Stegun 7.1.26)
+ERF_P = 0.3275911
+ERF = (1.061405429, -1.453152027, 1.421413741, -0.284496736, 0.254829592)
+
+
+def activated(k: Builder, x: Val, kind: str) -> Val:
+    """The function `kind` of a vector."""
+    if kind == "gelu":
+        return x * 0.5 * (erf(k, x * sqrt(0.5)) + 1.0)
+    if kind == "gelu_tanh":
+        return x * 0.5 * (k.tanh(k.fma(x * x * x, k.const(x.type, 0.044715), x) * sqrt(2 / pi)) + 1.0)
+    if kind == "gelu_quick":
+        return x / (k.exp(x * -1.702) + 1.0)
+    if kind == "silu":
+        return x / (k.exp(-x) + 1.0)
+    positive = k.select(x < 0.0, k.const(x.type, 0.0), x)  # NaN stays
+    return positive * positive if kind == "relu_squared" else positive
+
+
+def erf(k: Builder, x: Val) -> Val:
+    """erf within 1.5e-7; NaN gives NaN."""
+    size = k.fabs(x)
+    t = k.const(x.type, 1.0) / (size * ERF_P + 1.0)
+    y = k.const(x.type, ERF[0])
+    for coefficient in ERF[1:]:
+        y = k.fma(y, t, k.const(x.type, coefficient))
+    far = k.const(x.type, 1.0) - y * t * k.exp(-(size * size))
+    return k.select(x < 0.0, -far, far)
+
+
+def activate(target: Any, kind: str) -> Kernel:
+    return _each(f"activate_{kind}", lambda k, x: activated(k, x, kind))
+
+
+def scale(target: Any) -> Kernel:
+    return _each("scale", lambda k, x, factor: x * factor, "factor")
+
+
+def softcap(target: Any) -> Kernel:
+    return _each("softcap", lambda k, x, cap: cap * k.tanh(x / cap), "cap")
+
+
+def activate_mul(target: Any, kind: str) -> Kernel:
+    """activate(x) * y."""
+    return _each(f"activate_mul_{kind}", lambda k, x, y: activated(k, x, kind) * y, second=True)
+
+
+def _each(name: str, combine: Callable[..., Val], *numbers: str, second: bool = False) -> Kernel:
+    """`combine` of each vector, of that of a second value, and of f32 fields."""
+
+    def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
+        with k.range(first, last) as row:
+            values = [k.at(p, row * f.stride) for p in ((f.x, f.y) if second else (f.x,))]
+            out, given = k.at(f.out, row * f.stride), [k.splat(getattr(f, number)) for number in numbers]
+            with k.range(f.vectors) as v:
+                at = v * (4 * k.lanes)
+                k.store(combine(k, *(k.load(k.vf, value, at) for value in values), *given), out, at)
+
+    text = f"x:p {'y:p ' if second else ''}out:p stride:i vectors:i"
+    return Kernel(name, fields(" ".join([text, *(f"{number}:f" for number in numbers)])), body)

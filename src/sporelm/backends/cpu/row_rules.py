@@ -1,0 +1,62 @@
+"""From calls of ops on rows to entries of kernels: layer norms, norms of heads, activation functions."""
+
+from collections.abc import Callable
+from typing import Any
+
+from sporelm.backends.cpu.entries import Emitter, cell_of, stride_of
+from sporelm.backends.cpu.jit import Kernel
+from sporelm.backends.cpu.kernels import activation, norm
+from sporelm.ops import Call
+from sporelm.ops.spec import fixed, spec_of
+
+
+def norm_of_heads(low: Emitter, call: Call) -> None:
+    """rms_norm with a weight of one head."""
+    x, weight = call.args
+    tokens, width = spec_of(x).shape
+    head_dim = fixed(spec_of(weight).shape[0])
+    fields: dict[str, Any] = {"x": low.at(x), "x_stride": stride_of(x), "weight": low.at(weight)}
+    fields |= {"out": low.at(call.results[0]), "out_stride": stride_of(x), "heads": fixed(width) // head_dim}
+    fields["eps"] = float(call.options["eps"])
+    kernel = norm.rms_norm_of_heads(low.places.target, head_dim)
+    low.emit(kernel, fields, cell_of(tokens), grain=low.row_grain(tokens))
+
+
+def _layer_norm(low: Emitter, call: Call) -> None:
+    adds = call.op.name == "add_layer_norm"
+    x, *residual, weight, bias = (*call.args, None)[: 4 if adds else 3]
+    tokens, width = spec_of(x).shape
+    fields: dict[str, Any] = {"x": low.at(x), "x_stride": stride_of(x), "weight": low.at(weight)}
+    fields |= {"out": low.at(call.results[0]), "out_stride": stride_of(x), "vectors": low.vectors(fixed(width))}
+    fields |= {"width": float(fixed(width)), "eps": float(call.options["eps"])}
+    if adds:
+        fields |= {"residual": low.at(residual[0]), "total": low.at(call.results[1])}
+    if bias is not None:
+        fields["bias"] = low.at(bias)
+    kernel = norm.layer_norm(low.places.target, adds=adds, bias=bias is not None)
+    low.emit(kernel, fields, cell_of(tokens), grain=low.row_grain(tokens))
+
+
+def _each(kernel: Callable[..., Kernel]) -> Callable[[Emitter, Call], None]:
+    """Element by element; options that are numbers are fields, texts choose the kernel."""
+
+    def lower(low: Emitter, call: Call) -> None:
+        x = call.args[0]
+        tokens, width = spec_of(x).shape
+        fields: dict[str, Any] = dict(zip("xy", map(low.at, call.args), strict=False))
+        fields |= {"out": low.at(call.results[0]), "stride": stride_of(x), "vectors": low.vectors(fixed(width))}
+        chosen = [value for value in call.options.values() if isinstance(value, str)]
+        fields |= {name: float(value) for name, value in call.options.items() if not isinstance(value, str)}
+        low.emit(kernel(low.places.target, *chosen), fields, cell_of(tokens), grain=low.row_grain(tokens))
+
+    return lower
+
+
+RULES: dict[str, Callable[[Any, Call], None]] = {
+    "layer_norm": _layer_norm,
+    "add_layer_norm": _layer_norm,
+    "activate": _each(activation.activate),
+    "activate_mul": _each(activation.activate_mul),
+    "scale": _each(activation.scale),
+    "softcap": _each(activation.softcap),
+}

@@ -1,0 +1,86 @@
+"""Activation functions, alone and as gates, and what else is done to each element by itself: scales and soft caps."""
+
+from math import erf, pi, sqrt
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sporelm.ops.arguments import rows
+from sporelm.ops.elementwise import like_both
+from sporelm.ops.op import op, require
+from sporelm.ops.spec import Spec
+
+KINDS = ("gelu", "gelu_tanh", "gelu_quick", "relu", "relu_squared", "silu")
+_erf: Any = np.frompyfunc(erf, 1, 1)
+
+
+def _known(kind: str) -> None:
+    require(kind in KINDS, f"activation {kind!r} must be one of {', '.join(KINDS)}")
+
+
+def _activated(x: Any, *, kind: str) -> Spec:
+    _known(kind)
+    return rows("x", x)
+
+
+def _gated(gate: Any, up: Any, *, kind: str) -> Spec:
+    _known(kind)
+    return like_both(gate, up)
+
+
+def _scaled(x: Any, *, factor: float) -> Spec:
+    require(bool(np.isfinite(factor)), f"factor {factor} must be finite")
+    return rows("x", x)
+
+
+def _capped(x: Any, *, cap: float) -> Spec:
+    require(0 < cap < np.inf, f"cap {cap} must be positive")
+    return rows("x", x)
+
+
+def activated(x: NDArray[np.float32], kind: str) -> NDArray[np.float32]:
+    """The function `kind` of each value, in float64."""
+    wide = x.astype(np.float64)
+    with np.errstate(over="ignore"):
+        if kind == "gelu":
+            wide = wide / 2 * (1 + _erf(wide / sqrt(2)).astype(np.float64))
+        elif kind == "gelu_tanh":
+            wide = wide / 2 * (1 + np.tanh(sqrt(2 / pi) * (wide + 0.044715 * wide**3)))
+        elif kind == "gelu_quick":
+            wide = wide / (1 + np.exp(-1.702 * wide))
+        elif kind == "silu":
+            wide = wide / (1 + np.exp(-wide))
+        else:
+            wide = np.maximum(wide, 0) ** (2 if kind == "relu_squared" else 1)
+    return wide.astype(np.float32)
+
+
+@op(_activated)
+def activate(x, *, kind):  # x [tokens, width]
+    """An activation function of each value.
+
+    gelu           x times the normal distribution up to x (Hendrycks, Gimpel 2016)
+    gelu_tanh      the same by a tanh (GPT-2's, Gemma's)
+    gelu_quick     x * sigmoid(1.702 x)
+    relu, relu_squared (Primer, So et al. 2021), silu
+    """
+    return activated(x, kind)
+
+
+@op(_gated)
+def activate_mul(gate, up, *, kind):  # gate, up [tokens, width]
+    """activate(gate) * up (GLU variants, Shazeer 2020)."""
+    return activated(gate, kind) * up
+
+
+@op(_scaled)
+def scale(x, *, factor):  # x [tokens, width]
+    """x times a number."""
+    return x * np.float32(factor)
+
+
+@op(_capped)
+def softcap(x, *, cap):  # x [tokens, width]
+    """cap * tanh(x / cap): values between -cap and cap (Gemma 2)."""
+    return (cap * np.tanh(x.astype(np.float64) / cap)).astype(np.float32)
