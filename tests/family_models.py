@@ -111,12 +111,34 @@ def named(name: str, model_type: str, **values: Any) -> dict[str, Any]:
     return {"architectures": [name], "model_type": model_type, **SHAPE, **values}
 
 
+GPT2: dict[str, Any] = {
+    "architectures": ["GPT2LMHeadModel"],
+    "model_type": "gpt2",
+    "n_embd": 48,
+    "n_head": 6,
+    "n_layer": 2,
+    "n_inner": None,
+    "n_positions": 256,
+    "vocab_size": 131,
+}
+INTERNLM2 = named("InternLM2ForCausalLM", "internlm2", bias=False, rope_theta=1e6)
 LLAMA = named("LlamaForCausalLM", "llama")
+MINICPM = named("MiniCPMForCausalLM", "minicpm", scale_emb=3, scale_depth=1.4, dim_model_base=24)
 QWEN2 = named("Qwen2ForCausalLM", "qwen2", rope_theta=1e6)
+QWEN2_WINDOW = {"use_sliding_window": True, "sliding_window": 9, "max_window_layers": 1}
+QWEN3 = named("Qwen3ForCausalLM", "qwen3", head_dim=16, rope_theta=1e6)
 
 CASES = (
+    Case("gpt2", GPT2, {"n_embd": 256, "n_head": 4}),
+    Case("gpt2-odd", GPT2 | {"n_embd": 42, "n_head": 7, "n_inner": 100} | {"tie_word_embeddings": False}, None),
+    Case("internlm2", INTERNLM2, numpy="internlm2"),
+    Case("internlm2-odd-biases", INTERNLM2 | ODD | {"bias": True}, None, "internlm2"),
     Case("llama", LLAMA),
+    Case("minicpm", MINICPM, WIDE | {"dim_model_base": 160}, "minicpm"),
+    Case("minicpm-odd-tied", MINICPM | ODD | TIED, None, "minicpm"),
     Case("qwen2", QWEN2),
     Case("qwen2-odd-tied", QWEN2 | ODD | TIED),
-    Case("qwen2-window", QWEN2 | {"use_sliding_window": True, "sliding_window": 9, "max_window_layers": 1}, wide=None),
+    Case("qwen2-window", QWEN2 | QWEN2_WINDOW, None),
+    Case("qwen3", QWEN3, WIDE | {"head_dim": 64}),
+    Case("qwen3-odd-tied-biases", QWEN3 | ODD | TIED | {"head_dim": 12, "attention_bias": True}, None),
 )

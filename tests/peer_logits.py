@@ -53,6 +53,7 @@ def load(peer: Path, root: Path) -> Any:
     peer_vocab = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(peer_vocab)
     library = peer_vocab.load_library(peer)
+    library.loader = peer_vocab  # whose function for messages the library calls
     pointer = ctypes.c_void_p
     library.llama_context_default_params.restype = _ContextParams
     library.llama_init_from_model.argtypes, library.llama_init_from_model.restype = [pointer, _ContextParams], pointer

@@ -129,7 +129,8 @@ class Worker:
 def default_limits(model: LoadedModel, device: Backend, kv: ElementType) -> Limits:
     """`BATCH` requests in the context that the model, its tables and the memory allow."""
     config = model.model.config
-    asked = min(config.context_length, DEFAULT_CONTEXT, model.weights[ROPE].shape[0])
+    table = model.weights.get(ROPE)  # none of models without rotary positions
+    asked = min(config.context_length, DEFAULT_CONTEXT, DEFAULT_CONTEXT if table is None else table.shape[0])
     page_bytes = bytes_per_page(model.model.memory(), device, kv)
     context, pages = choose(asked, config.context_length, BATCH, page_bytes, available_on(device))
     most = max(device.regimes.values())

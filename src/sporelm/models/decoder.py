@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from sporelm import ops
-from sporelm.models.blocks import Embedding, Layer, Linear, Paged, RMSNorm
+from sporelm.models.blocks import Embedding, Layer, Linear, Paged, Part, RMSNorm
 from sporelm.models.inputs import ROPE, StepInputs
 from sporelm.models.rotary import rope_table
 from sporelm.weights.config import ModelConfig
@@ -24,12 +24,16 @@ class Decoder(ABC):
         self.config = config
         self.embedding = Embedding("embedding", config.vocab, config.width)
         self.layers = [self.layer(config, index) for index in range(config.layers)]
-        self.norm = RMSNorm("output_norm", config.width, config.eps)
+        self.norm = self.last_norm(config)
         self.output = Linear("embedding" if config.tie_embeddings else "output", config.vocab, config.width)
 
     @abstractmethod
     def layer(self, config: ModelConfig, index: int) -> Layer:
         """The layer of this number."""
+
+    def last_norm(self, config: ModelConfig) -> Part:
+        """The norm after the last layer."""
+        return RMSNorm("output_norm", config.width, config.eps)
 
     def params(self) -> list[Param]:
         """Every weight, each once; a tied output has none of its own."""
@@ -48,9 +52,14 @@ class Decoder(ABC):
             return {}
         return {ROPE: rope_table(context, config.rotary, config.rope_theta, config.rope_scaling)}
 
+    def embedded(self, step: StepInputs, weights: Mapping[str, Any]) -> Any:
+        """What the first layer gets: float32 [tokens, width]."""
+        x, scale = self.embedding(step.tokens, weights), self.config.scales.embedding
+        return x if scale == 1 else ops.scale(x, factor=scale)
+
     def hidden(self, step: StepInputs, weights: Mapping[str, Any], caches: Sequence[Any]) -> Any:
         """What the model makes of the wanted rows, before it scores tokens: float32 [rows, width]."""
-        x = self.embedding(step.tokens, weights)
+        x = self.embedded(step, weights)
         for layer, cache in zip(self.layers, caches, strict=True):
             x = layer(x, step, weights, cache)
         # The last norm and the output see only the rows that are wanted.
@@ -58,7 +67,8 @@ class Decoder(ABC):
 
     def forward(self, step: StepInputs, weights: Mapping[str, Any], caches: Sequence[Any]) -> dict[str, Any]:
         """logits float32 [rows, vocab] of the wanted rows, and tokens int32 [rows], the greatest of each."""
-        logits = self.output(self.hidden(step, weights, caches), weights)
+        x, divisor = self.hidden(step, weights, caches), self.config.scales.logits
+        logits = self.output(x if divisor == 1 else ops.scale(x, factor=1 / divisor), weights)
         return {"logits": logits, "tokens": ops.argmax(logits)}
 
     def embed(self, step: StepInputs, weights: Mapping[str, Any], caches: Sequence[Any]) -> dict[str, Any]:

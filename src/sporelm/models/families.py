@@ -23,11 +23,15 @@ class Listed(NamedTuple):
 
 
 FAMILIES = (
+    Listed("gpt2", "GPT-2", ("gpt2", "GPT2LMHeadModel"), ("transformers", "llama.cpp")),
+    Listed("internlm2", "InternLM2, InternLM2.5", ("internlm2", "InternLM2ForCausalLM"), ("numpy", "llama.cpp")),
     Listed(
         "llama",
         "Llama 1 to 3, Mistral, SmolLM2, TinyStories, Minueza",
         ("llama", "LlamaForCausalLM", "MistralForCausalLM"),
         ("transformers", "llama.cpp"),
     ),
+    Listed("minicpm", "MiniCPM 1 and 2", ("minicpm", "MiniCPMForCausalLM"), ("numpy", "llama.cpp")),
     Listed("qwen2", "Qwen2, Qwen2.5", ("qwen2", "Qwen2ForCausalLM"), ("transformers", "llama.cpp")),
+    Listed("qwen3", "Qwen3", ("qwen3", "Qwen3ForCausalLM"), ("transformers", "llama.cpp")),
 )

@@ -13,12 +13,12 @@ MOST_WIDTH, MOST_VOCAB = 1 << 20, 1 << 24
 
 @dataclass(frozen=True)
 class Scales:
-    """Numbers by which some families multiply what others leave alone (MiniCPM, Granite, Gemma, Cohere)."""
+    """Numbers by which some families multiply or divide what others leave alone (MiniCPM, Granite, Gemma, Cohere)."""
 
     embedding: float = 1.0  # the rows of the embedding
     residual: float = 1.0  # what attention and the feed-forward block add to the rows
     attention: float | None = None  # scores, in place of head_dim ** -0.5
-    logits: float = 1.0
+    logits: float = 1.0  # by which they are divided
 
 
 @dataclass(frozen=True)

@@ -94,6 +94,16 @@ COMMON: tuple[Names, ...] = (
     ),
 )
 
+# Norms of each head of queries and keys, where a family has them.
+HEAD_NORMS: tuple[Names, ...] = tuple(
+    Names(
+        f"layers.{{}}.attn_{part}_norm.weight",
+        f"blk.{{}}.attn_{part}_norm.weight",
+        f"model.layers.{{}}.self_attn.{part}_norm.weight",
+    )
+    for part in "qk"
+)
+
 # Tensors that are no parameters: the angles of the rotary embedding follow from the configuration, and the factors of
 # rotary frequencies are read into it by `open_model`.
 IGNORED: Mapping[Kind, tuple[str, ...]] = {

@@ -3,8 +3,10 @@
 from sporelm.models.blocks.attention import Attention, Paged
 from sporelm.models.blocks.embedding import Embedding
 from sporelm.models.blocks.gated_mlp import GatedMLP
-from sporelm.models.blocks.layer import Layer
+from sporelm.models.blocks.layer import Layer, Part
+from sporelm.models.blocks.layer_norm import LayerNorm
 from sporelm.models.blocks.linear import Linear
+from sporelm.models.blocks.mlp import MLP
 from sporelm.models.blocks.rms_norm import RMSNorm
 
-__all__ = ["Attention", "Embedding", "GatedMLP", "Layer", "Linear", "Paged", "RMSNorm"]
+__all__ = ["MLP", "Attention", "Embedding", "GatedMLP", "Layer", "LayerNorm", "Linear", "Paged", "Part", "RMSNorm"]

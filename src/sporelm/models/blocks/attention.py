@@ -1,4 +1,4 @@
-"""Attention of grouped queries over a paged cache, with rotary positions."""
+"""Attention of grouped queries over a paged cache, with rotary positions or none."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,6 +6,7 @@ from typing import Any
 
 from sporelm import ops
 from sporelm.models.blocks.linear import Linear, products
+from sporelm.models.blocks.rms_norm import RMSNorm
 from sporelm.models.inputs import ROPE, StepInputs
 from sporelm.weights.config import ModelConfig
 from sporelm.weights.names import Columns, Param, Rows
@@ -20,9 +21,13 @@ class Paged:
 
 
 class Attention:
-    """o(softmax(rope(q) rope(k)) v), each group of query heads sharing one head of keys and values."""
+    """o(softmax(rope(q) rope(k)) v), each group of query heads sharing one head of keys and values.
 
-    def __init__(self, name: str, config: ModelConfig, window: int | None) -> None:
+    window      positions that a row sees; None for all
+    norm_heads  each head of queries and of keys is normed before it is rotated
+    """
+
+    def __init__(self, name: str, config: ModelConfig, window: int | None = None, *, norm_heads: bool = False) -> None:
         width, dim, bias = config.width, config.head_dim, config.attention_bias
         queries, keys = config.heads * dim, config.kv_heads * dim
         group = config.heads // config.kv_heads
@@ -30,17 +35,21 @@ class Attention:
         self.k = Linear(f"{name}.attn_k", keys, width, bias=bias, split=Rows(dim))
         self.v = Linear(f"{name}.attn_v", keys, width, bias=bias, split=Rows(dim))
         self.o = Linear(f"{name}.attn_o", width, queries, bias=config.attention_out_bias, split=Columns(dim * group))
+        self.norms = [RMSNorm(f"{name}.attn_{part}_norm", dim, config.eps) for part in "qk" if norm_heads]
         self.memory = Paged(config.kv_heads, dim)
-        self.window = window
+        self.window, self.scale, self.rotates = window, config.attention_scale, config.rotary > 0
 
     def params(self) -> list[Param]:
-        return [*self.q.params(), *self.k.params(), *self.v.params(), *self.o.params()]
+        norms = [param for norm in self.norms for param in norm.params()]
+        return [*self.q.params(), *self.k.params(), *self.v.params(), *self.o.params(), *norms]
 
     def __call__(self, x: Any, step: StepInputs, weights: Mapping[str, Any], cache: Any) -> Any:  # x [tokens, width]
         q, k, v = products(x, weights, self.q, self.k, self.v)
-        dim, table = self.memory.head_dim, weights[ROPE]
-        q = ops.rope(q, step.positions, table, head_dim=dim, style="half")
-        k = ops.rope(k, step.positions, table, head_dim=dim, style="half")
+        if self.norms:
+            q, k = (norm(each, weights) for norm, each in zip(self.norms, (q, k), strict=True))
+        if self.rotates:
+            table, dim = weights[ROPE], self.memory.head_dim
+            q, k = (ops.rope(each, step.positions, table, head_dim=dim, style="half") for each in (q, k))
         ops.store_kv(k, v, cache, step.slots)
-        mixed = ops.attention(q, cache, step.starts, step.lengths, step.pages, scale=dim**-0.5, window=self.window)
+        mixed = ops.attention(q, cache, step.starts, step.lengths, step.pages, scale=self.scale, window=self.window)
         return self.o(mixed, weights)

@@ -8,7 +8,7 @@ from sporelm.weights.names import Param
 
 
 class RMSNorm:
-    """Rows divided by their root mean square, times a weight."""
+    """Rows, or each head of them where that is `width` wide, divided by their root mean square, times a weight."""
 
     def __init__(self, name: str, width: int, eps: float) -> None:
         self.name, self.width, self.eps = name, width, eps

@@ -1,0 +1,25 @@
+"""The feed-forward block without a gate."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from sporelm import ops
+from sporelm.models.blocks.linear import Linear
+from sporelm.weights.config import ModelConfig
+from sporelm.weights.names import Columns, Param, Rows
+
+
+class MLP:
+    """down(activation(up(x)))."""
+
+    def __init__(self, name: str, config: ModelConfig, activation: str) -> None:
+        width, ffn, bias = config.width, config.ffn, config.mlp_bias
+        self.up = Linear(f"{name}.ffn_up", ffn, width, bias=bias, split=Rows())
+        self.down = Linear(f"{name}.ffn_down", width, ffn, bias=bias, split=Columns())
+        self.activation = activation
+
+    def params(self) -> list[Param]:
+        return [*self.up.params(), *self.down.params()]
+
+    def __call__(self, x: Any, weights: Mapping[str, Any]) -> Any:  # x [tokens, width]
+        return self.down(ops.activate(self.up(x, weights), kind=self.activation), weights)

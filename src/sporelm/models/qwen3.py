@@ -1,0 +1,42 @@
+"""Qwen3: Llama with a norm on each head of queries and keys, and heads that need not fill the width."""
+
+from sporelm.models.blocks import Attention, GatedMLP, Layer, RMSNorm
+from sporelm.models.decoder import Decoder
+from sporelm.models.qwen2 import windowed
+from sporelm.models.registry import architecture
+from sporelm.weights.config import ModelConfig
+from sporelm.weights.family import Family, Field, HfClass, fields
+from sporelm.weights.names import COMMON, HEAD_NORMS, changed
+
+
+@architecture(
+    Family(
+        "qwen3",
+        (
+            HfClass(
+                "Qwen3ForCausalLM",
+                "qwen3",
+                {"num_key_value_heads": 32, "head_dim": 128, "max_position_embeddings": 32768},
+                (("attention_bias", "attention_bias"),),
+            ),
+        ),
+        fields(
+            Field("attention_bias", "", "bool", "attention_bias"),
+            Field("attention_out_bias", "", "bool", "attention_bias"),
+        ),
+        changed(COMMON, *HEAD_NORMS),
+        finish=windowed,
+        windowless=True,
+    )
+)
+class Qwen3(Decoder):
+    """The Llama layer; queries and keys are normed head by head before they are rotated (Yang et al. 2025)."""
+
+    def layer(self, config: ModelConfig, index: int) -> Layer:
+        name = f"layers.{index}"
+        return Layer(
+            RMSNorm(f"{name}.attn_norm", config.width, config.eps),
+            Attention(name, config, config.window_of(index), norm_heads=True),
+            RMSNorm(f"{name}.ffn_norm", config.width, config.eps),
+            GatedMLP(name, config),
+        )
