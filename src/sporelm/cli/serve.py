@@ -69,10 +69,11 @@ def parser() -> Parser:
 
 
 def run(args: argparse.Namespace) -> int:
+    config = configuration(args)  # first, so that what is wrong is told before a server is imported
+
     from sporelm.cli.progress import ProgressLine
     from sporelm.serve.listening import serve
 
-    config = configuration(args)
     with ProgressLine() as progress:
         serve(config, progress, announce=lambda line: sys.stderr.write(f"spore: {line}\n"))
     return 0

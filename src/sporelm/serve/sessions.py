@@ -7,7 +7,7 @@ at all, and stays until the session sleeps again or is dropped, so that it wakes
 
 import asyncio
 import logging
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
@@ -36,9 +36,10 @@ class SessionName(NamedTuple):
 
     @property
     def file(self) -> str:
-        """The name of its file."""
+        """The name of its file; those of one owner begin alike."""
         parts = [part.encode() for part in self]
-        return sha256(b"".join(len(part).to_bytes(8, "little") + part for part in parts)).hexdigest() + ".session"
+        whole = sha256(b"".join(len(part).to_bytes(8, "little") + part for part in parts)).hexdigest()
+        return f"{sha256(parts[0]).hexdigest()[:16]}-{whole}.session"
 
 
 @dataclass(eq=False)
@@ -114,9 +115,8 @@ class Sessions:
         found = self.awake.get(SessionName(key.owner, model.name, number))
         return found if found is not None and found.model is model else None
 
-    def exists(self, key: ApiKey, model: ServedModel, number: str) -> bool:
+    def exists(self, name: SessionName) -> bool:
         """Whether there is such a session, awake or asleep."""
-        name = SessionName(key.owner, model.name, number)
         return name in self.awake or (self.folder is not None and (self.folder / name.file).is_file())
 
     async def fork(self, session: Session, number: str) -> None:
@@ -130,7 +130,7 @@ class Sessions:
         name = session.name._replace(id=number)
         try:
             async with self._lock(name):
-                if name in self.awake or (self.folder is not None and (self.folder / name.file).is_file()):
+                if self.exists(name):
                     raise Refusal(409, "Session ID already exists", code="session_exists")
                 conversation = await session.model.llm.between_steps(session.conversation.fork)
                 self.awake[name] = Session(name, session.model, conversation)
@@ -145,7 +145,7 @@ class Sessions:
     async def _drop(self, key: ApiKey, model: ServedModel, number: str) -> bool:
         name = SessionName(key.owner, model.name, number)
         async with self._lock(name):
-            if not self.exists(key, model, number):
+            if not self.exists(name):
                 return False
             session = self.awake.pop(name, None)
             if self.folder is not None:
@@ -158,7 +158,8 @@ class Sessions:
         return True
 
     def forget(self, session: Session) -> None:
-        """A session that was never answered is none; whoever has taken it closes its conversation."""
+        """A session that was never answered, or whose engine is gone, is none; whoever has taken it closes its
+        conversation."""
         if self.is_kept(session):
             del self.awake[session.name]
 
@@ -174,13 +175,15 @@ class Sessions:
                 del self.awake[session.name]
 
     async def _limit(self) -> None:
-        """Put those to sleep that were unused longest, until as many are awake as may be."""
+        """Put some to sleep until as many are awake as may be: of whoever has most of them the one unused longest, so
+        that nobody's go because of another's crowd."""
         async with self._limiting:  # of two at once the second would put one more to sleep than it must
             while len(self.awake) > self.most:
-                idle = next((each for each in self.awake.values() if not each.taken), None)
-                if idle is None:
+                idle = [each for each in self.awake.values() if not each.taken]
+                if not idle:
                     return  # all are in use: requests are limited elsewhere
-                await self._sleep(idle)
+                counts = Counter(name.owner for name in self.awake)
+                await self._sleep(max(idle, key=lambda each: counts[each.name.owner]))
 
     async def _sleep(self, session: Session) -> None:
         """Write a session to its file, and close it, unless somebody has taken it meanwhile. Without a folder it is
@@ -222,14 +225,23 @@ class Sessions:
 
 
 def _write(conversation: Conversation, folder: Path, name: str, most: int) -> None:
-    """Write a conversation into a folder of ours; the oldest files of more than `most` go."""
+    """Write a conversation into a folder of ours. Of more than `most` files the oldest go of whoever has most."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     conversation.save(folder / name)
     files = list(folder.glob("*.session"))
     if len(files) > most:
         files.sort(key=_changed_at)
-        for path in files[: len(files) - most]:
-            path.unlink(missing_ok=True)
+        counts = Counter(map(_owner_of, files))
+        for _ in range(len(files) - most):
+            oldest = max(files, key=lambda path: counts[_owner_of(path)])
+            oldest.unlink(missing_ok=True)
+            files.remove(oldest)
+            counts[_owner_of(oldest)] -= 1
+
+
+def _owner_of(path: Path) -> str:
+    """By what all files of one owner begin."""
+    return path.name.partition("-")[0]
 
 
 def _changed_at(path: Path) -> float:

@@ -10,6 +10,10 @@ from pathlib import Path
 import httpx
 import pytest
 
+from sporelm.cli.main import main
+from sporelm.errors import RequestError
+from sporelm.serve.config import ServeConfig
+from sporelm.serve.listening import bound
 from system.processes import Spore, command, environment, one_line
 
 
@@ -53,26 +57,25 @@ def test_a_server_from_start_to_end(chatty: Path, tmp_path: Path) -> None:
         (("--max-body", "lots"), "max_body is 'lots'"),
     ],
 )
-def test_wrong_options_are_one_line(spore: Spore, words: tuple[str, ...], said: str) -> None:
-    done = spore("serve", "model.gguf", *words)
-    assert done.returncode == 2
-    assert said in one_line(done.stderr)
+def test_wrong_options_are_one_line(capsys: pytest.CaptureFixture[str], words: tuple[str, ...], said: str) -> None:
+    assert main(["serve", "model.gguf", *words]) == 2
+    assert said in one_line(capsys.readouterr().err)
 
 
-def test_what_cannot_be_served_is_one_line(spore: Spore, chatty: Path, tmp_path: Path) -> None:
+def test_a_model_that_is_not_there_is_one_line(spore: Spore, tmp_path: Path) -> None:
     missing = spore("serve", tmp_path / "no.gguf", "--port", 0)
     assert missing.returncode == 1
     assert "no model at" in one_line(missing.stderr)
+
+
+def test_addresses_and_certificates_that_cannot_be_had_are_refused(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        refused = spore("serve", chatty, "--port", port)
-    assert refused.returncode == 1
-    assert f"port {port} of 127.0.0.1 cannot be had" in one_line(refused.stderr)
-    host = spore("serve", chatty, "--host", "no-such-host.invalid")
-    assert host.returncode == 1
-    assert "is none of this machine's" in one_line(host.stderr)
+        with pytest.raises(RequestError, match=f"port {port} of 127.0.0.1 cannot be had"):
+            bound(ServeConfig(port=port))
+    with pytest.raises(RequestError, match="is none of this machine's"):
+        bound(ServeConfig(host="no-such-host.invalid"))
     tls = tmp_path / "cert.pem"
     tls.write_text("no certificate")
-    broken = spore("serve", chatty, "--port", 0, "--tls-cert", tls, "--tls-key", tls)
-    assert broken.returncode == 1
-    assert "TLS with" in one_line(broken.stderr)
+    with pytest.raises(RequestError, match="TLS with"):
+        bound(ServeConfig(port=0, tls_cert=tls, tls_key=tls))

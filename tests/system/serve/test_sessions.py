@@ -3,6 +3,7 @@
 import base64
 import json
 import os
+import re
 import socket
 import threading
 import time
@@ -170,7 +171,7 @@ def test_sessions_beyond_the_limit_sleep_and_wake(serve: Serve, tmp_path: Path) 
     assert len(running.server.sessions.awake) == 2
     files = list((tmp_path / "sessions").glob("*.session"))
     assert len(files) == 3
-    assert all(len(path.stem) == 64 for path in files)
+    assert all(re.fullmatch("[0-9a-f]{16}-[0-9a-f]{64}", path.stem) for path in files)
     if os.name == "posix":
         assert {path.stat().st_mode & 0o777 for path in files} == {0o600}
     answers = [say(client, "The dog", session_id=f"s{number}", dialog_pos=2).text for number in range(5)]
@@ -196,6 +197,17 @@ def test_without_a_folder_those_unused_longest_go(serve: Serve) -> None:
         say(client, "Lily", session_id=f"s{number}")
     assert say(client, "Tom", session_id="s0", dialog_pos=2).status_code == 404
     assert say(client, "Tom", session_id="s2", dialog_pos=2).status_code == 200
+
+
+def test_nobodys_sessions_go_because_of_anothers_crowd(serve: Serve) -> None:
+    running = serve(max_sessions=3, keys=KEYS)
+    anna, ben = running.client("a"), running.client("b")
+    say(ben, "Lily", session_id="s")
+    for number in range(4):
+        say(anna, "Lily", session_id=f"s{number}")
+    assert say(ben, "Tom", session_id="s", dialog_pos=2).status_code == 200
+    assert say(anna, "Tom", session_id="s1", dialog_pos=2).status_code == 404
+    assert say(anna, "Tom", session_id="s3", dialog_pos=2).status_code == 200
 
 
 def test_a_busy_session_can_be_cancelled_and_keeps_what_it_said(serve: Serve) -> None:

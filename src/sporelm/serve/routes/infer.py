@@ -6,6 +6,7 @@ docs/server.md says what of that protocol was mended.
 import asyncio
 import base64
 import binascii
+import logging
 import re
 from collections.abc import AsyncGenerator
 from typing import Annotated, Any
@@ -23,11 +24,12 @@ from sporelm.serve.endpoint import LARGE, Body, Call, Endpoint, Stream, encoded
 from sporelm.serve.events import session_error, sse
 from sporelm.serve.failures import Refusal, session_shape
 from sporelm.serve.models import ServedModel
-from sporelm.serve.sessions import Session, busy, close_conversation, new_conversation, not_found
+from sporelm.serve.sessions import Session, SessionName, busy, close_conversation, new_conversation, not_found
 from sporelm.serve.usage import check_finished, usage_of
 
 NUMBER = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 ROLES = ("system", "user", "assistant")
+log = logging.getLogger("sporelm.serve")
 
 
 class Sentence(Body, kw_only=True):
@@ -134,10 +136,10 @@ class Turn:
             try:
                 await self.model.llm.between_steps(lambda: None)  # until here the engine may use the sequence
                 self.keep()
-            except Exception:  # the engine is gone, and what it held
+            except Exception as reason:  # the engine is gone, and what it held
+                log.error("a session's answer cannot be kept, and so it is forgotten: %s", reason)
                 if self.session is not None:
-                    sessions.awake.pop(self.session.name, None)
-                return
+                    sessions.forget(self.session)
         if self.session is not None:
             sessions.give_back(self.session)
         if self.session is None or not sessions.is_kept(self.session):
@@ -293,7 +295,7 @@ async def cancel(call: Call, body: SessionRequest) -> Told:
     """End the answer that a session is making; what it has said stays. Does nothing to one that makes none."""
     model = await call.model(body.model)
     session = call.server.sessions.find(call.key, model, checked(body.session_id))
-    if session is None and not call.server.sessions.exists(call.key, model, body.session_id):
+    if session is None and not call.server.sessions.exists(SessionName(call.key.owner, model.name, body.session_id)):
         raise not_found()
     if session is None or session.stream is None:
         return Told("nothing to cancel")
