@@ -103,7 +103,7 @@ def middleware(server: Server) -> list[Middleware]:
             CORSMiddleware,
             allow_origins=list(server.config.cors_origins),
             allow_methods=["GET", "POST", "PATCH", "DELETE"],
-            allow_headers=["authorization", "content-type", "x-api-key", "x-request-id", "anthropic-version"],
+            allow_headers=["*"],  # the official clients send many of their own; none of them opens anything
             expose_headers=["x-request-id", "retry-after"],
         )
         found.insert(0, cors)

@@ -24,14 +24,14 @@ def limited_protocol(config: ServeConfig) -> "type[Protocol]":
     except ImportError:
         from uvicorn.protocols.http.h11_impl import H11Protocol as Base  # type: ignore[assignment]
 
-    class LimitedProtocol(Limits, Base):
+    class LimitedProtocol(LimitedConnection, Base):
         limits = config
 
     made: Any = LimitedProtocol
     return made
 
 
-class Limits(Spoken):
+class LimitedConnection(Spoken):
     """What stands before a protocol of uvicorn's.
 
     From the first byte of a request on, the head must be whole within so many seconds and bytes. What the system does

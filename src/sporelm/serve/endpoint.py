@@ -20,7 +20,7 @@ from sporelm.serve.limits import Gone, Message, Receive, Scope, Send
 from sporelm.serve.places import places_of, unusable, without
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
     from sporelm.api.answer import Answer
     from sporelm.serve.models import ServedModel
@@ -64,8 +64,12 @@ class Call:
         refusal.message = without(refusal.message, self.places)
         return refusal
 
-    async def begin(self, model: "ServedModel", answers: "Iterable[Answer]") -> list[AnswerStream]:
-        """Have answers made; they are cancelled when this request ends. Raises as `answering.begin`."""
+    async def begin(self, model: "ServedModel", answers: "Sequence[Answer]") -> list[AnswerStream]:
+        """Have answers made; they are cancelled when this request ends. Raises as `answering.begin`, and Refusal for
+        more than could ever wait together."""
+        most = self.server.config.max_waiting
+        if len(answers) > most:
+            raise Refusal(400, f"{len(answers)} answers to one prompt are too many: {most} may wait (max_waiting)")
         streams = await begin(model.llm, model.bell, answers)
         for stream in streams:
             self.opened.callback(stream.close)

@@ -11,7 +11,8 @@ SAME = (
     "temperature", "top_k", "top_p", "min_p", "typical_p", "presence_penalty", "frequency_penalty", "mirostat",
     "mirostat_tau", "mirostat_eta", "seed",
 )  # fmt: skip
-# How a model is loaded is decided when the server starts; these can be sent, and change nothing.
+# How a model is loaded is decided when the server starts, and the others have nothing here that they could change:
+# these can be sent, and docs/server.md says so.
 WITHOUT_EFFECT = (
     "num_keep", "num_batch", "num_gpu", "main_gpu", "num_thread", "use_mmap", "use_mlock", "numa", "low_vram",
     "vocab_only", "f16_kv", "logits_all", "embedding_only", "penalize_newline", "repeat_last_n", "tfs_z",
@@ -33,9 +34,10 @@ def translated(options: Mapping[str, Any], max_context: int) -> dict[str, Any]:
         elif name == "stop":
             found["stop"] = value
         elif name == "num_ctx":
-            if not isinstance(value, int) or value > max_context:
+            if type(value) is not int or not 1 <= value <= max_context:
                 raise RequestError(
-                    f"num_ctx is {shown(value)}: this server holds {max_context} positions; raise --max-context"
+                    f"num_ctx is {shown(value)}: it must be from 1 to {max_context}, the positions that this server "
+                    "holds; raise --max-context"
                 )
         else:
             known = ", ".join([*SAME, "repeat_penalty", "stop", "num_ctx", "num_predict"])

@@ -185,12 +185,15 @@ def test_our_own_page_is_taken(served: Running) -> None:
 
 def test_no_page_is_invited_unless_it_is_named(served: Running, served_with: Callable[..., Running]) -> None:
     asks = {"origin": "https://app.example", "access-control-request-method": "POST"}
+    asks["access-control-request-headers"] = "authorization, x-stainless-lang"  # as OpenAI's client in a browser
     refused = served.client().options("/v1/models", headers=asks)
     assert refused.status_code == 403
     assert not [name for name in refused.headers if name.startswith("access-control")]
     named = served_with(cors_origins=("https://app.example",)).client()
     invited = named.options("/v1/models", headers=asks)
+    assert invited.status_code == 200
     assert invited.headers["access-control-allow-origin"] == "https://app.example"
+    assert "x-stainless-lang" in invited.headers["access-control-allow-headers"]
     assert named.get("/v1/models", headers={"origin": "https://app.example"}).status_code == 200
     other = named.get("/v1/models", headers={"origin": "https://other.example"})
     assert other.status_code == 403
@@ -302,6 +305,8 @@ def test_chats_and_answers_that_are_too_long_are_refused_by_name(served_with: Ca
         many = client.post(path, json=asked | {"messages": messages * 4, "max_tokens": 5})
         assert many.status_code == 400
         assert "max_messages" in many.text
+    for path, field in (("/v1/responses", "input"), ("/v1/messages/count_tokens", "messages")):
+        assert "max_messages" in client.post(path, json={field: messages * 4}).text
     assert client.post("/v1/completions", json={"prompt": "Lily", "max_tokens": 6}).status_code == 400
     made = client.post("/v1/chat/completions", json={"messages": messages, "ignore_eos": True}).json()
     assert made["usage"]["completion_tokens"] == 5

@@ -266,6 +266,9 @@ def test_a_full_queue_is_429_with_a_time_to_come_again(serve: Serve) -> None:
     def ask() -> None:
         found.append(running.client().post("/v1/completions", json=LONG | {"max_tokens": 30}))
 
+    several = running.client().post("/v1/completions", json=LONG | {"n": 2})
+    assert several.status_code == 400, "they could never wait together, however often they came again"
+    assert "max_waiting" in several.json()["error"]["message"]
     running.server.models.loaded["story"].llm.llm.engine.scheduler.limits.__dict__["max_batch"] = 1
     threads = [threading.Thread(target=ask) for _ in range(6)]
     for thread in threads:
@@ -306,6 +309,40 @@ def test_a_thousand_prompts_are_answered_or_refused_by_name(serve: Serve) -> Non
     streamed = client.post("/v1/completions", json={"prompt": ["Lily", "Tom"] * 20, "max_tokens": 2, "stream": True})
     ends = [json.loads(line[6:]) for line in streamed.text.splitlines() if '"finish_reason":"length"' in line]
     assert sorted(each["choices"][0]["index"] for each in ends) == list(range(40))
+
+
+LARGE = "dog cat " * 1100
+READING = {
+    "/v1/completions": {"prompt": LARGE},
+    "/v1/chat/completions": {"messages": [{"role": "user", "content": LARGE}]},
+    "/v1/responses": {"input": LARGE},
+    "/v1/embeddings": {"input": LARGE},
+    "/v1/messages": {"messages": [{"role": "user", "content": LARGE}], "max_tokens": 1},
+    "/v1/messages/count_tokens": {"messages": [{"role": "user", "content": LARGE}]},
+    "/api/generate": {"prompt": LARGE, "stream": False},
+    "/api/chat": {"messages": [{"role": "user", "content": LARGE}], "stream": False},
+    "/api/embed": {"input": LARGE},
+    "/tokenize": {"prompt": LARGE},
+    "/infer": {"messages": [{"role": "user", "content": LARGE}], "encoding": "text", "max_tokens": 1},
+}
+
+
+def test_large_texts_are_read_beside_the_event_loop(served: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer = served.server.models.loaded["story"].llm.llm.tokenizer
+    where: list[str] = []
+    encode = tokenizer.encode
+
+    def noted(text: str, **options: Any) -> list[int]:
+        where.append(threading.current_thread().name)
+        return encode(text, **options)
+
+    monkeypatch.setattr(tokenizer, "encode", noted)
+    for path, body in READING.items():
+        where.clear()
+        answer = served.client().post(path, json=body)
+        assert answer.status_code in (200, 400), answer.text
+        assert where, path
+        assert "server" not in where, path
 
 
 def test_a_server_that_ends_finishes_its_streams(serve: Serve) -> None:
