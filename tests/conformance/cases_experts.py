@@ -1,15 +1,16 @@
 """Cases of experts: routing of every kind, products in every format with the pairs spread in every way, sums."""
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from conformance.case import EACH_KIND, FEW_FORMATS, FORMAT_NAMES, Case, On, case, width_of
+from conformance.case import EACH_KIND, FORMAT_NAMES, Case, On, case, width_of
 from sporelm import ops
-from sporelm.evals.conformance import ALIKE
 
 TOKENS = (1, 7, 130)  # one; groups of few pairs; groups of more than any tile and block of many
+LIGHT = ("F32", "Q4_1")  # formats whose kernels are soon compiled, one of floats and one of integers
 SPREADS = ("even", "skewed", "same")
 ROUTES: dict[str, dict[str, Any]] = {
     "softmax": {"k": 4},
@@ -118,13 +119,13 @@ def cases() -> Iterator[Case]:
         yield from format_cases(form)
     for tokens in (1, 7, 33):
         for k, width in ((1, 1), (2, 33), (8, 96), (10, 320)):
-            yield case("combine_experts", f"{k}x{width} x{tokens}", combined, tokens, k, width)
+            yield case("combine_experts", f"{k}x{width} x{tokens}", combined, tokens, k, width, common=tokens == 7)
         yield case("combine_experts", f"of one x{tokens}", of_one, tokens, 90)
         yield case("clamped_swiglu", f"x{tokens}", _clamped, tokens, 90)
         yield case("clamped_swiglu", f"3 each x{tokens}", _clamped_each, tokens, 33)
         yield case("silu_mul", f"3 each x{tokens}", of_three, ops.silu_mul, tokens, 33)
     yield case("linear_experts", "Q8_0 rounded rows", rounded, "Q8_0")
-    yield case("linear_experts", "Q4_K rounded rows", rounded, "Q4_K")
+    yield case("linear_experts", "Q4_K rounded rows", rounded, "Q4_K", rare=True)
 
 
 def _clamped(on: On, tokens: int, width: int) -> Any:
@@ -142,29 +143,34 @@ def routing_cases() -> Iterator[Case]:
             for tokens in (1, 7, 33):
                 for experts in EXPERTS:
                     name = f"{kind} {'bias ' * biased}{experts} x{tokens}"
-                    yield case("route", name, routed, tokens, experts, kind, biased, common=tokens == 7)
+                    main = tokens == 7 and not biased
+                    yield case("route", name, routed, tokens, experts, kind, biased, common=main, rare=tokens == 33)
         yield case("route", f"{kind} NaN", routed_nan, kind, common=False)
         yield case("route", f"{kind} ties", routed_ties, kind, (0.5, 1.0, -2.0))
         yield case("route", f"{kind} zeros", routed_ties, kind, (0.0, -0.0))
 
 
 def format_cases(form: str) -> Iterator[Case]:
-    """Each format in every regime; in how pairs are spread and in what else there is, a few formats."""
-    few, each = form in FEW_FORMATS, form in EACH_KIND and form not in ALIKE
+    """Each format in every regime, which are as many kernels: by default those for many, of each kind of panels; they
+    hold the way of few pairs too."""
+    light, each = form in LIGHT, form in EACH_KIND
     width = width_of(form, 3)
+    shapes = (((5, 33, width), 2), ((4, 50, width_of(form, 1)), 3), ((3, 7, width), 1))
     for tokens in TOKENS:
-        for how in SPREADS:
-            for shape, k in (((5, 33, width), 2), ((4, 50, width_of(form, 1)), 3), ((3, 7, width), 1)):
-                main = how == "skewed" and k == 2
-                name = f"{form} {shape} {k} {how} x{tokens}"
-                marks = {"common": main and few, "rare": not (few or (main and each))}
-                yield case("linear_experts", name, product, form, shape, tokens, k, how, "", **marks)
+        most = tokens == TOKENS[-1]
+        for (shape, k), how in itertools.product(shapes, SPREADS):
+            main = how == "skewed" and k == 2
+            name = f"{form} {shape} {k} {how} x{tokens}"
+            marks = {"common": main and light, "rare": not (light if main or most else light and k == 2)}
+            if main and each:
+                marks["rare"] = not (light or most)
+            yield case("linear_experts", name, product, form, shape, tokens, k, how, "", **marks)
         for extra in ("each", "bias"):
             name = f"{form} {extra} x{tokens}"
-            marks = {"common": few and tokens == 7, "rare": not few}
+            marks = {"common": form == "Q4_1" and most, "rare": not light}
             yield case("linear_experts", name, product, form, (5, 33, width), tokens, 2, "skewed", extra, **marks)
         for how in SPREADS:
             name, main = f"{form} {how} x{tokens}", how == "skewed"
-            marks = {"common": main and few, "rare": not few}
+            marks = {"common": main and form == "Q4_1", "rare": not (light or (main and most and form == "Q4_K"))}
             yield case("linear_experts_silu_mul", name, gated, form, (5, 33, width), tokens, 2, how, **marks)
-        yield case("linear_experts", f"{form} NaN x{tokens}", with_nan, form, tokens, common=False, rare=not few)
+        yield case("linear_experts", f"{form} NaN x{tokens}", with_nan, form, tokens, common=False, rare=not light)

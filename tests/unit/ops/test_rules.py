@@ -22,13 +22,19 @@ def f32(*shape: int) -> Any:
     return BACKEND.tensor(np.zeros(shape, np.float32))
 
 
-def i32(*shape: int) -> Any:
-    return BACKEND.tensor(np.zeros(shape, np.int32))
+def i32(*shape: int, fill: int = 0) -> Any:
+    return BACKEND.tensor(np.full(shape, fill, np.int32))
 
 
 def weight(out: int, width: int, number_format: Any = F32) -> Any:
     values = np.zeros((out, width), np.float32)
     return BACKEND.pack(StoredTensor("w", number_format, values.shape, quantize_tensor(number_format, values)))
+
+
+def experts(out: int, width: int) -> Any:
+    """Three of them."""
+    values = np.zeros((3, out, width), np.float32)
+    return BACKEND.pack(StoredTensor("w", F32, values.shape, values.view(np.uint8)))
 
 
 CACHE = BACKEND.page_pool(2, [(2, 4)], dtype.F32)[0]
@@ -47,6 +53,31 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "part of a run": (lambda: ops.quantize_rows(f32(2, 64), activation="int8/256"), "whole runs of 256 columns"),
     "biases": (lambda: ops.linear_group(f32(2, 3), (weight(4, 3), weight(4, 3)), (f32(4),)), "1 biases for 2 weights"),
     "gate and up": (lambda: ops.linear_silu_mul(f32(2, 3), weight(4, 3), weight(5, 3)), "gate gives .* but up gives"),
+    "experts rank": (lambda: ops.linear_experts(f32(2, 3), weight(4, 3), i32(2, 1)), "three dimensions"),
+    "experts columns": (lambda: ops.linear_experts(f32(2, 3), experts(4, 5), i32(2, 1)), "as many columns as weight"),
+    "experts rows": (lambda: ops.linear_experts(f32(3, 5), experts(4, 5), i32(2, 1)), "a row for each token of ids"),
+    "experts slots": (lambda: ops.linear_experts(f32(2, 3, 5), experts(4, 5), i32(2, 2)), "or for each of its experts"),
+    "experts ids": (lambda: ops.linear_experts(f32(2, 5), experts(4, 5), i32(2)), "ids .* must have 2 dimensions"),
+    "experts bias": (lambda: ops.linear_experts(f32(2, 5), experts(4, 5), i32(2, 1), f32(3, 5)), r"must be \[3, 4\]"),
+    "experts' gate": (
+        lambda: ops.linear_experts_silu_mul(f32(2, 5), experts(4, 5), experts(3, 5), i32(2, 1)),
+        "of one shape and one number format",
+    ),
+    "no such expert": (lambda: ops.linear_experts(f32(2, 5), experts(4, 5), i32(2, 1, fill=3)), r"between 0 and 2"),
+    "sum of experts": (lambda: ops.combine_experts(f32(2, 3, 5), f32(2, 2)), "a row for each of weights"),
+    "sum of one": (lambda: ops.combine_experts(f32(2, 5), f32(2, 2)), "weights .* must have one column"),
+    "route k": (lambda: ops.route(f32(2, 8), k=5, groups=4, top_groups=2), "between 1 and the 4 experts that may be"),
+    "route groups": (lambda: ops.route(f32(2, 8), k=2, groups=3), "8 experts cannot be cut into 3 groups"),
+    "route top groups": (lambda: ops.route(f32(2, 8), k=2, groups=4, top_groups=5), "top_groups 5 must lie between"),
+    "route scores": (lambda: ops.route(f32(2, 8), k=2, scores="tanh"), "scores 'tanh' must be one of softmax, "),
+    "route group score": (lambda: ops.route(f32(2, 8), k=2, group_score="mean"), "must be one of max, sum_of_two"),
+    "route pairs": (
+        lambda: ops.route(f32(2, 8), k=2, groups=8, top_groups=4, group_score="sum_of_two"),
+        "groups of two experts or more, not 8 in 8",
+    ),
+    "route bias": (lambda: ops.route(f32(2, 8), f32(7), k=2), "selection_bias .* must have 8 elements"),
+    "too many experts": (lambda: ops.route(f32(1, 5000), k=2), "1 to 4096 are allowed"),
+    "swiglu's limit": (lambda: ops.clamped_swiglu(f32(2, 3), f32(2, 3), alpha=1.0, limit=0.0), "must be positive"),
     "rope style": (lambda: ops.rope(f32(2, 8), i32(2), f32(9, 4), head_dim=4, style="other"), "must be one of"),
     "rope heads": (lambda: ops.rope(f32(2, 9), i32(2), f32(9, 4), head_dim=4, style="half"), "whole heads of 4"),
     "rope table": (lambda: ops.rope(f32(2, 8), i32(2), f32(9, 6), head_dim=4, style="half"), "even part of a head"),

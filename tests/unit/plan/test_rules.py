@@ -19,7 +19,10 @@ from sporelm.weights.stored import StoredTensor
 
 TOKENS = Symbol("tokens", 8)
 WIDTH = 32
-ALL_RULES = ("add_rms_norm", "linear_silu_mul", "linear_group", "rope_store", "quantize_rows")
+ALL_RULES = (
+    *("add_rms_norm", "add_layer_norm", "linear_silu_mul", "linear_experts_silu_mul", "linear_group", "rope_store"),
+    "quantize_rows",
+)
 RANDOM = np.random.default_rng(3)
 
 
@@ -164,6 +167,49 @@ class TestLinearSiluMul:
             return ops.silu_mul(left, right)
 
         assert "linear_silu_mul" not in names(same_results(traced(function, 2), "linear_silu_mul"))
+
+
+class TestLinearExpertsSiluMul:
+    IDS = BACKEND.tensor(np.array([[2, 0], [1, 2], [0, 1], [2, 1], [0, 2]], np.int32))
+    OTHERS = BACKEND.tensor(np.zeros((5, 2), np.int32))
+
+    def experts(self, out: int = WIDTH, number_format: type[QuantFormat] = F32) -> Any:
+        values = RANDOM.standard_normal((3, out, WIDTH)).astype(np.float32)
+        blocks = quantize_tensor(number_format, values.reshape(-1, WIDTH))
+        return BACKEND.pack(StoredTensor("w", number_format, values.shape, blocks))
+
+    def traced(self, function: Callable[..., Any]) -> Graph:
+        """Of five tokens, as many as there are ids."""
+        return trace(lambda x: {"y": function(x)}, {"x": Spec((5, WIDTH), dtype.F32)})
+
+    def same_results(self, graph: Graph, *rules: str) -> list[str]:
+        x = RANDOM.standard_normal((5, WIDTH)).astype(np.float32)
+        results = [Plan(graph, Fusing(*each)).run({"x": x}, {})["y"] for each in ((), rules)]
+        assert_close(*results, "exact")
+        return names(rewrite(graph, rules))
+
+    def test_fused_and_rounded_once(self) -> None:
+        gate, up, down = (self.experts(number_format=Q8_0) for _ in range(3))
+
+        def function(x: Any) -> Any:
+            h = ops.silu_mul(ops.linear_experts(x, gate, self.IDS), ops.linear_experts(x, up, self.IDS))
+            return ops.linear_experts(h, down, self.IDS)
+
+        found = self.same_results(self.traced(function), "linear_experts_silu_mul", "quantize_rows")
+        assert found == ["quantize_rows", "linear_experts_silu_mul", "quantize_rows", "linear_experts"]
+
+    @pytest.mark.parametrize("why", ["bias", "ids", "types", "twice"])
+    def test_what_does_not_fit_stays(self, why: str) -> None:
+        gate, up = self.experts(), self.experts(number_format=Q8_0 if why == "types" else F32)
+        bias = BACKEND.tensor(np.ones((3, WIDTH), np.float32))
+
+        def function(x: Any) -> Any:
+            left = ops.linear_experts(x, gate, self.IDS, *([bias] if why == "bias" else []))
+            right = ops.linear_experts(x, up, self.OTHERS if why == "ids" else self.IDS)
+            return ops.silu_mul(left, left if why == "twice" else right)
+
+        found = self.same_results(self.traced(function), "linear_experts_silu_mul", "linear_silu_mul")
+        assert found[-1] == "silu_mul"
 
 
 class TestRopeStore:
