@@ -176,6 +176,22 @@ def test_revert_keeps_the_first_messages_and_what_they_cost(llm: LLM, conversati
             conversation.revert(wrong)
 
 
+def test_of_a_long_dialog_only_the_later_renderings_are_kept(
+    llm: LLM, conversation: Conversation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = say(conversation, TURNS[0])
+    say(conversation, TURNS[1])
+    assert len(conversation._told) == 2
+    monkeypatch.setattr("sporelm.api.conversation.MOST_TOLD", 100)
+    for turn in TURNS[2:5]:
+        assert say(conversation, turn).token_ids == fresh(llm, conversation).token_ids
+    assert len(conversation._told) == 1
+    conversation.revert(2)
+    assert say(conversation, TURNS[1]).token_ids == fresh(llm, conversation).token_ids
+    conversation.revert(0)
+    assert say(conversation, TURNS[0]).token_ids == first.token_ids
+
+
 def test_closing_the_iterator_keeps_the_partial_answer(llm: LLM, conversation: Conversation) -> None:
     stream = conversation.ask(TURNS[0], GREEDY)
     parts = [next(stream).text for _ in range(4)]

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from sporelm.api.llm import LLM
 
 
+MOST_TOLD = 1 << 21  # characters of renderings that are kept, each of which has all that was said before it
+
+
 class Told(NamedTuple):
     """A beginning of the rendered history: its text, the ids that stand for it, and how many messages it holds."""
 
@@ -38,7 +41,7 @@ class Conversation:
             raise RequestError(f"the system message is {shown(system)}: it must be a text, or None")
         self.llm = llm
         self.messages: list[dict[str, Any]] = [{"role": "system", "content": system}] if system else []
-        self._told: list[Told] = []  # after each answer, the latest last
+        self._told: list[Told] = []  # after each answer, the latest last; of long dialogs only the later ones
         self._sequence: KvSequence | None = llm.engine.sequence(salt)
 
     def ask(self, text: str, params: SamplingParams | None = None) -> Generator[Piece, None, None]:
@@ -178,6 +181,9 @@ class Conversation:
         if said != answer.text:  # cut at a stop string, or inside a character
             generated, said = [], ""
         self._told.append(Told(len(self.messages), rendered + said, ids + generated))
+        held = sum(len(told.text) for told in self._told)
+        while held > MOST_TOLD and len(self._told) > 1:
+            held -= len(self._told.pop(0).text)
 
 
 def messages_of(notes: Mapping[str, Any]) -> list[dict[str, Any]]:
