@@ -33,6 +33,10 @@ class Pace:
             pause = max(pause, UNNOTICED)
         return max(LEAST, int(pause / self.token_s))
 
+    def seconds_of(self, tokens: int) -> float:
+        """About what a step of so many tokens takes; 0 before anything was measured."""
+        return self.step_s + tokens * self.token_s
+
     def observe(self, decoding: int, tokens: int, seconds: float) -> None:
         """A step of `decoding` requests that decoded, and `tokens` of prompts, took `seconds`. Changes the pace."""
         if not tokens:

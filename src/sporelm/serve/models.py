@@ -20,6 +20,8 @@ from sporelm.serve.failures import RETRY_SECONDS, Refusal, without_paths
 from sporelm.serve.unbroken import unbroken
 
 PING_SECONDS = 0.25  # between two questions to an engine whether it still steps
+SLOW = 3  # times what its largest step takes, until which an engine is slow and not dead, but not longer than
+PATIENCE = 60.0  # seconds
 log = logging.getLogger("sporelm.serve")
 
 Opener = Callable[[ModelSpec, Progress | None], AsyncLLM]
@@ -51,8 +53,11 @@ class ServedModel:
         """Why nothing can be hoped for from this engine; None if it is well."""
         if self.llm.pump.failure is not None:
             return f"the engine of {self.name} failed: {without_paths(str(self.llm.pump.failure))}"
-        if self.silent > stall_seconds:
-            return f"the engine of {self.name} did not finish a step in {stall_seconds:g} s"
+        engine = self.llm.llm.engine
+        slow = SLOW * engine.scheduler.pace.seconds_of(engine.limits.token_budget)
+        longest = max(stall_seconds, min(slow, PATIENCE))
+        if self.silent > longest:
+            return f"the engine of {self.name} did not finish a step in {longest:.3g} s"
         return None
 
     async def ping(self) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from sporelm.engine.pace import Pace
 from sporelm.serve.config import ModelSpec, ServeConfig
 from sporelm.serve.failures import Refusal
 from sporelm.serve.models import Models, ServedModel
@@ -150,6 +151,20 @@ def test_a_model_in_use_is_not_unloaded_and_one_that_has_gone_is_left_alone(open
         assert opening.made[0].closed == 1
 
     run(main())
+
+
+def test_a_slow_engine_is_not_taken_for_dead_but_not_for_ever(opening: Opening) -> None:
+    stub: Any = Stub()
+    engine = stub.llm.engine
+    engine.limits = SimpleNamespace(token_budget=512)
+    engine.scheduler.pace = Pace()
+    model = ServedModel("a", stub, None)  # type: ignore[arg-type]
+    model.silent = 5
+    assert model.trouble(4) == "the engine of a did not finish a step in 4 s"
+    engine.scheduler.pace.token_s = 0.02  # a prompt's step takes ten seconds
+    assert model.trouble(4) is None
+    engine.scheduler.pace.token_s, model.silent = 1.0, 61
+    assert model.trouble(4) == "the engine of a did not finish a step in 60 s"
 
 
 def test_troubles_name_no_place(opening: Opening) -> None:
