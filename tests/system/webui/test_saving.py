@@ -9,6 +9,7 @@ from system.webui.conftest import Open, Serve
 from system.webui.test_web_chat import DONE, say, texts, until
 from system.webui.traffic import wait_for_quiet
 
+TEXT = "document.querySelector('#complete-text').value"
 CONVERSATIONS = "**/api/ui/conversations**"
 
 
@@ -193,3 +194,39 @@ def test_a_text_deleted_beside_the_chat_leaves_the_chat(serve: Serve, open_page:
     until(page, "document.querySelectorAll('#list li').length === 1")
     assert page.url == place
     assert page.locator("#chat-page").is_visible()
+
+
+@pytest.mark.all
+def test_two_tabs_keep_both_of_their_texts(serve: Serve, open_page: Open) -> None:
+    first = open_page(f"{serve().url}#/complete", expected="409")
+    first.fill("#complete-text", "Once")
+    until(first, "/^#.complete.[0-9a-f]{32}$/.test(location.hash)")
+    second = open_page(first.url, beside=first)
+    until(second, f"{TEXT} === 'Once'")
+    second.fill("#complete-text", "Once upon")
+    second.keyboard.press("Tab")
+    wait_for_quiet(second)
+    first.fill("#complete-text", "Once more")
+    first.keyboard.press("Tab")
+    first.locator(".notice", has_text="kept as another one").wait_for()
+    until(first, "document.querySelectorAll('#list li').length === 2")
+    assert first.url != second.url
+    for page, text in ((first, "Once more"), (second, "Once upon")):
+        wait_for_quiet(page)
+        page.reload()
+        until(page, f"{TEXT} === '{text}'")
+
+
+@pytest.mark.all
+def test_who_comes_back_to_a_tab_sees_the_newest_text(serve: Serve, open_page: Open) -> None:
+    first = open_page(f"{serve().url}#/complete")
+    first.fill("#complete-text", "Once")
+    until(first, "/^#.complete.[0-9a-f]{32}$/.test(location.hash)")
+    wait_for_quiet(first)
+    second = open_page(first.url, beside=first)
+    until(second, f"{TEXT} === 'Once'")
+    second.fill("#complete-text", "Once upon")
+    second.keyboard.press("Tab")
+    wait_for_quiet(second)
+    first.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+    until(first, f"{TEXT} === 'Once upon'")

@@ -2,6 +2,8 @@
 import { kept } from "./dom.js";
 import { t } from "./i18n.js";
 
+const OUTLIVING = 60_000; // bytes on their way at a time that outlive the page: browsers refuse more than 64 KiB
+let outliving = 0;
 let key = kept("session", "key") ?? kept("local", "key") ?? "";
 let refused = false; // whether the last key was one that the server does not know
 export const apiKey = () => key;
@@ -40,15 +42,21 @@ async function failure(response) {
 async function send(method, path, options = {}) {
   const { body, signal, keepalive, raw } = options;
   const used = key;
+  const text = body === undefined || raw ? body : JSON.stringify(body);
+  const size = keepalive ? new Blob([text]).size : 0;
+  const outlives = size > 0 && outliving + size < OUTLIVING;
   let response;
   try {
+    outliving += outlives ? size : 0;
     response = await fetch(new URL(path, document.baseURI), {
-      method, signal, keepalive, headers: headers(body !== undefined), cache: "no-store",
-      body: body === undefined ? undefined : raw ? body : JSON.stringify(body),
+      method, signal, keepalive: outlives, headers: headers(body !== undefined), cache: "no-store",
+      body: text,
     });
   } catch (error) {
     if (error.name === "AbortError") throw error;
     throw new ApiError(0, t("offline"), "offline");
+  } finally {
+    outliving -= outlives ? size : 0;
   }
   if (response.ok) return response;
   if (response.status === 401 && used && used === key) {

@@ -2,7 +2,7 @@
 import { answer } from "./answer.js";
 import { apiKey, ask } from "./api.js";
 import { hasFiles, joined, startAttachments, takeFiles } from "./attachments.js";
-import { openText, startComplete, startText, stopCompletion, unsavedText } from "./complete.js";
+import { openText, refreshText, startComplete, startText, stopCompletion, unsavedText } from "./complete.js";
 import { Conversation } from "./conversation.js";
 import { askKey, startDialogs } from "./dialogs.js";
 import { by, el, icon, kept, notice } from "./dom.js";
@@ -264,6 +264,7 @@ function startEvents() {
     if (document.visibilityState !== "visible" || by("ask").open) return;
     await loadModels();
     await refresh();
+    await refreshText();
     const { conversation } = state;
     const rests = () => // asked twice, for while the newest comes something may be said
       conversation === state.conversation && conversation.id && !conversation.answering && !conversation.unsaved

@@ -74,6 +74,15 @@ export function startText() {
   area.focus();
 }
 
+/** The newest version of the text that is open, if another tab or device has made one and nobody writes here. */
+export async function refreshText() {
+  const { text } = state;
+  const rests = () => text && text === state.text && text.id && !controller && !saving && !text.unsaved;
+  if (!rests()) return;
+  const newest = await Conversation.load(text.id).catch(() => null);
+  if (newest && rests() && newest.data.version > text.data.version) take(newest);
+}
+
 /** The text that is open, if anything of it is not kept yet. */
 export function unsavedText() {
   staged();

@@ -18,6 +18,7 @@ export class Conversation {
   #fields = new Set();
   #removed = new Set(); // ids
   #known = new Set(); // ids of messages that the server has
+  #text = ""; // of kind completion: what it was when it was last kept, or read
   #saving = null;
   #again = false;
   #dropped = false;
@@ -25,6 +26,7 @@ export class Conversation {
 
   constructor(data) {
     this.data = data;
+    if (data.id) this.#text = data.messages[0]?.content;
     if (data.id) this.#known = new Set(data.messages.map(({ id }) => id));
   }
 
@@ -134,8 +136,9 @@ export class Conversation {
       const whole = Object.fromEntries(FIELDS.map((name) => [name, this.data[name]]));
       const body = { id: this.newId, ...whole, messages: this.data.messages.map((message) => this.#sent(message)) };
       try {
-        this.#first(await ask("POST", PATH, { body }));
+        this.#first(await ask("POST", PATH, { body, keepalive: true }));
         this.#known = new Set(body.messages.map(({ id }) => id));
+        this.#text = body.messages[0]?.content;
       } catch (error) {
         if (error.status !== 409) throw error;
         const there = await ask("GET", `${PATH}/${this.newId}`); // kept before; only the answer to that was lost
@@ -147,23 +150,36 @@ export class Conversation {
       return;
     }
     if (!changed.size && !fields.size && !removed.size) return;
+    const body = this.#change(changed, fields, removed);
     try {
-      const kept = await ask("PATCH", `${PATH}/${this.id}`, { body: this.#change(changed, fields, removed) });
+      const kept = await ask("PATCH", `${PATH}/${this.id}`, { body, keepalive: true }); // the page may go away meanwhile
+      this.#text = body.messages?.[0].content ?? this.#text;
       Object.assign(this.data, { version: kept.version, updated: kept.updated });
       changed.forEach((id) => this.#known.add(id));
       emit("saved", this, false);
     } catch (error) {
       if (this.#dropped) return;
       if (error.status === 404) { // deleted on another device, while it was open here: keep what is here
-        delete this.data.id;
-        this.newId = randomId();
+        this.#renew();
       } else if (error.status === 409 && tries > 0) {
-        this.#join(await ask("GET", `${PATH}/${this.id}`), changed, fields, removed);
+        const other = await ask("GET", `${PATH}/${this.id}`);
+        if (this.data.kind === "completion" && changed.size && other.messages[0]?.content !== this.#text) {
+          notice(t("kept_beside")); // of two texts no tree can be made
+          this.#renew();
+        } else {
+          this.#join(other, changed, fields, removed);
+        }
       } else {
         throw error;
       }
       await this.#write(changed, fields, removed, tries - 1);
     }
+  }
+
+  /** What is here is kept as a new one. */
+  #renew() {
+    delete this.data.id;
+    this.newId = randomId();
   }
 
   #first({ id, version, created, updated }) {
@@ -203,6 +219,7 @@ export class Conversation {
       fields.add("current");
     }
     this.data.version = other.version;
+    this.#text = other.messages[0]?.content;
     emit("changed", this);
   }
 

@@ -142,6 +142,7 @@ export default {
   broken_off: "the connection broke off",
   busy: "The server is busy; try again in {n} s",
   not_saved: "Not saved: {reason}",
+  kept_beside: "This text was changed elsewhere too: yours is kept as another one",
   gone: "This conversation is no longer there",
   no_template: "{model} has no chat template: complete text with it instead.",
   key_send: "Send",

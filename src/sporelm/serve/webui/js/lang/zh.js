@@ -142,6 +142,7 @@ export default {
   broken_off: "连接中断",
   busy: "服务器繁忙，请在 {n} 秒后重试",
   not_saved: "未保存：{reason}",
+  kept_beside: "这段文本在别处也有改动：这里的已另存为一份",
   gone: "这个对话已不存在",
   no_template: "{model} 没有对话模板，请改用续写。",
   key_send: "发送",
