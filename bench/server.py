@@ -193,7 +193,7 @@ def ratios(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
 
 def row(name: str, what: str, samples: Sequence[float]) -> Row:
     """A row of the table."""
-    high = quantiles(samples, n=10)[8] if len(samples) > 1 else samples[0]
+    high = quantiles(samples, n=10, method="inclusive")[8] if len(samples) > 1 else samples[0]
     digits = {"median": round(median(samples), 4), "p90": round(high, 4)}
     return {"name": name, "what": what, **digits, "samples": [round(sample, 4) for sample in samples]}
 
