@@ -24,6 +24,7 @@ class Listed(NamedTuple):
 
 FAMILIES = (
     Listed("gpt2", "GPT-2", ("gpt2", "GPT2LMHeadModel"), ("transformers", "llama.cpp")),
+    Listed("granite", "Granite 3 (dense)", ("granite", "GraniteForCausalLM"), ("transformers", "llama.cpp")),
     Listed("internlm2", "InternLM2, InternLM2.5", ("internlm2", "InternLM2ForCausalLM"), ("numpy", "llama.cpp")),
     Listed(
         "llama",
@@ -32,6 +33,16 @@ FAMILIES = (
         ("transformers", "llama.cpp"),
     ),
     Listed("minicpm", "MiniCPM 1 and 2", ("minicpm", "MiniCPMForCausalLM"), ("numpy", "llama.cpp")),
+    Listed("olmo2", "OLMo 2", ("olmo2", "Olmo2ForCausalLM"), ("transformers", "llama.cpp")),
+    Listed("phi3", "Phi-3, Phi-3.5, Phi-4", ("phi3", "Phi3ForCausalLM"), ("transformers", "llama.cpp")),
     Listed("qwen2", "Qwen2, Qwen2.5", ("qwen2", "Qwen2ForCausalLM"), ("transformers", "llama.cpp")),
     Listed("qwen3", "Qwen3", ("qwen3", "Qwen3ForCausalLM"), ("transformers", "llama.cpp")),
+    Listed("smollm3", "SmolLM3", ("smollm3", "SmolLM3ForCausalLM"), ("transformers", "llama.cpp")),
+    Listed(
+        "stablelm",
+        "StableLM 3B, Zephyr, StableLM 2 1.6B",
+        ("stablelm", "StableLmForCausalLM"),
+        ("transformers", "llama.cpp"),
+    ),
+    Listed("starcoder2", "StarCoder2", ("starcoder2", "Starcoder2ForCausalLM"), ("transformers", "llama.cpp")),
 )

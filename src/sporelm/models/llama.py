@@ -8,7 +8,7 @@ from sporelm.models.decoder import Decoder
 from sporelm.models.registry import architecture
 from sporelm.weights.config import ModelConfig
 from sporelm.weights.config_files import full_layers_of, window_of
-from sporelm.weights.family import Family, Field, HfClass, fields
+from sporelm.weights.family import ATTENTION_BIAS, Family, Field, HfClass, fields
 from sporelm.weights.fields import Fields
 from sporelm.weights.names import HF, Kind
 
@@ -45,8 +45,7 @@ FLAGS = (("attention_bias", "attention_bias"), ("mlp_bias", "mlp_bias"))
             ),
         ),
         fields(
-            Field("attention_bias", "", "bool", "attention_bias"),
-            Field("attention_out_bias", "", "bool", "attention_bias"),
+            *ATTENTION_BIAS,
             Field("mlp_bias", "", "bool", "mlp_bias"),
         ),
         finish=_windowed,

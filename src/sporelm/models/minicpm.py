@@ -7,7 +7,7 @@ from sporelm.models.blocks import Attention, GatedMLP, Layer, RMSNorm
 from sporelm.models.decoder import Decoder
 from sporelm.models.registry import architecture
 from sporelm.weights.config import MOST_WIDTH, ModelConfig, Scales
-from sporelm.weights.family import Family, Field, HfClass, fields
+from sporelm.weights.family import ATTENTION_BIAS, Family, Field, HfClass, fields
 from sporelm.weights.fields import Fields
 from sporelm.weights.names import HF, Kind
 
@@ -48,8 +48,7 @@ def _words(config: ModelConfig) -> dict[str, Any]:
             Field("scales.embedding", "embedding_scale", "f32", "scale_emb", LEAST, MOST, 1.0),
             Field("scales.residual", "residual_scale", "f32", "", LEAST, MOST, 1.0),
             Field("scales.logits", "logit_scale", "f32", "", LEAST, MOST, 1.0),
-            Field("attention_bias", "", "bool", "attention_bias"),
-            Field("attention_out_bias", "", "bool", "attention_bias"),
+            *ATTENTION_BIAS,
         ),
         finish=_scaled,
         words=_words,

@@ -5,7 +5,7 @@ from sporelm.models.decoder import Decoder
 from sporelm.models.qwen2 import windowed
 from sporelm.models.registry import architecture
 from sporelm.weights.config import ModelConfig
-from sporelm.weights.family import Family, Field, HfClass, fields
+from sporelm.weights.family import ATTENTION_BIAS, Family, HfClass, fields
 from sporelm.weights.names import COMMON, HEAD_NORMS, changed
 
 
@@ -20,10 +20,7 @@ from sporelm.weights.names import COMMON, HEAD_NORMS, changed
                 (("attention_bias", "attention_bias"),),
             ),
         ),
-        fields(
-            Field("attention_bias", "", "bool", "attention_bias"),
-            Field("attention_out_bias", "", "bool", "attention_bias"),
-        ),
+        fields(*ATTENTION_BIAS),
         changed(COMMON, *HEAD_NORMS),
         finish=windowed,
         windowless=True,
@@ -36,7 +33,7 @@ class Qwen3(Decoder):
         name = f"layers.{index}"
         return Layer(
             RMSNorm(f"{name}.attn_norm", config.width, config.eps),
-            Attention(name, config, config.window_of(index), norm_heads=True),
+            Attention(name, config, config.window_of(index), norm="heads"),
             RMSNorm(f"{name}.ffn_norm", config.width, config.eps),
             GatedMLP(name, config),
         )

@@ -41,6 +41,7 @@ class ModelConfig:
     rotary: int = 0  # numbers of each head that are rotated, its first ones; 0 for models without rotary positions
     window: int | None = None  # positions that a windowed layer sees, the row's own included
     full_layers: frozenset[int] = frozenset()  # layers without the window
+    nope_layers: frozenset[int] = frozenset()  # layers whose queries and keys are not rotated
     tie_embeddings: bool = False
     attention_bias: bool = False  # of query, key and value
     attention_out_bias: bool = False

@@ -48,6 +48,13 @@ SHAPE = (
 )
 
 
+# Where config.json says whether query, key, value and output have biases.
+ATTENTION_BIAS = (
+    Field("attention_bias", "", "bool", "attention_bias"),
+    Field("attention_out_bias", "", "bool", "attention_bias"),
+)
+
+
 def fields(*changes: Field, without: Sequence[str] = ()) -> tuple[Field, ...]:
     """SHAPE with some fields in place of those of the same attribute, those that are new, and not those `without`."""
     own = {change.ours for change in changes} | set(without)
@@ -86,6 +93,7 @@ class Family:
     words           more of config.json, for folders that we write
     positions       the key of config.json for the number of positions
     ffn_widths      the feed-forward block's width in widths, where config.json does not say it; 0: it must
+    unsaid          why a GGUF file cannot say what a configuration means; "" where it can
     ignored         stored names that may be left unread, of either kind, as templates
     prefix          what stored names of Hugging Face folders may lack in front
     paired_rows     its GGUF files have the rows of query and key as adjacent pairs (llama.cpp's converter)
@@ -103,6 +111,7 @@ class Family:
     finish: Finish | None = None
     choose: Callable[[ModelConfig], str] | None = None
     words: Callable[[ModelConfig], dict[str, Any]] | None = None
+    unsaid: Callable[[ModelConfig], str] | None = None
     positions: str = "max_position_embeddings"
     ffn_widths: int = 0
     ignored: tuple[str, ...] = ()

@@ -69,6 +69,12 @@ class Names(NamedTuple):
 Table = tuple[Names, ...]
 
 
+def replace_end(names: Names, old: str, new: str) -> Names:
+    """The names of a weight's other part."""
+    ours, gguf, hf = (str(name).removesuffix(old) + new for name in names)
+    return Names(ours, gguf, hf)
+
+
 # GGUF: the specification's "Standardized tensor names". Hugging Face: the state dict of LlamaForCausalLM.
 COMMON: tuple[Names, ...] = (
     Names("embedding.weight", "token_embd.weight", "model.embed_tokens.weight"),
@@ -102,6 +108,25 @@ HEAD_NORMS: tuple[Names, ...] = tuple(
         f"model.layers.{{}}.self_attn.{part}_norm.weight",
     )
     for part in "qk"
+)
+
+# Norms of what attention and the feed-forward block add, likewise.
+POST_NORMS: tuple[Names, ...] = (
+    Names(
+        "layers.{}.attn_post_norm.weight",
+        "blk.{}.post_attention_norm.weight",
+        "model.layers.{}.post_attention_layernorm.weight",
+    ),
+    Names(
+        "layers.{}.ffn_post_norm.weight",
+        "blk.{}.post_ffw_norm.weight",
+        "model.layers.{}.post_feedforward_layernorm.weight",
+    ),
+)
+
+# Biases of layer norms, likewise.
+NORM_BIASES: tuple[Names, ...] = tuple(
+    replace_end(names, "weight", "bias") for names in COMMON if names.ours.endswith("_norm.weight")
 )
 
 # Tensors that are no parameters: the angles of the rotary embedding follow from the configuration, and the factors of

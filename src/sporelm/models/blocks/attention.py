@@ -24,10 +24,13 @@ class Attention:
     """o(softmax(rope(q) rope(k)) v), each group of query heads sharing one head of keys and values.
 
     window      positions that a row sees; None for all
-    norm_heads  each head of queries and of keys is normed before it is rotated
+    norm        before they are rotated, queries and keys are normed: each of their "heads", or each row as a "whole"
+    rotates     whether they are rotated, where the model rotates at all
     """
 
-    def __init__(self, name: str, config: ModelConfig, window: int | None = None, *, norm_heads: bool = False) -> None:
+    def __init__(
+        self, name: str, config: ModelConfig, window: int | None = None, *, norm: str = "", rotates: bool = True
+    ) -> None:
         width, dim, bias = config.width, config.head_dim, config.attention_bias
         queries, keys = config.heads * dim, config.kv_heads * dim
         group = config.heads // config.kv_heads
@@ -35,9 +38,12 @@ class Attention:
         self.k = Linear(f"{name}.attn_k", keys, width, bias=bias, split=Rows(dim))
         self.v = Linear(f"{name}.attn_v", keys, width, bias=bias, split=Rows(dim))
         self.o = Linear(f"{name}.attn_o", width, queries, bias=config.attention_out_bias, split=Columns(dim * group))
-        self.norms = [RMSNorm(f"{name}.attn_{part}_norm", dim, config.eps) for part in "qk" if norm_heads]
+        widths = {"": (), "heads": (dim, dim), "whole": (queries, keys)}[norm]
+        self.norms = [
+            RMSNorm(f"{name}.attn_{part}_norm", each, config.eps) for part, each in zip("qk", widths, strict=False)
+        ]
         self.memory = Paged(config.kv_heads, dim)
-        self.window, self.scale, self.rotates = window, config.attention_scale, config.rotary > 0
+        self.window, self.scale, self.rotates = window, config.attention_scale, rotates and config.rotary > 0
 
     def params(self) -> list[Param]:
         norms = [param for norm in self.norms for param in norm.params()]

@@ -1,4 +1,4 @@
-"""One layer of a decoder with the norms in front (pre-norm)."""
+"""One layer of a decoder: attention and a feed-forward block, each with a norm in front of it, behind it, or both."""
 
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -18,24 +18,43 @@ class Part(Protocol):
 
 
 class Layer:
-    """x + attention(norm(x)), then x + mlp(norm(x)); what is added is multiplied by `scale`."""
+    """x + attention(norm(x)), then x + mlp(norm(x)).
+
+    after_attention, after_mlp   norms of what is added
+    scale                        by which it is multiplied
+    """
 
     def __init__(
-        self, attention_norm: Part, attention: Attention, mlp_norm: Part, mlp: Part, *, scale: float = 1.0
+        self,
+        attention_norm: Part | None,
+        attention: Attention,
+        mlp_norm: Part | None,
+        mlp: Part,
+        *,
+        after_attention: Part | None = None,
+        after_mlp: Part | None = None,
+        scale: float = 1.0,
     ) -> None:
-        self.attention_norm, self.attention = attention_norm, attention
-        self.mlp_norm, self.mlp, self.scale = mlp_norm, mlp, scale
+        self.attention_norm, self.attention, self.after_attention = attention_norm, attention, after_attention
+        self.mlp_norm, self.mlp, self.after_mlp, self.scale = mlp_norm, mlp, after_mlp, scale
 
     def params(self) -> list[Param]:
-        return [*self.attention_norm.params(), *self.attention.params(), *self.mlp_norm.params(), *self.mlp.params()]
+        first = (self.attention_norm, self.attention, self.after_attention)
+        parts = (*first, self.mlp_norm, self.mlp, self.after_mlp)
+        return [param for part in parts if part is not None for param in part.params()]
 
     def memory(self) -> Paged:
         return self.attention.memory
 
     def __call__(self, x: Any, step: StepInputs, weights: Mapping[str, Any], cache: Any) -> Any:  # x [tokens, width]
-        mixed = self.attention(self.attention_norm(x, weights), step, weights, cache)
-        x = ops.add(x, self._scaled(mixed))
-        return ops.add(x, self._scaled(self.mlp(self.mlp_norm(x, weights), weights)))
+        mixed = self.attention(_normed(self.attention_norm, x, weights), step, weights, cache)
+        x = ops.add(x, self._scaled(_normed(self.after_attention, mixed, weights)))
+        made = self.mlp(_normed(self.mlp_norm, x, weights), weights)
+        return ops.add(x, self._scaled(_normed(self.after_mlp, made, weights)))
 
     def _scaled(self, x: Any) -> Any:
         return x if self.scale == 1 else ops.scale(x, factor=self.scale)
+
+
+def _normed(norm: Part | None, x: Any, weights: Mapping[str, Any]) -> Any:
+    return x if norm is None else norm(x, weights)

@@ -129,6 +129,8 @@ def _architecture(family: Family, config: ModelConfig) -> dict[str, Entry]:
             f"{config.name}: some of its layers have a window and some have none (layer_types), which a GGUF file of"
             f" {family.gguf!r} cannot say"
         )
+    if family.unsaid and (reason := family.unsaid(config)):
+        raise UnsupportedModel(f"{config.name}: {reason}, which a GGUF file of {family.gguf!r} cannot say")
     window = None if len(config.full_layers) == config.layers else config.window
     found = {}
     for field in family.fields:

@@ -22,7 +22,7 @@ from sporelm.tools.steps.permute import unpermute_qk
 from sporelm.weights.config import ModelConfig
 from sporelm.weights.family import Family
 from sporelm.weights.load import ModelSource
-from sporelm.weights.names import Param
+from sporelm.weights.names import HF, Param
 from sporelm.weights.rope_fields import MOST_CONTEXT
 
 DTYPES = ("auto", "f32", "f16", "bf16")
@@ -84,7 +84,8 @@ def _checked(source: ModelSource, params: Sequence[Param]) -> dict[str, str]:
     """What the file calls each weight. Raises UnsupportedModel for biases that config.json has no word for."""
     config = source.config
     names = matched(source, params)
-    if not source.family.fixed and config.attention_bias != config.attention_out_bias:
+    word, other = (source.family.key(ours, HF) for ours in ("attention_bias", "attention_out_bias"))
+    if word and word == other and config.attention_bias != config.attention_out_bias:
         raise UnsupportedModel(
             f"{source.path}: query, key and value have biases and the output has none, or the other way round:"
             " no class of transformers has"

@@ -1,0 +1,55 @@
+"""Granite 3 (dense): Llama with scales on the embedding, on what each block adds, on scores and on logits."""
+
+from dataclasses import replace
+
+from sporelm.models.blocks import Attention, GatedMLP, Layer, RMSNorm
+from sporelm.models.decoder import Decoder
+from sporelm.models.registry import architecture
+from sporelm.weights.config import ModelConfig
+from sporelm.weights.family import ATTENTION_BIAS, Family, Field, HfClass, fields
+from sporelm.weights.fields import Fields
+from sporelm.weights.names import GGUF, Kind
+
+LEAST, MOST = 1e-6, 1e6
+
+
+def _scored(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
+    """GGUF files that say nothing of scores have the usual scale."""
+    usual = kind == GGUF and not values.has("attention.scale")
+    return replace(config, scales=replace(config.scales, attention=None)) if usual else config
+
+
+@architecture(
+    Family(
+        "granite",
+        (
+            HfClass(
+                "GraniteForCausalLM",
+                "granite",
+                fields=(("attention_bias", "attention_bias"), ("mlp_bias", "mlp_bias")),
+            ),
+        ),
+        fields(
+            Field("scales.embedding", "embedding_scale", "f32", "embedding_multiplier", LEAST, MOST, 1.0),
+            Field("scales.residual", "residual_scale", "f32", "residual_multiplier", LEAST, MOST, 1.0),
+            Field("scales.attention", "attention.scale", "f32", "attention_multiplier", LEAST, MOST, 1.0),
+            Field("scales.logits", "logit_scale", "f32", "logits_scaling", LEAST, MOST, 1.0),
+            *ATTENTION_BIAS,
+            Field("mlp_bias", "", "bool", "mlp_bias"),
+        ),
+        finish=_scored,
+        paired_rows=True,
+    )
+)
+class Granite(Decoder):
+    """The Llama layer, scaled (IBM 2024)."""
+
+    def layer(self, config: ModelConfig, index: int) -> Layer:
+        name = f"layers.{index}"
+        return Layer(
+            RMSNorm(f"{name}.attn_norm", config.width, config.eps),
+            Attention(name, config),
+            RMSNorm(f"{name}.ffn_norm", config.width, config.eps),
+            GatedMLP(name, config),
+            scale=config.scales.residual,
+        )

@@ -1,0 +1,77 @@
+"""Phi-3, Phi-3.5 and Phi-4: Llama whose files hold query, key and value in one tensor, gate and up in another."""
+
+from dataclasses import replace
+from typing import Any
+
+from sporelm.models.blocks import Attention, GatedMLP, Layer, RMSNorm
+from sporelm.models.decoder import Decoder
+from sporelm.models.registry import architecture
+from sporelm.weights.config import ModelConfig
+from sporelm.weights.config_files import window_of
+from sporelm.weights.family import Family, HfClass
+from sporelm.weights.fields import Fields
+from sporelm.weights.forms import QKV, ffn_rows, stacked
+from sporelm.weights.names import COMMON, HF, Kind, Names, Stored, changed
+from sporelm.weights.rope_scaling import LongRope
+
+NAMES = changed(
+    COMMON,
+    *(
+        Names(
+            f"layers.{{}}.attn_{part}.weight",
+            Stored("blk.{}.attn_qkv.weight", rows),
+            Stored("model.layers.{}.self_attn.qkv_proj.weight", rows),
+        )
+        for part, rows in QKV.items()
+    ),
+    *(
+        Names(
+            f"layers.{{}}.ffn_{part}.weight",
+            Stored("blk.{}.ffn_up.weight", stacked(number, ffn_rows, ffn_rows)),
+            Stored("model.layers.{}.mlp.gate_up_proj.weight", stacked(number, ffn_rows, ffn_rows)),
+        )
+        for number, part in enumerate(("gate", "up"))
+    ),
+)
+
+
+def _windowed(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
+    return replace(config, window=window_of(values, "sliding_window", None)) if kind == HF else config
+
+
+def _words(config: ModelConfig) -> dict[str, Any]:
+    """The original context stands beside `rope_scaling`, and counts first."""
+    scaling = config.rope_scaling
+    original = scaling.original if isinstance(scaling, LongRope) else config.context_length
+    return {"partial_rotary_factor": config.rotary / config.head_dim, "original_max_position_embeddings": original}
+
+
+@architecture(
+    Family(
+        "phi3",
+        (
+            HfClass(
+                "Phi3ForCausalLM",
+                "phi3",
+                {"rms_norm_eps": 1e-5, "max_position_embeddings": 4096, "original_max_position_embeddings": 4096},
+                (("sliding_window", "window"),),
+            ),
+        ),
+        names=NAMES,
+        finish=_windowed,
+        words=_words,
+        partial_rotary=True,
+        windowless=True,
+    )
+)
+class Phi3(Decoder):
+    """The Llama layer, its rotary frequencies stretched by LongRoPE (Abdin et al. 2024)."""
+
+    def layer(self, config: ModelConfig, index: int) -> Layer:
+        name = f"layers.{index}"
+        return Layer(
+            RMSNorm(f"{name}.attn_norm", config.width, config.eps),
+            Attention(name, config, config.window_of(index)),
+            RMSNorm(f"{name}.ffn_norm", config.width, config.eps),
+            GatedMLP(name, config),
+        )

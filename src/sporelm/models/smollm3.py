@@ -1,0 +1,75 @@
+"""SmolLM3: Llama without rotary positions in every fourth layer."""
+
+from dataclasses import replace
+from typing import Any
+
+from sporelm.errors import ModelFileError
+from sporelm.models.blocks import Attention, GatedMLP, Layer, RMSNorm
+from sporelm.models.decoder import Decoder
+from sporelm.models.registry import architecture
+from sporelm.weights.config import MOST_LAYERS, ModelConfig
+from sporelm.weights.family import ATTENTION_BIAS, Family, Field, HfClass, fields
+from sporelm.weights.fields import Fields
+from sporelm.weights.names import HF, Kind
+
+STEP = 4  # what GGUF files mean
+
+
+def _every(step: int, layers: int) -> frozenset[int]:
+    return frozenset(range(step - 1, layers, step))
+
+
+def _unrotated(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
+    """`no_rope_layers` of config.json has 1 for each layer that rotates; without it, an interval."""
+    found = _every(STEP, config.layers)
+    if kind == HF:
+        marks = values.values.get("no_rope_layers")
+        found = _every(values.integer("no_rope_layer_interval", 1, MOST_LAYERS, STEP), config.layers)
+        if marks is not None:
+            if not isinstance(marks, list) or len(marks) != config.layers or any(mark not in (0, 1) for mark in marks):
+                raise ModelFileError(
+                    f"{values.where}: no_rope_layers must be 0 or 1 for each of {config.layers} layers"
+                )
+            found = frozenset(index for index, mark in enumerate(marks) if not mark)
+    return replace(config, nope_layers=found)
+
+
+def _unsaid(config: ModelConfig) -> str:
+    usual = config.nope_layers == _every(STEP, config.layers)
+    return "" if usual else f"its layers without rotary positions are not every {STEP}th"
+
+
+def _words(config: ModelConfig) -> dict[str, Any]:
+    return {"no_rope_layers": [int(index not in config.nope_layers) for index in range(config.layers)]}
+
+
+@architecture(
+    Family(
+        "smollm3",
+        (
+            HfClass(
+                "SmolLM3ForCausalLM",
+                "smollm3",
+                {"tie_word_embeddings": True, "num_key_value_heads": 4, "max_position_embeddings": 32768},
+                (("attention_bias", "attention_bias"), ("mlp_bias", "mlp_bias")),
+            ),
+        ),
+        fields(*ATTENTION_BIAS, Field("mlp_bias", "", "bool", "mlp_bias"), without=("window",)),
+        only={"hidden_act": ("silu",), "use_sliding_window": (False,)},
+        finish=_unrotated,
+        words=_words,
+        unsaid=_unsaid,
+        paired_rows=True,
+    )
+)
+class SmolLM3(Decoder):
+    """The Llama layer, some without rotary positions (NoPE, Yang et al. 2025)."""
+
+    def layer(self, config: ModelConfig, index: int) -> Layer:
+        name = f"layers.{index}"
+        return Layer(
+            RMSNorm(f"{name}.attn_norm", config.width, config.eps),
+            Attention(name, config, rotates=index not in config.nope_layers),
+            RMSNorm(f"{name}.ffn_norm", config.width, config.eps),
+            GatedMLP(name, config),
+        )
