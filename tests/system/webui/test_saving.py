@@ -230,3 +230,19 @@ def test_who_comes_back_to_a_tab_sees_the_newest_text(serve: Serve, open_page: O
     wait_for_quiet(second)
     first.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
     until(first, f"{TEXT} === 'Once upon'")
+
+
+@pytest.mark.all
+def test_odd_figures_of_an_imported_file_hide_nothing(serve: Serve, open_page: Open) -> None:
+    server = serve()
+    page = open_page(server.url)
+    odd = {"prompt_tokens": "many", "completion_tokens": "<b>", "first_token_s": None, "tokens_per_s": True}
+    answer = {"id": "b" * 32, "role": "assistant", "content": "Hello", "finish": "__proto__", "stats": odd}
+    text = {"id": "a" * 32, "role": "user", "content": "Once", "stats": {}}
+    for name, kind, message in (("c", "chat", answer), ("d", "completion", text)):
+        data = {"id": name * 32, "kind": kind, "messages": [message]}
+        page.request.post(f"{server.url}api/ui/conversations", data=data)
+    page.goto(f"{server.url}#/c/{'c' * 32}")
+    until(page, "document.querySelector('article .body')?.innerText === 'Hello'")
+    page.goto(f"{server.url}#/complete/{'d' * 32}")
+    until(page, f"{TEXT} === 'Once'")

@@ -16,8 +16,9 @@ export function t(name, values = {}) {
   return text.replace(/\{(\w+)\}/g, (whole, key) => (key in values ? String(values[key]) : whole));
 }
 
+/** A number as it is written here; 0 for what is none, which a file that was imported may hold. */
 export const number = (value, digits = 0) =>
-  value.toLocaleString(TAGS[language], { minimumFractionDigits: digits, maximumFractionDigits: digits });
+  (Number(value) || 0).toLocaleString(TAGS[language], { minimumFractionDigits: digits, maximumFractionDigits: digits });
 
 export const date = (time, options) => new Date(time).toLocaleDateString(TAGS[language], options);
 

@@ -89,6 +89,7 @@ export class View {
   drawNote(conversation) {
     const { finish, error } = this.message;
     const told = {
+      __proto__: null, // an imported file may give any reason
       error: () => t("failed", { reason: error }),
       length: () => t(isFull(this.message) ? "full" : "cut"),
       cancelled: () => t("stopped"),

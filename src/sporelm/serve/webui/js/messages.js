@@ -50,7 +50,7 @@ function render(conversation) {
 
 function context(conversation) {
   const last = path(conversation.data).findLast((message) => message.stats?.prompt_tokens);
-  const used = last ? last.stats.prompt_tokens + last.stats.completion_tokens : 0;
+  const used = last ? Number(last.stats.prompt_tokens) + Number(last.stats.completion_tokens) || 0 : 0;
   const size = state.models.find((model) => model.id === state.model)?.context;
   const known = size ? t("context_use", { used: number(Math.min(used, size)), size: number(size) }) : t("context_used", { used: number(used) });
   const text = used ? known : "";
