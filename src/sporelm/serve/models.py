@@ -22,6 +22,7 @@ from sporelm.serve.unbroken import unbroken
 PING_SECONDS = 0.25  # between two questions to an engine whether it still steps
 SLOW = 3  # times what its largest step takes, until which an engine is slow and not dead, but not longer than
 PATIENCE = 60.0  # seconds
+LEAVING = 2.0  # seconds in which requests that a server which ends has broken off give back what they use
 log = logging.getLogger("sporelm.serve")
 
 Opener = Callable[[ModelSpec, Progress | None], AsyncLLM]
@@ -247,7 +248,10 @@ class Models:
         self._closed = True
         if self._sweeper is not None:
             self._sweeper.cancel()
+        until = monotonic() + LEAVING
         async with self._changing:
+            while any(model.users for model in self.loaded.values()) and monotonic() < until:
+                await asyncio.sleep(0.01)  # a session that is still taken could not be put to sleep
             for model in list(self.loaded.values()):
                 await self._free(model)
 

@@ -153,6 +153,33 @@ def test_a_model_in_use_is_not_unloaded_and_one_that_has_gone_is_left_alone(open
     run(main())
 
 
+def test_a_server_that_ends_lets_requests_give_back_what_they_use_but_not_for_ever(
+    opening: Opening, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def ended(leaves: bool) -> int:
+        models, users = models_of(opening), list[int]()
+
+        async def farewell(model: ServedModel) -> None:
+            users.append(model.users)
+
+        models.farewells.append(farewell)
+        async with models.use("a"):
+            closing = asyncio.ensure_future(models.close())
+            await asyncio.sleep(0)
+            if not leaves:
+                await closing
+        await closing
+        return users[0]
+
+    async def main() -> None:
+        opening.may.set()
+        assert await ended(True) == 0
+        monkeypatch.setattr("sporelm.serve.models.LEAVING", 0.02)
+        assert await ended(False) == 1
+
+    run(main())
+
+
 def test_a_slow_engine_is_not_taken_for_dead_but_not_for_ever(opening: Opening) -> None:
     stub: Any = Stub()
     engine = stub.llm.engine
