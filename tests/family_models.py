@@ -111,6 +111,12 @@ def named(name: str, model_type: str, **values: Any) -> dict[str, Any]:
     return {"architectures": [name], "model_type": model_type, **SHAPE, **values}
 
 
+GELU = {"hidden_activation": "gelu_pytorch_tanh", "head_dim": 16}
+GEMMA = named("GemmaForCausalLM", "gemma", hidden_act="gelu_pytorch_tanh", head_dim=16) | TIED
+GEMMA2 = named("Gemma2ForCausalLM", "gemma2", sliding_window=9, query_pre_attn_scalar=16) | TIED | GELU
+GEMMA2 |= {"attn_logit_softcapping": 5.0, "final_logit_softcapping": 8.0}
+GEMMA3 = named("Gemma3ForCausalLM", "gemma3_text", sliding_window=9, query_pre_attn_scalar=16) | TIED | GELU
+GEMMA3 |= {"rope_theta": 1e6, "rope_local_base_freq": 1e4, "num_hidden_layers": 6, "sliding_window_pattern": 6}
 GPT2: dict[str, Any] = {
     "architectures": ["GPT2LMHeadModel"],
     "model_type": "gpt2",
@@ -137,6 +143,16 @@ STABLELM = named("StableLmForCausalLM", "stablelm", layer_norm_eps=1e-5, use_qkv
 STARCODER2 = named("Starcoder2ForCausalLM", "starcoder2", hidden_act="gelu_pytorch_tanh", norm_epsilon=1e-5)
 
 CASES = (
+    Case("gemma", GEMMA, WIDE | {"head_dim": 64}),
+    Case("gemma-odd", GEMMA | ODD | {"head_dim": 12}, None),
+    Case("gemma2", GEMMA2, WIDE | {"head_dim": 64, "query_pre_attn_scalar": 64}),
+    Case(
+        "gemma2-odd", GEMMA2 | {"num_attention_heads": 3, "num_key_value_heads": 1, "query_pre_attn_scalar": 24}, None
+    ),
+    Case("gemma3", GEMMA3, WIDE | {"head_dim": 64, "query_pre_attn_scalar": 64}),
+    Case(
+        "gemma3-scaled", GEMMA3 | {"rope_scaling": {"rope_type": "linear", "factor": 8.0}, "num_hidden_layers": 7}, None
+    ),
     Case("gpt2", GPT2, {"n_embd": 256, "n_head": 4}),
     Case("gpt2-odd", GPT2 | {"n_embd": 42, "n_head": 7, "n_inner": 100} | {"tie_word_embeddings": False}, None),
     Case("granite", GRANITE, WIDE | {"logits_scaling": 1.3}),

@@ -8,7 +8,7 @@ import numpy as np
 
 from sporelm import ops
 from sporelm.models.blocks import Embedding, Layer, Linear, Paged, Part, RMSNorm
-from sporelm.models.inputs import ROPE, StepInputs
+from sporelm.models.inputs import LOCAL, ROPE, StepInputs
 from sporelm.models.rotary import rope_table
 from sporelm.weights.config import ModelConfig
 from sporelm.weights.family import Family
@@ -50,7 +50,10 @@ class Decoder(ABC):
         config = self.config
         if not config.rotary:
             return {}
-        return {ROPE: rope_table(context, config.rotary, config.rope_theta, config.rope_scaling)}
+        tables = {ROPE: rope_table(context, config.rotary, config.rope_theta, config.rope_scaling)}
+        if config.local_theta:
+            tables[LOCAL] = rope_table(context, config.rotary, config.local_theta)
+        return tables
 
     def embedded(self, step: StepInputs, weights: Mapping[str, Any]) -> Any:
         """What the first layer gets: float32 [tokens, width]."""
@@ -69,6 +72,8 @@ class Decoder(ABC):
         """logits float32 [rows, vocab] of the wanted rows, and tokens int32 [rows], the greatest of each."""
         x, divisor = self.hidden(step, weights, caches), self.config.scales.logits
         logits = self.output(x if divisor == 1 else ops.scale(x, factor=1 / divisor), weights)
+        if self.config.logit_cap is not None:
+            logits = ops.softcap(logits, cap=self.config.logit_cap)
         return {"logits": logits, "tokens": ops.argmax(logits)}
 
     def embed(self, step: StepInputs, weights: Mapping[str, Any], caches: Sequence[Any]) -> dict[str, Any]:

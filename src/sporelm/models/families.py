@@ -23,6 +23,9 @@ class Listed(NamedTuple):
 
 
 FAMILIES = (
+    Listed("gemma", "Gemma 1", ("gemma", "GemmaForCausalLM"), ("transformers", "llama.cpp")),
+    Listed("gemma2", "Gemma 2", ("gemma2", "Gemma2ForCausalLM"), ("transformers", "llama.cpp")),
+    Listed("gemma3", "Gemma 3 (text)", ("gemma3", "Gemma3ForCausalLM"), ("transformers", "llama.cpp")),
     Listed("gpt2", "GPT-2", ("gpt2", "GPT2LMHeadModel"), ("transformers", "llama.cpp")),
     Listed("granite", "Granite 3 (dense)", ("granite", "GraniteForCausalLM"), ("transformers", "llama.cpp")),
     Listed("internlm2", "InternLM2, InternLM2.5", ("internlm2", "InternLM2ForCausalLM"), ("numpy", "llama.cpp")),

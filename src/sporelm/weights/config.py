@@ -42,6 +42,9 @@ class ModelConfig:
     window: int | None = None  # positions that a windowed layer sees, the row's own included
     full_layers: frozenset[int] = frozenset()  # layers without the window
     nope_layers: frozenset[int] = frozenset()  # layers whose queries and keys are not rotated
+    local_theta: float = 0.0  # rotary base of the layers with a window, unscaled; 0: as the others
+    score_cap: float | None = None  # attention's scores and the logits lie between -cap and cap
+    logit_cap: float | None = None
     tie_embeddings: bool = False
     attention_bias: bool = False  # of query, key and value
     attention_out_bias: bool = False

@@ -14,7 +14,7 @@ from sporelm.weights.config import (
     Scales,
     checked,
 )
-from sporelm.weights.family import SHAPE, Family, Field
+from sporelm.weights.family import OPTIONAL, SHAPE, Family, Field
 from sporelm.weights.fields import LONGEST_NAME, Fields, shown
 from sporelm.weights.names import GGUF, HF, Kind, stored_name
 from sporelm.weights.rope_fields import MOST_CONTEXT, rope_from_gguf, rope_from_hf
@@ -75,10 +75,11 @@ def read_gguf_config(
     vocab = embedded[0] if len(embedded) == 2 else fields.integer("vocab_size", 1, MOST_VOCAB)
     for bias, weight in BIASES.items():
         found[bias] = stored_name(f"layers.0.{weight}.bias", GGUF, family.names) in shapes
+    layers = fields.integer("block_count", 1, MOST_LAYERS)
     config = ModelConfig(
         name=Fields(metadata, where).name("general.name", architecture),
         architecture=architecture,
-        layers=fields.integer("block_count", 1, MOST_LAYERS),
+        layers=layers,
         width=width,
         heads=heads,
         kv_heads=kv_heads,
@@ -87,6 +88,7 @@ def read_gguf_config(
         vocab=vocab,
         eps=fields.number(family.key("eps", GGUF), 1e-12, 1.0),
         window=window_of(fields, "attention.sliding_window", None) if family.key("window", GGUF) else None,
+        full_layers=family.full_layers(layers),
         tie_embeddings="output.weight" not in shapes,
         dtype=dtype,
         **{**found, **family.fixed, **_others(family, fields, GGUF)},
@@ -100,7 +102,7 @@ def read_hf_config(family: Family, values: Mapping[str, Any], where: str, dtype:
     Raises ModelFileError for a missing or impossible value, UnsupportedModel for an option that we lack.
     """
     architecture = architecture_of_hf(values, where)
-    fields = Fields({**family.class_named(architecture).defaults, **values}, where)
+    fields = Fields(family.reworded({**family.class_named(architecture).defaults, **values}), where)
     for key, taken in family.only.items():
         if (given := fields.values.get(key)) is not None and given not in taken:
             known = ", ".join(str(value) for value in taken)
@@ -169,11 +171,14 @@ def _others(family: Family, fields: Fields, kind: Kind) -> dict[str, Any]:
 
 
 def _value(field: Field, key: str, fields: Fields) -> Any:
+    if field.default is OPTIONAL and not fields.has(key):
+        return None
     if field.kind == "bool":
         return fields.flag(key, bool(field.default))
     if field.kind == "u32":
         return fields.integer(key, int(field.low), int(field.high), field.default)
-    return fields.number(key, field.low, field.high, field.default)
+    default = None if field.default is OPTIONAL else field.default
+    return fields.number(key, field.low, field.high, default)
 
 
 def _rotated(rotary: int, head_dim: int, where: str) -> int:

@@ -12,6 +12,8 @@ from sporelm.weights.config import ModelConfig
 from sporelm.weights.fields import Fields
 from sporelm.weights.names import COMMON, Kind, Table
 
+OPTIONAL = object()
+
 
 class Field(NamedTuple):
     """One number of a configuration.
@@ -21,7 +23,7 @@ class Field(NamedTuple):
     kind      "u32", "f32" or "bool"; those of bool are written by the class alone (`HfClass.fields`)
     hf        its key in config.json; "" where that does not say it
     low, high the values that it may have; those of SHAPE are in `weights.config_files`
-    default   where neither file nor class says it; None if it must be there
+    default   where neither file nor class says it; None if it must be there, OPTIONAL if it is then None
     """
 
     ours: str
@@ -93,6 +95,8 @@ class Family:
     words           more of config.json, for folders that we write
     positions       the key of config.json for the number of positions
     ffn_widths      the feed-forward block's width in widths, where config.json does not say it; 0: it must
+    full_layers     of a number of layers: those that have no window where GGUF files speak of one
+    reworded        config.json in the words that the tables know, where it has others too
     unsaid          why a GGUF file cannot say what a configuration means; "" where it can
     ignored         stored names that may be left unread, of either kind, as templates
     prefix          what stored names of Hugging Face folders may lack in front
@@ -111,6 +115,8 @@ class Family:
     finish: Finish | None = None
     choose: Callable[[ModelConfig], str] | None = None
     words: Callable[[ModelConfig], dict[str, Any]] | None = None
+    full_layers: Callable[[int], frozenset[int]] = lambda layers: frozenset()
+    reworded: Callable[[dict[str, Any]], dict[str, Any]] = lambda values: values
     unsaid: Callable[[ModelConfig], str] | None = None
     positions: str = "max_position_embeddings"
     ffn_widths: int = 0

@@ -7,7 +7,7 @@ from typing import Any
 from sporelm import ops
 from sporelm.models.blocks.linear import Linear, products
 from sporelm.models.blocks.rms_norm import RMSNorm
-from sporelm.models.inputs import ROPE, StepInputs
+from sporelm.models.inputs import LOCAL, ROPE, StepInputs
 from sporelm.weights.config import ModelConfig
 from sporelm.weights.names import Columns, Param, Rows
 
@@ -44,6 +44,7 @@ class Attention:
         ]
         self.memory = Paged(config.kv_heads, dim)
         self.window, self.scale, self.rotates = window, config.attention_scale, rotates and config.rotary > 0
+        self.table, self.cap = LOCAL if window is not None and config.local_theta else ROPE, config.score_cap
 
     def params(self) -> list[Param]:
         norms = [param for norm in self.norms for param in norm.params()]
@@ -54,8 +55,12 @@ class Attention:
         if self.norms:
             q, k = (norm(each, weights) for norm, each in zip(self.norms, (q, k), strict=True))
         if self.rotates:
-            table, dim = weights[ROPE], self.memory.head_dim
+            table, dim = weights[self.table], self.memory.head_dim
             q, k = (ops.rope(each, step.positions, table, head_dim=dim, style="half") for each in (q, k))
         ops.store_kv(k, v, cache, step.slots)
-        mixed = ops.attention(q, cache, step.starts, step.lengths, step.pages, scale=self.scale, window=self.window)
+        mixed = ops.attention(q, cache, step.starts, step.lengths, step.pages, **self._options())
         return self.o(mixed, weights)
+
+    def _options(self) -> dict[str, Any]:
+        cap = {} if self.cap is None else {"softcap": self.cap}
+        return {"scale": self.scale, "window": self.window, **cap}

@@ -1,4 +1,4 @@
-"""The gated feed-forward block (SwiGLU, Shazeer 2020)."""
+"""The gated feed-forward block (SwiGLU and its kin, Shazeer 2020)."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,17 +10,20 @@ from sporelm.weights.names import Columns, Param, Rows
 
 
 class GatedMLP:
-    """down(silu(gate(x)) * up(x))."""
+    """down(activation(gate(x)) * up(x))."""
 
-    def __init__(self, name: str, config: ModelConfig) -> None:
+    def __init__(self, name: str, config: ModelConfig, activation: str = "silu") -> None:
         width, ffn, bias = config.width, config.ffn, config.mlp_bias
         self.gate = Linear(f"{name}.ffn_gate", ffn, width, bias=bias, split=Rows())
         self.up = Linear(f"{name}.ffn_up", ffn, width, bias=bias, split=Rows())
         self.down = Linear(f"{name}.ffn_down", width, ffn, bias=bias, split=Columns())
+        self.activation = activation
 
     def params(self) -> list[Param]:
         return [*self.gate.params(), *self.up.params(), *self.down.params()]
 
     def __call__(self, x: Any, weights: Mapping[str, Any]) -> Any:  # x [tokens, width]
         gate, up = products(x, weights, self.gate, self.up)
-        return self.down(ops.silu_mul(gate, up), weights)
+        if self.activation == "silu":
+            return self.down(ops.silu_mul(gate, up), weights)
+        return self.down(ops.activate_mul(gate, up, kind=self.activation), weights)

@@ -1,0 +1,81 @@
+"""Gemma 3, its text model: five layers with a window to one without, each kind with a rotary base of its own."""
+
+from dataclasses import replace
+from typing import Any
+
+from sporelm.models.blocks import Attention, GatedMLP, Layer, RMSNorm
+from sporelm.models.decoder import Decoder
+from sporelm.models.gemma import DEFAULTS, NORMS, USUAL, embedded, less_one
+from sporelm.models.gemma2 import AROUND, CAPS, scalar, scaled, unscaled
+from sporelm.models.registry import architecture
+from sporelm.weights.config import MOST_LAYERS, ModelConfig
+from sporelm.weights.config_files import full_layers_of, window_of
+from sporelm.weights.family import Family, Field, HfClass, fields
+from sporelm.weights.fields import Fields
+from sporelm.weights.names import COMMON, HEAD_NORMS, HF, Kind, changed
+from sporelm.weights.rope_fields import MOST_THETA
+
+LARGEST = 62  # layers of the 27B
+STEP = 6
+LOCAL_THETA = 10000.0
+
+
+def _sixth(layers: int, step: int = STEP) -> frozenset[int]:
+    return frozenset(range(step - 1, layers, step))
+
+
+def _finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
+    config = scaled(embedded(config, values, kind), values, kind, LARGEST)
+    if kind != HF:
+        return config
+    step = values.integer("sliding_window_pattern", 1, MOST_LAYERS, STEP)
+    full = full_layers_of(values, config.layers) if values.has("layer_types") else _sixth(config.layers, step)
+    return replace(config, window=window_of(values, "sliding_window", 4096), full_layers=full)
+
+
+def _reworded(values: dict[str, Any]) -> dict[str, Any]:
+    """transformers 5 has rotary parameters for each kind of layer; before, there were two bases."""
+    kinds = values.get("rope_parameters")
+    if not isinstance(kinds, dict) or not isinstance(local := kinds.get("sliding_attention"), dict):
+        return values
+    local = {"rope_local_base_freq": local["rope_theta"]} if "rope_theta" in local else {}
+    return {**values, **local, "rope_parameters": kinds.get("full_attention")}
+
+
+@architecture(
+    Family(
+        "gemma3",
+        (
+            HfClass(
+                "Gemma3ForCausalLM",
+                "gemma3_text",
+                {**DEFAULTS, "num_key_value_heads": 4, "max_position_embeddings": 131072, "rope_theta": 1e6},
+                (("sliding_window", "window"),),
+            ),
+        ),
+        fields(
+            *CAPS,
+            Field("local_theta", "rope.freq_base_swa", "f32", "rope_local_base_freq", 1.0, MOST_THETA, LOCAL_THETA),
+        ),
+        changed(COMMON, *NORMS, *AROUND, *less_one(*HEAD_NORMS)),
+        only={"hidden_activation": ("gelu_pytorch_tanh",), **USUAL},
+        finish=_finished,
+        reworded=_reworded,
+        full_layers=_sixth,
+        words=scalar,
+        unsaid=lambda config: unscaled(config, LARGEST),
+    )
+)
+class Gemma3(Decoder):
+    """Gemma 2's layer with norms of query and key heads in place of capped scores (Gemma team 2025)."""
+
+    def layer(self, config: ModelConfig, index: int) -> Layer:
+        name = f"layers.{index}"
+        return Layer(
+            RMSNorm(f"{name}.attn_norm", config.width, config.eps),
+            Attention(name, config, config.window_of(index), norm="heads"),
+            RMSNorm(f"{name}.ffn_norm", config.width, config.eps),
+            GatedMLP(name, config, "gelu_tanh"),
+            after_attention=RMSNorm(f"{name}.attn_post_norm", config.width, config.eps),
+            after_mlp=RMSNorm(f"{name}.ffn_post_norm", config.width, config.eps),
+        )
