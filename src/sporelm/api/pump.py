@@ -10,7 +10,7 @@ from typing import Any
 
 from sporelm.api.stepwise import Stepwise
 from sporelm.engine import Engine, Request
-from sporelm.errors import BackendError
+from sporelm.errors import BackendError, QueueFull
 
 MOST_FAILED = 3  # steps in a row, after which nothing more is tried
 MOST_TURNS = 2  # works that hold pages at once: so a short one passes a long one, and memory is bounded
@@ -43,6 +43,7 @@ class Pump:
         self._todo: deque[Callable[[], None]] = deque()
         self._works: deque[Work] = deque()  # that hold no pages
         self._begun: deque[Work] = deque()  # that hold some, MOST_TURNS at most
+        self._unfinished: set[Work] = set()
         self._followed: dict[int, tuple[Request, News, int]] = {}  # by id, with the tokens that were told of
         self._awake = threading.Condition()
         self._closing = False
@@ -74,8 +75,17 @@ class Pump:
         done.result()
 
     def work(self, work: Work) -> None:
-        """Have a work done, a step at a time. Returns at once. Raises BackendError if the pump has stopped."""
-        self.ask(lambda: self._works.append(work))
+        """Have a work done, a step at a time. Returns at once. Raises BackendError if the pump has stopped, QueueFull
+        for more works than requests may wait."""
+        limit = self.engine.scheduler.waiting.limit
+        if len(self._unfinished) >= limit:
+            raise QueueFull(f"{limit} lists of texts are being worked on already, which is the limit: try again later")
+        self._unfinished.add(work)  # before it can end
+        try:
+            self.ask(lambda: self._works.append(work))
+        except BackendError:
+            self._unfinished.discard(work)
+            raise
 
     def leave(self, work: Work) -> None:
         """End a work soon: what it holds is given back, and nobody hears of it. Returns at once."""
@@ -147,13 +157,16 @@ class Pump:
         try:
             holds_pages = next(work.steps)
         except StopIteration as end:
+            self._unfinished.discard(work)
             work.ended(end.value, None)
         except BaseException as error:
+            self._unfinished.discard(work)
             work.ended(None, error)
         else:
             (self._begun if holds_pages else self._works).append(work)
 
     def _leave(self, work: Work) -> None:
+        self._unfinished.discard(work)
         for line in (self._works, self._begun):
             if work in line:
                 line.remove(work)

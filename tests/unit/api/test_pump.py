@@ -9,7 +9,7 @@ from sporelm.api.embedding import pooled_all
 from sporelm.api.pump import MOST_TURNS, Pump, Work
 from sporelm.api.stepwise import Stepwise, whole
 from sporelm.engine import Engine, Request, Step
-from sporelm.errors import BackendError, ContextOverflow
+from sporelm.errors import BackendError, ContextOverflow, QueueFull
 from unit.engine.fake import engine, expected
 from unit.engine.test_engine import prompt
 
@@ -190,6 +190,33 @@ def test_many_lists_of_texts_hold_few_pages_and_pass_each_other():
     assert most[0] == MOST_TURNS
     assert [number for number, _, _ in texts.found[:18]] == list(range(2, 20))  # before those that have many
     assert not [error for _, _, error in texts.found if error is not None]
+    assert_nothing_is_held(pump)
+    pump.close()
+
+
+def test_only_so_many_works_are_taken_and_each_that_ends_or_is_left_gives_its_place_back():
+    made = engine(max_waiting=2, token_budget=8)
+    pump, texts = Pump(made), Ends()
+    may = Event()
+
+    def hold() -> None:
+        assert may.wait(10)
+
+    for _ in range(2):
+        pump.ask(hold)
+        works = [texts.work(number, pooled_texts(made, length)) for number, length in enumerate((9, 257))]
+        for work in works:
+            pump.work(work)
+        with pytest.raises(QueueFull, match="2 lists of texts"):
+            pump.work(texts.work(2, pooled_texts(made, 9)))
+        may.set()
+        texts.wait(2)  # one of them fails
+        may.clear()
+    for number in range(4):
+        work = texts.work(number, pooled_texts(made, *[250] * 4))
+        pump.work(work)
+        pump.leave(work)
+        pump.wait_for(lambda: None)
     assert_nothing_is_held(pump)
     pump.close()
 
