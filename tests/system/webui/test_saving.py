@@ -89,8 +89,10 @@ def test_a_text_that_is_reloaded_while_it_is_first_kept_is_kept_once(serve: Serv
     page.reload()
     until(page, "/^#.complete.[0-9a-f]{32}$/.test(location.hash)")
     page.fill("#complete-text", "Once upon a time")
+    page.keyboard.press("Tab")
+    wait_for_quiet(page)
     page.reload()
-    until(page, "document.querySelector('#complete-text').value === 'Once upon a time'")
+    until(page, f"{TEXT} === 'Once upon a time'")
     until(page, "document.querySelectorAll('#list li').length === 1")
 
 
