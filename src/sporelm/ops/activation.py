@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sporelm.ops.arguments import rows
+from sporelm.ops.arguments import wide
 from sporelm.ops.elementwise import like_both
 from sporelm.ops.op import op, require
 from sporelm.ops.spec import Spec
@@ -21,7 +21,7 @@ def _known(kind: str) -> None:
 
 def _activated(x: Any, *, kind: str) -> Spec:
     _known(kind)
-    return rows("x", x)
+    return wide("x", x)
 
 
 def _gated(gate: Any, up: Any, *, kind: str) -> Spec:
@@ -31,29 +31,29 @@ def _gated(gate: Any, up: Any, *, kind: str) -> Spec:
 
 def _scaled(x: Any, *, factor: float) -> Spec:
     require(bool(np.isfinite(factor)), f"factor {factor} must be finite")
-    return rows("x", x)
+    return wide("x", x)
 
 
 def _capped(x: Any, *, cap: float) -> Spec:
     require(0 < cap < np.inf, f"cap {cap} must be positive")
-    return rows("x", x)
+    return wide("x", x)
 
 
 def activated(x: NDArray[np.float32], kind: str) -> NDArray[np.float32]:
     """The function `kind` of each value, in float64."""
-    wide = x.astype(np.float64)
+    exact = x.astype(np.float64)
     with np.errstate(over="ignore"):
         if kind == "gelu":
-            wide = wide / 2 * (1 + _erf(wide / sqrt(2)).astype(np.float64))
+            exact = exact / 2 * (1 + _erf(exact / sqrt(2)).astype(np.float64))
         elif kind == "gelu_tanh":
-            wide = wide / 2 * (1 + np.tanh(sqrt(2 / pi) * (wide + 0.044715 * wide**3)))
+            exact = exact / 2 * (1 + np.tanh(sqrt(2 / pi) * (exact + 0.044715 * exact**3)))
         elif kind == "gelu_quick":
-            wide = wide / (1 + np.exp(-1.702 * wide))
+            exact = exact / (1 + np.exp(-1.702 * exact))
         elif kind == "silu":
-            wide = wide / (1 + np.exp(-wide))
+            exact = exact / (1 + np.exp(-exact))
         else:
-            wide = np.maximum(wide, 0) ** (2 if kind == "relu_squared" else 1)
-    return wide.astype(np.float32)
+            exact = np.maximum(exact, 0) ** (2 if kind == "relu_squared" else 1)
+    return exact.astype(np.float32)
 
 
 @op(_activated)

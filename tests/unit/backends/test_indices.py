@@ -26,6 +26,7 @@ class Arguments:
         matrix = np.ones((16, 32), np.float32)
         blocks = quantize_tensor(FORMATS["Q8_0"], matrix)
         self.weight = backend.pack(StoredTensor("w", FORMATS["Q8_0"], matrix.shape, blocks))
+        self.experts = backend.pack(StoredTensor("w", FORMATS["Q8_0"], (2, 8, 32), blocks))
 
     def f32(self, *shape: int) -> Any:
         return self.backend.tensor(np.ones(shape, np.float32))
@@ -185,6 +186,27 @@ WRONG: dict[str, tuple[Callable[[Arguments], Any], str]] = {
     "linear weight": (lambda a: ops.linear(a.f32(2, 32), a.f32(16, 32)), "weight f32.* not of a number format"),
     "int8 rows added": (lambda a: ops.add(ops.quantize_rows(a.f32(2, 32)), a.f32(2, 32)), "x int8/32"),
     "int8 rows attend": (lambda a: ops.argmax(ops.quantize_rows(a.f32(2, 32))), "logits int8/32"),
+    "route": (lambda a: ops.route(a.other(2, 8), k=2), "logits i32"),
+    "route bias": (lambda a: ops.route(a.f32(2, 8), a.other(8), k=2), "selection_bias i32"),
+    "linear_experts x": (lambda a: ops.linear_experts(a.other(1, 32), a.experts, a.i32((0, 1))), "x i32"),
+    "linear_experts ids": (lambda a: ops.linear_experts(a.f32(1, 32), a.experts, a.f32(1, 2)), "ids f32"),
+    "linear_experts weight": (
+        lambda a: ops.linear_experts(a.f32(1, 32), a.f32(2, 8, 32), a.i32((0, 1))),
+        "weight f32.* not of a number format",
+    ),
+    "linear_experts bias": (
+        lambda a: ops.linear_experts(a.f32(1, 32), a.experts, a.i32((0, 1)), a.other(2, 8)),
+        "bias i32",
+    ),
+    "combine_experts": (lambda a: ops.combine_experts(a.other(1, 2, 8), a.f32(1, 2)), "y i32"),
+    "combine_experts weights": (lambda a: ops.combine_experts(a.f32(1, 2, 8), a.other(1, 2)), "weights i32"),
+    "clamped_swiglu": (lambda a: ops.clamped_swiglu(a.f32(1, 8), a.other(1, 8), alpha=1.0, limit=1.0), "y i32"),
+    "activate": (lambda a: ops.activate(a.other(1, 8), kind="silu"), "x i32"),
+    "activate_mul": (lambda a: ops.activate_mul(a.other(1, 8), a.f32(1, 8), kind="silu"), "x i32"),
+    "scale": (lambda a: ops.scale(a.other(1, 8), factor=2.0), "x i32"),
+    "softcap": (lambda a: ops.softcap(a.other(1, 8), cap=2.0), "x i32"),
+    "layer_norm": (lambda a: ops.layer_norm(a.other(1, 8), a.f32(8), eps=1e-5), "x i32"),
+    "add_layer_norm": (lambda a: ops.add_layer_norm(a.f32(1, 8), a.other(1, 8), a.f32(8), eps=1e-5), "residual i32"),
     "no weights": (lambda a: ops.linear_group(a.f32(2, 32), ()), "at least one weight"),
 }
 
@@ -198,7 +220,8 @@ def test_another_element_type_or_rank_is_refused(given: Arguments, case: str) ->
 
 
 def test_every_op_refuses_other_elements() -> None:
-    tried = {name.split()[0] for name in WRONG} | {"linear_group", "linear_silu_mul", "rope_store"}  # by their parts
+    tried = {name.split()[0] for name in WRONG} | {"linear_group", "linear_silu_mul", "rope_store"}
+    tried.add("linear_experts_silu_mul")  # these by their parts
     assert ops.ALL.keys() <= tried
 
 

@@ -14,7 +14,6 @@ from sporelm.backends.cpu.kernels.attention_page import Heads
 from sporelm.backends.cpu.kernels.attention_tile import attention_tile
 from sporelm.backends.cpu.kernels.pages import Pages
 from sporelm.backends.cpu.storage import Packed, page_store, row_bytes
-from sporelm.backends.cpu.targets import Target
 from sporelm.errors import BackendError
 from sporelm.ops import Call
 from sporelm.ops.spec import fixed, spec_of
@@ -45,18 +44,6 @@ def _packed(weight: Any) -> Packed:
     if not isinstance(weight.storage, Packed):
         raise BackendError(f"weight {weight} was not packed for the CPU; use pack()")
     return weight.storage
-
-
-def _elementwise(kernel: Callable[[Target], Kernel]) -> Callable[[Lowering, Call], None]:
-    def lower(low: Lowering, call: Call) -> None:
-        x, y = call.args
-        tokens, each, width = rows_of(x)
-        fields: dict[str, Any] = {"x": low.at(x), "y": low.at(y), "out": low.at(call.results[0])}
-        fields |= {"stride": stride_of(x), "vectors": low.vectors(width)}
-        fields |= {name: float(number) for name, number in call.options.items()}
-        low.emit(kernel(low.places.target), fields, cell_of(tokens), factor=each, grain=low.row_grain(tokens, each))
-
-    return lower
 
 
 def _rms_norm(low: Lowering, call: Call) -> None:
@@ -300,10 +287,10 @@ def rule_of(call: Call) -> Callable[[Lowering, Call], None] | None:
 
 
 RULES: dict[str, Callable[[Lowering, Call], None]] = {
-    "add": _elementwise(elementwise.add),
+    "add": row_rules.each_element(elementwise.add),
     "add_lora": adapters.add_lora,
-    "silu_mul": _elementwise(elementwise.silu_mul),
-    "clamped_swiglu": _elementwise(elementwise.clamped_swiglu),
+    "silu_mul": row_rules.each_element(elementwise.silu_mul),
+    "clamped_swiglu": row_rules.each_element(elementwise.clamped_swiglu),
     "rms_norm": _rms_norm,
     "add_rms_norm": _add_rms_norm,
     "quantize_rows": _quantize_rows,

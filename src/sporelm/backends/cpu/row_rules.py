@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from sporelm.backends.cpu.entries import Emitter, cell_of, stride_of
+from sporelm.backends.cpu.entries import Emitter, cell_of, rows_of, stride_of
 from sporelm.backends.cpu.jit import Kernel
 from sporelm.backends.cpu.kernels import activation, norm
 from sporelm.ops import Call
@@ -37,17 +37,18 @@ def _layer_norm(low: Emitter, call: Call) -> None:
     low.emit(kernel, fields, cell_of(tokens), grain=low.row_grain(tokens))
 
 
-def _each(kernel: Callable[..., Kernel]) -> Callable[[Emitter, Call], None]:
+def each_element(kernel: Callable[..., Kernel]) -> Callable[[Emitter, Call], None]:
     """Element by element; options that are numbers are fields, texts choose the kernel."""
 
     def lower(low: Emitter, call: Call) -> None:
         x = call.args[0]
-        tokens, width = spec_of(x).shape
+        tokens, each, width = rows_of(x)
         fields: dict[str, Any] = dict(zip("xy", map(low.at, call.args), strict=False))
-        fields |= {"out": low.at(call.results[0]), "stride": stride_of(x), "vectors": low.vectors(fixed(width))}
+        fields |= {"out": low.at(call.results[0]), "stride": stride_of(x), "vectors": low.vectors(width)}
         chosen = [value for value in call.options.values() if isinstance(value, str)]
         fields |= {name: float(value) for name, value in call.options.items() if not isinstance(value, str)}
-        low.emit(kernel(low.places.target, *chosen), fields, cell_of(tokens), grain=low.row_grain(tokens))
+        grain = low.row_grain(tokens, each)
+        low.emit(kernel(low.places.target, *chosen), fields, cell_of(tokens), factor=each, grain=grain)
 
     return lower
 
@@ -55,8 +56,8 @@ def _each(kernel: Callable[..., Kernel]) -> Callable[[Emitter, Call], None]:
 RULES: dict[str, Callable[[Any, Call], None]] = {
     "layer_norm": _layer_norm,
     "add_layer_norm": _layer_norm,
-    "activate": _each(activation.activate),
-    "activate_mul": _each(activation.activate_mul),
-    "scale": _each(activation.scale),
-    "softcap": _each(activation.softcap),
+    "activate": each_element(activation.activate),
+    "activate_mul": each_element(activation.activate_mul),
+    "scale": each_element(activation.scale),
+    "softcap": each_element(activation.softcap),
 }

@@ -9,7 +9,8 @@ import torch
 
 from sporelm.backends.backend import Missing, Ready, WeightArray
 from sporelm.backends.functions import FunctionBackend
-from sporelm.backends.torch.ops import FUNCTIONS, Weight
+from sporelm.backends.torch.ops import FUNCTIONS
+from sporelm.backends.torch.products import Weight
 from sporelm.tensor.dtype import DType
 from sporelm.tensor.layout import Layout
 from sporelm.tensor.tensor import Tensor

@@ -1,7 +1,9 @@
-"""The choice of experts through plain torch: its numpy meaning in `sporelm.ops.routing`."""
+"""Experts through plain torch: how they are chosen, products with their matrices, and the sum of what they made."""
 
 import torch
 from torch import Tensor
+
+from sporelm.backends.torch.products import Rounded, Weight, multiplied, silu_mul
 
 
 def route(
@@ -50,3 +52,36 @@ def _shut(choice: Tensor, groups: int, top_groups: int, group_score: str) -> Ten
     taken = _greatest(best, torch.zeros_like(best, dtype=torch.bool), top_groups)
     closed = torch.ones_like(best, dtype=torch.bool).scatter(1, taken, False)
     return closed.repeat_interleave(choice.shape[1] // groups, dim=1)
+
+
+def linear_experts(x: Tensor | Rounded, weight: Weight, ids: Tensor, bias: Tensor | None = None) -> Tensor:
+    """A few pairs of tokens and experts: with copies of their experts' matrices, without waiting for the device. Many:
+    one expert after the other, for which the device is asked once where each one's pairs end."""
+    rows = multiplied(x, weight)
+    pairs = ids.flatten().long()
+    tokens = torch.arange(len(pairs), device=pairs.device)
+    rows = rows[tokens // ids.shape[1]] if rows.dim() == 2 else rows.flatten(0, 1)
+    if len(pairs) <= len(weight.values):
+        y = (weight.values[pairs] @ rows.unsqueeze(2)).squeeze(2)
+    else:
+        order = pairs.argsort(stable=True)
+        counts = torch.zeros(len(weight.values), dtype=torch.int64, device=pairs.device)
+        counts.index_add_(0, pairs, torch.ones_like(pairs))
+        parts = rows[order].split(counts.tolist())
+        sums = [part @ matrix.T for part, matrix in zip(parts, weight.values, strict=True)]
+        y = torch.empty_like(torch.cat(sums)).index_copy_(0, order, torch.cat(sums))
+    if bias is not None:
+        y = y + bias[pairs]
+    return y.unflatten(0, ids.shape)
+
+
+def linear_experts_silu_mul(x: Tensor | Rounded, gate: Weight, up: Weight, ids: Tensor) -> Tensor:
+    return silu_mul(linear_experts(x, gate, ids), linear_experts(x, up, ids))
+
+
+def combine_experts(y: Tensor, weights: Tensor) -> Tensor:
+    rows = y.reshape(*weights.shape, y.shape[-1])
+    total = weights[:, :1] * rows[:, 0]
+    for slot in range(1, weights.shape[1]):
+        total = total + weights[:, slot, None] * rows[:, slot]
+    return total

@@ -1,0 +1,91 @@
+"""Ops on rows through plain torch: norms, activation functions, looking up and picking."""
+
+import torch
+from torch import Tensor
+
+from sporelm.backends.torch.products import Weight
+
+
+def add(x: Tensor, y: Tensor) -> Tensor:
+    return x + y
+
+
+def clamped_swiglu(gate: Tensor, up: Tensor, *, alpha: float, limit: float) -> Tensor:
+    gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
+    return (up + 1) * (gate / (1 + torch.exp(-alpha * gate)))
+
+
+def activate(x: Tensor, *, kind: str) -> Tensor:
+    if kind == "silu":
+        return x / (1 + torch.exp(-x))
+    if kind == "gelu_quick":
+        return x / (1 + torch.exp(-1.702 * x))
+    if kind in ("relu", "relu_squared"):
+        return x.relu() ** (2 if kind == "relu_squared" else 1)
+    return torch.nn.functional.gelu(x, approximate="tanh" if kind == "gelu_tanh" else "none")
+
+
+def activate_mul(gate: Tensor, up: Tensor, *, kind: str) -> Tensor:
+    return activate(gate, kind=kind) * up
+
+
+def scale(x: Tensor, *, factor: float) -> Tensor:
+    return x * factor
+
+
+def softcap(x: Tensor, *, cap: float) -> Tensor:
+    return cap * (x / cap).tanh()
+
+
+def rms_norm(x: Tensor, weight: Tensor, *, eps: float) -> Tensor:
+    heads = x.unflatten(1, (-1, len(weight)))
+    mean_square = heads.double().square().mean(dim=-1, keepdim=True)
+    return (heads * (mean_square + eps).rsqrt().float() * weight).flatten(1)
+
+
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, eps: float) -> Tensor:
+    wide = x.double()
+    wide = wide - wide.mean(dim=-1, keepdim=True)
+    scaled = (wide * (wide.square().mean(dim=-1, keepdim=True) + eps).rsqrt()).float() * weight
+    return scaled if bias is None else scaled + bias
+
+
+def add_layer_norm(
+    x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor | None = None, *, eps: float
+) -> tuple[Tensor, Tensor]:
+    total = x + residual
+    return layer_norm(total, weight, bias, eps=eps), total
+
+
+def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, *, eps: float) -> tuple[Tensor, Tensor]:
+    total = x + residual
+    return rms_norm(total, weight, eps=eps), total
+
+
+def embedding(ids: Tensor, table: Weight) -> Tensor:
+    known = (ids >= 0) & (ids < table.shape[0])
+    found = table.values.index_select(0, ids.masked_fill(~known, 0))
+    return found.masked_fill(~known.unsqueeze(1), torch.nan)
+
+
+def select_rows(x: Tensor, wanted: Tensor) -> Tensor:
+    return x.index_select(0, wanted)
+
+
+def select_columns(x: Tensor, columns: Tensor) -> Tensor:
+    return x.index_select(1, columns)
+
+
+def count_nonfinite(values: Tensor) -> Tensor:
+    return (~values.isfinite()).sum(dim=1, dtype=torch.int32)
+
+
+def argmax(logits: Tensor) -> Tensor:
+    """The first of equals, as torch promises."""
+    return logits.argmax(dim=-1).masked_fill(logits.isnan().any(dim=-1), -1).int()
+
+
+def top_k(logits: Tensor, *, k: int) -> tuple[Tensor, Tensor]:
+    """By a stable sort: `torch.topk` promises no order among equals. NaN come last, as numpy sorts them."""
+    order = torch.argsort(-logits, dim=-1, stable=True)[:, :k]
+    return logits.gather(-1, order), order.int()
