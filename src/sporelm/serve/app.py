@@ -104,7 +104,7 @@ def middleware(server: Server) -> list[Middleware]:
             allow_origins=list(server.config.cors_origins),
             allow_methods=["GET", "POST", "PATCH", "DELETE"],
             allow_headers=["*"],  # the official clients send many of their own; none of them opens anything
-            expose_headers=["x-request-id", "retry-after"],
+            expose_headers=["x-request-id", "request-id", "retry-after"],
         )
         found.insert(0, cors)
     return found

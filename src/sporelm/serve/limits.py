@@ -12,7 +12,7 @@ from typing import Any
 from sporelm.serve import logs
 from sporelm.serve.access import Access
 from sporelm.serve.config import ServeConfig
-from sporelm.serve.failures import ENDING, Refusal, refusal_of, shape_for
+from sporelm.serve.failures import ENDING, Refusal, anthropic_shape, refusal_of, shape_for
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -55,6 +55,9 @@ class Limits:
         given = headers.get("x-request-id", "")
         number = given if REQUEST_ID.fullmatch(given) else token_hex(8)
         status, owner = 0, ""
+        # Anthropic's clients look for another name of it than OpenAI's.
+        names = (b"x-request-id", b"request-id") if shape_for(scope["path"]) is anthropic_shape else (b"x-request-id",)
+        numbers = [(name, number.encode()) for name in names]
 
         async def numbered(message: Message) -> None:
             nonlocal status
@@ -62,7 +65,7 @@ class Limits:
                 status = message["status"]
                 there = {name.lower() for name, _ in message["headers"]}
                 safe = (header for header in SAFE_HEADERS if header[0] not in there)
-                message["headers"] = [*message["headers"], (b"x-request-id", number.encode()), *safe]
+                message["headers"] = [*message["headers"], *numbers, *safe]
             await send(message)
 
         opened = AsyncExitStack()

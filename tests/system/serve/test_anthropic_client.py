@@ -22,6 +22,7 @@ def test_a_message(client: anthropic.Anthropic) -> None:
     assert (made.type, made.role, made.stop_reason) == ("message", "assistant", "max_tokens")
     assert made.content[0].type == "text"
     assert made.content[0].text
+    assert made.id == f"msg_{made._request_id}"
     assert made.usage.output_tokens == 12
     assert made.usage.input_tokens > 0
 
@@ -68,8 +69,9 @@ def test_tokens_are_counted(client: anthropic.Anthropic) -> None:
 
 
 def test_errors_have_the_shape_that_the_client_knows(client: anthropic.Anthropic) -> None:
-    with pytest.raises(anthropic.NotFoundError, match="there is no model 'claude'"):
+    with pytest.raises(anthropic.NotFoundError, match="there is no model 'claude'") as refused:
         client.messages.create(model="claude", max_tokens=1, messages=ASK)
+    assert refused.value.request_id
     image = {"type": "image", "source": {"type": "url", "url": "http://169.254.169.254/"}}
     with pytest.raises(anthropic.BadRequestError, match="only text is read here"):
         client.messages.create(model="story", max_tokens=1, messages=[{"role": "user", "content": [image]}])
