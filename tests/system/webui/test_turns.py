@@ -185,6 +185,16 @@ def test_files_are_dropped_and_pasted(serve: Serve, open_page: Open) -> None:
 
 
 @pytest.mark.all
+def test_a_text_that_no_message_holds_is_not_sent(serve: Serve, open_page: Open) -> None:
+    page = open_page(serve().url)
+    page.fill("#composer-text", "x" * 500_001)
+    page.press("#composer-text", "Enter")
+    page.locator(".notice", has_text="500,001 characters: a message holds 500,000").wait_for()
+    assert len(page.input_value("#composer-text")) == 500_001
+    assert page.locator("article").count() == 0
+
+
+@pytest.mark.all
 def test_a_long_question_is_folded(serve: Serve, open_page: Open) -> None:
     page = open_page(serve().url)
     say(page, "\n".join(f"line {index}" for index in range(60)))

@@ -1,7 +1,7 @@
 // The page: which conversation is open, what the composer does, which model answers.
 import { answer } from "./answer.js";
 import { apiKey, ask } from "./api.js";
-import { hasFiles, joined, startAttachments, takeFiles } from "./attachments.js";
+import { hasFiles, isTooLong, joined, startAttachments, takeFiles } from "./attachments.js";
 import { openText, refreshText, startComplete, startText, stopCompletion, unsavedText } from "./complete.js";
 import { Conversation } from "./conversation.js";
 import { askKey, startDialogs } from "./dialogs.js";
@@ -101,7 +101,7 @@ function send() {
   const area = by("composer-text");
   const text = area.value.trim();
   const conversation = state.conversation;
-  if ((!text && !hasFiles()) || conversation.answering || !state.model) return;
+  if ((!text && !hasFiles()) || conversation.answering || !state.model || isTooLong(text)) return;
   const files = takeFiles();
   area.value = "";
   kept("session", "draft", null);

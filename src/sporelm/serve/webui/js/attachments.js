@@ -4,11 +4,19 @@ import { language, number, t } from "./i18n.js";
 
 const MOST_BYTES = 400_000; // of all files of a message; the server keeps 1,000,000 characters
 const MOST_FILES = 20;
+const MOST_TEXT = 500_000; // characters beside them
 const NAME = 120; // characters
 const BLOCK = /^File: ([^\n]{1,200})\n(`{3,})[^`\n]*\n([\s\S]*?)\n\2(?:\n\n?|$)/;
 const PICTURE = /^(?:image|video|audio)\//;
 
 let pending = []; // {name, text}
+
+/** Whether a text is more than a message can hold, which is told. */
+export function isTooLong(text) {
+  if (text.length <= MOST_TEXT) return false;
+  notice(t("too_long", { n: number(text.length), most: number(MOST_TEXT) }), "bad");
+  return true;
+}
 
 /** A message's content from files and text. */
 export function joined(files, text) {

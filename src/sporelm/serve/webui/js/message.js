@@ -1,6 +1,6 @@
 // One message as the page shows it: its text, its files, what is told below it, and its buttons.
 import { answer, canContinue, isFull } from "./answer.js";
-import { fileView, joined, parted } from "./attachments.js";
+import { fileView, isTooLong, joined, parted } from "./attachments.js";
 import { copyText, el, icon, iconButton } from "./dom.js";
 import { number, t } from "./i18n.js";
 import { MarkdownView } from "./markdown.js";
@@ -163,6 +163,7 @@ export class View {
     const area = el("textarea", { value: text, aria: { label: t("edit_text") } });
     const close = () => { form.remove(); this.node.classList.remove("editing"); this.node.focus(); };
     const done = () => {
+      if (isTooLong(area.value.trim())) return;
       const content = joined(files, area.value.trim());
       if (!content || conversation.answering) return; // another question was asked meanwhile: this one waits here
       close();

@@ -36,6 +36,7 @@ export default {
   no_pictures: "{name} was not attached: pictures, sound and video cannot be read, only text",
   no_text: "{name} was not attached: it is not a text file",
   too_large: "{name} was not attached: {size} kB are too much, a message takes {most} kB of files",
+  too_long: "This text has {n} characters: a message holds {most}",
   too_many_files: "At most {n} files go with a message",
   complete_about: "The model goes on with this text as it stands; no chat template is used.",
   complete_here: "Once upon a time",

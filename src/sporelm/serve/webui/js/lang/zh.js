@@ -36,6 +36,7 @@ export default {
   no_pictures: "未添加 {name}：不支持图片、音频和视频，只能读取文本",
   no_text: "未添加 {name}：它不是文本文件",
   too_large: "未添加 {name}：{size} kB 太大，一条消息的文件最多 {most} kB",
+  too_long: "这段文字有 {n} 个字符：一条消息最多 {most} 个",
   too_many_files: "一条消息最多附带 {n} 个文件",
   complete_about: "模型会从这段文字原样续写，不使用对话模板。",
   complete_here: "从前有一座山",
