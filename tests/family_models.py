@@ -133,10 +133,15 @@ INTERNLM2 = named("InternLM2ForCausalLM", "internlm2", bias=False, rope_theta=1e
 LLAMA = named("LlamaForCausalLM", "llama")
 MINICPM = named("MiniCPMForCausalLM", "minicpm", scale_emb=3, scale_depth=1.4, dim_model_base=24)
 LONGROPE = {"type": "longrope", "short_factor": [1.0, 1.1, 1.3, 2.0], "long_factor": [1.0, 1.5, 3.0, 8.0]}
+MIXTRAL = named("MixtralForCausalLM", "mixtral", num_local_experts=5, num_experts_per_tok=2)
 OLMO2 = named("Olmo2ForCausalLM", "olmo2", pad_token_id=None)
 PHI3 = named("Phi3ForCausalLM", "phi3", pad_token_id=None)
 QWEN2 = named("Qwen2ForCausalLM", "qwen2", rope_theta=1e6)
 QWEN2_WINDOW = {"use_sliding_window": True, "sliding_window": 9, "max_window_layers": 1}
+QWEN2MOE = named("Qwen2MoeForCausalLM", "qwen2_moe", num_experts=6, num_experts_per_tok=3, moe_intermediate_size=24)
+QWEN2MOE |= {"shared_expert_intermediate_size": 40, "norm_topk_prob": False}
+QWEN3MOE = named("Qwen3MoeForCausalLM", "qwen3_moe", num_experts=6, num_experts_per_tok=2, moe_intermediate_size=24)
+QWEN3MOE |= {"norm_topk_prob": True, "head_dim": 16}
 QWEN3 = named("Qwen3ForCausalLM", "qwen3", head_dim=16, rope_theta=1e6)
 SMOLLM3 = named("SmolLM3ForCausalLM", "smollm3", num_hidden_layers=4, pad_token_id=None, bos_token_id=1, eos_token_id=2)
 STABLELM = named("StableLmForCausalLM", "stablelm", layer_norm_eps=1e-5, use_qkv_bias=True, partial_rotary_factor=0.25)
@@ -162,6 +167,8 @@ CASES = (
     Case("llama", LLAMA),
     Case("minicpm", MINICPM, WIDE | {"dim_model_base": 160}, "minicpm"),
     Case("minicpm-odd-tied", MINICPM | ODD | TIED, None, "minicpm"),
+    Case("mixtral", MIXTRAL),
+    Case("mixtral-odd-tied", MIXTRAL | ODD | TIED | {"num_experts_per_tok": 1}, None),
     Case("olmo2", OLMO2),
     Case("olmo2-odd", OLMO2 | ODD | {"num_key_value_heads": 7}, None),
     Case("phi3", PHI3),
@@ -170,6 +177,10 @@ CASES = (
     Case("qwen2", QWEN2),
     Case("qwen2-odd-tied", QWEN2 | ODD | TIED),
     Case("qwen2-window", QWEN2 | QWEN2_WINDOW, None),
+    Case("qwen2moe", QWEN2MOE, WIDE | {"moe_intermediate_size": 256, "shared_expert_intermediate_size": 512}),
+    Case("qwen2moe-odd-tied", QWEN2MOE | ODD | TIED | {"norm_topk_prob": True}, None),
+    Case("qwen3moe", QWEN3MOE, WIDE | {"moe_intermediate_size": 256, "head_dim": 64}),
+    Case("qwen3moe-odd-tied-biases", QWEN3MOE | ODD | TIED | {"norm_topk_prob": False, "attention_bias": True}, None),
     Case("qwen3", QWEN3, WIDE | {"head_dim": 64}),
     Case("qwen3-odd-tied-biases", QWEN3 | ODD | TIED | {"head_dim": 12, "attention_bias": True}, None),
     Case("smollm3", SMOLLM3),

@@ -6,6 +6,7 @@ PYTHONPATH=src python tests/models/make_family_goldens.py [NAME ...]
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -22,9 +23,10 @@ def transformers_logits(case: Case, folder: Path) -> np.ndarray:
     from transformers import AutoModelForCausalLM
 
     write_case(folder, case)
-    model, info = AutoModelForCausalLM.from_pretrained(
-        folder, attn_implementation="eager", dtype=torch.float32, output_loading_info=True
-    )
+    plain: dict[str, Any] = {"attn_implementation": "eager", "dtype": torch.float32}
+    if case.model.config.experts:
+        plain["experts_implementation"] = "eager"  # the usual one wants widths of whole blocks
+    model, info = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True, **plain)
     strange = {kind: found for kind, found in info.items() if found}
     assert not strange, f"{case.name}: transformers says of the folder's tensors: {strange}"
     with torch.no_grad():

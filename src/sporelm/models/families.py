@@ -31,15 +31,21 @@ FAMILIES = (
     Listed("internlm2", "InternLM2, InternLM2.5", ("internlm2", "InternLM2ForCausalLM"), ("numpy", "llama.cpp")),
     Listed(
         "llama",
-        "Llama 1 to 3, Mistral, SmolLM2, TinyStories, Minueza",
-        ("llama", "LlamaForCausalLM", "MistralForCausalLM"),
+        "Llama 1 to 3, Mistral, Mixtral, SmolLM2, TinyStories, Minueza",
+        ("llama", "LlamaForCausalLM", "MistralForCausalLM", "MixtralForCausalLM"),
         ("transformers", "llama.cpp"),
     ),
     Listed("minicpm", "MiniCPM 1 and 2", ("minicpm", "MiniCPMForCausalLM"), ("numpy", "llama.cpp")),
     Listed("olmo2", "OLMo 2", ("olmo2", "Olmo2ForCausalLM"), ("transformers", "llama.cpp")),
     Listed("phi3", "Phi-3, Phi-3.5, Phi-4", ("phi3", "Phi3ForCausalLM"), ("transformers", "llama.cpp")),
     Listed("qwen2", "Qwen2, Qwen2.5", ("qwen2", "Qwen2ForCausalLM"), ("transformers", "llama.cpp")),
+    Listed(
+        "qwen2moe", "Qwen1.5-MoE, Qwen2-57B-A14B", ("qwen2moe", "Qwen2MoeForCausalLM"), ("transformers", "llama.cpp")
+    ),
     Listed("qwen3", "Qwen3", ("qwen3", "Qwen3ForCausalLM"), ("transformers", "llama.cpp")),
+    Listed(
+        "qwen3moe", "Qwen3-30B-A3B, Qwen3-235B-A22B", ("qwen3moe", "Qwen3MoeForCausalLM"), ("transformers", "llama.cpp")
+    ),
     Listed("smollm3", "SmolLM3", ("smollm3", "SmolLM3ForCausalLM"), ("transformers", "llama.cpp")),
     Listed(
         "stablelm",

@@ -1,27 +1,32 @@
-"""The Llama family: Llama, Mistral (sliding window), SmolLM2, TinyStories, Minueza."""
+"""The Llama family: Llama, Mistral (sliding window), Mixtral (experts), SmolLM2, TinyStories, Minueza."""
 
 from dataclasses import replace
 
 from sporelm.errors import UnsupportedModel
-from sporelm.models.blocks import Attention, GatedMLP, Layer, RMSNorm
+from sporelm.models.blocks import Attention, GatedMLP, Layer, Mixture, RMSNorm
 from sporelm.models.decoder import Decoder
 from sporelm.models.registry import architecture
+from sporelm.ops.routing import MOST_EXPERTS
 from sporelm.weights.config import ModelConfig
 from sporelm.weights.config_files import full_layers_of, window_of
 from sporelm.weights.family import ATTENTION_BIAS, Family, Field, HfClass, fields
 from sporelm.weights.fields import Fields
-from sporelm.weights.names import HF, Kind
+from sporelm.weights.names import COMMON, HF, Kind, Names, Stored, changed
 
 
 def _windowed(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
-    """config.json of Llama may have a window too, which only Mistral heeds."""
+    """config.json of Llama may have a window too, which only Mistral and Mixtral heed."""
     if kind != HF:
         return config
-    window = window_of(values, "sliding_window", 4096) if config.architecture == "MistralForCausalLM" else None
+    window = None
+    if config.architecture != "LlamaForCausalLM":
+        window = window_of(values, "sliding_window", None if config.experts else 4096)
     return replace(config, window=window, full_layers=full_layers_of(values, config.layers))
 
 
 def _class(config: ModelConfig) -> str:
+    if config.experts:
+        return "MixtralForCausalLM"
     if config.window is None:
         return "LlamaForCausalLM"
     if config.attention_bias or config.mlp_bias:
@@ -29,6 +34,19 @@ def _class(config: ModelConfig) -> str:
     return "MistralForCausalLM"
 
 
+MOE = "model.layers.{}.block_sparse_moe."
+NAMES = changed(
+    COMMON,
+    Names("layers.{}.ffn_gate_inp.weight", "blk.{}.ffn_gate_inp.weight", f"{MOE}gate.weight"),
+    *(
+        Names(
+            f"layers.{{}}.ffn_{part}_exps.weight",
+            f"blk.{{}}.ffn_{part}_exps.weight",
+            Stored(f"{MOE}experts.{{e}}.{hf}.weight", each=True),
+        )
+        for part, hf in (("gate", "w1"), ("down", "w2"), ("up", "w3"))
+    ),
+)
 FLAGS = (("attention_bias", "attention_bias"), ("mlp_bias", "mlp_bias"))
 
 
@@ -43,11 +61,21 @@ FLAGS = (("attention_bias", "attention_bias"), ("mlp_bias", "mlp_bias"))
                 {"num_key_value_heads": 8, "max_position_embeddings": 131072},
                 (("sliding_window", "window"),),
             ),
+            HfClass(
+                "MixtralForCausalLM",
+                "mixtral",
+                {"num_key_value_heads": 8, "max_position_embeddings": 131072, "rms_norm_eps": 1e-5}
+                | {"rope_theta": 1e6, "num_local_experts": 8, "num_experts_per_tok": 2},
+                (("sliding_window", "window"),),
+            ),
         ),
         fields(
             *ATTENTION_BIAS,
             Field("mlp_bias", "", "bool", "mlp_bias"),
+            Field("experts.count", "expert_count", "u32", "num_local_experts", 0, MOST_EXPERTS, 0),
+            Field("experts.used", "expert_used_count", "u32", "num_experts_per_tok", 0, MOST_EXPERTS, 0),
         ),
+        NAMES,
         finish=_windowed,
         choose=_class,
         paired_rows=True,
@@ -63,5 +91,5 @@ class Llama(Decoder):
             RMSNorm(f"{name}.attn_norm", config.width, config.eps),
             Attention(name, config, config.window_of(index)),
             RMSNorm(f"{name}.ffn_norm", config.width, config.eps),
-            GatedMLP(name, config),
+            Mixture(name, config, scores="softmax_of_chosen") if config.experts else GatedMLP(name, config),
         )

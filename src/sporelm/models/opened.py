@@ -1,6 +1,7 @@
 """Opens a model's files: the registry says which family reads their configuration."""
 
 from collections.abc import Mapping
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,6 @@ def _main_format(files: GgufFile | SafetensorsFiles | QuantizedFolder) -> str:
     """The number format of most values in matrices."""
     counts: dict[str, int] = {}
     for info in files.tensors.values():
-        if len(info.shape) == 2:
-            counts[info.type_name] = counts.get(info.type_name, 0) + info.shape[0] * info.shape[1]
+        if len(info.shape) > 1:
+            counts[info.type_name] = counts.get(info.type_name, 0) + prod(info.shape)
     return max(counts, key=lambda name: counts[name], default="F32")

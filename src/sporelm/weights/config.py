@@ -22,6 +22,17 @@ class Scales:
 
 
 @dataclass(frozen=True)
+class Experts:
+    """Feed-forward blocks of which each token goes through a few (Shazeer et al. 2017)."""
+
+    count: int
+    used: int  # by a token
+    ffn: int = 0  # width of each; 0: that of the model
+    renormalize: bool = False  # the weights of those that were chosen sum to one
+    shared_ffn: int = 0  # width of the one that every token goes through; 0: there is none
+
+
+@dataclass(frozen=True)
 class ModelConfig:
     """The shape of a model. `dtype` names the number format of most of its weights."""
 
@@ -51,6 +62,7 @@ class ModelConfig:
     mlp_bias: bool = False
     dtype: str = "F32"
     scales: Scales = Scales()
+    experts: Experts | None = None
     own: Any = None  # what only its family has: the record that the family's file declares
 
     def window_of(self, layer: int) -> int | None:
@@ -73,4 +85,7 @@ def checked(config: ModelConfig, where: str) -> ModelConfig:
         raise ModelFileError(
             f"{where}: {config.heads} heads of {config.head_dim}, vocabulary {config.vocab}: too large"
         )
+    experts = config.experts
+    if experts is not None and not 1 <= experts.used <= experts.count:
+        raise ModelFileError(f"{where}: a token uses {experts.used} of {experts.count} experts")
     return config

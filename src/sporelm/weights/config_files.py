@@ -10,6 +10,7 @@ from sporelm.weights.config import (
     MOST_LAYERS,
     MOST_VOCAB,
     MOST_WIDTH,
+    Experts,
     ModelConfig,
     Scales,
     checked,
@@ -156,7 +157,7 @@ def full_layers_of(fields: Fields, layers: int) -> frozenset[int]:
 def _others(family: Family, fields: Fields, kind: Kind) -> dict[str, Any]:
     """The values of the fields that only some families have; those of parts as the parts that they make."""
     found: dict[str, Any] = {}
-    parts: dict[str, dict[str, Any]] = {"scales": {}, "own": {}}
+    parts: dict[str, dict[str, Any]] = {"scales": {}, "experts": {}, "own": {}}
     for field in family.fields:
         key = field.gguf if kind == GGUF else field.hf
         if field.ours in _SHAPED or not key:
@@ -165,6 +166,8 @@ def _others(family: Family, fields: Fields, kind: Kind) -> dict[str, Any]:
         (parts[part] if part else found)[name] = _value(field, key, fields)
     if parts["scales"]:
         found["scales"] = Scales(**parts["scales"])
+    if parts["experts"].get("count"):
+        found["experts"] = Experts(**parts["experts"])
     if family.own is not None:
         found["own"] = family.own(**parts["own"])
     return found

@@ -63,6 +63,14 @@ def fields(*changes: Field, without: Sequence[str] = ()) -> tuple[Field, ...]:
     return (*(each for each in SHAPE if each.ours not in own), *changes)
 
 
+def value_of(config: ModelConfig, ours: str) -> Any:
+    """The value of a field; None where the configuration lacks the part that it is of."""
+    value: Any = config
+    for name in ours.split("."):
+        value = None if value is None else getattr(value, name)
+    return value
+
+
 class HfClass(NamedTuple):
     """A class of transformers.
 

@@ -55,6 +55,8 @@ def brought(stored: StoredTensor, form: Stored, config: ModelConfig) -> StoredTe
     """The weight, out of the tensor that holds it. Raises UnsupportedModel for blocks that cannot be transposed."""
     if form.transposed:
         stored = _transposed(stored)
+    if form.flat:
+        stored = StoredTensor(stored.name, stored.format, (1, *stored.shape), stored.blocks.reshape(-1))
     if form.rows is not None:
         stored = stored.take_rows(form.rows(config))
     if form.plus:
@@ -77,7 +79,11 @@ def stored_shapes(
     """The shapes of the tensors that hold these weights, by the names of tensors that `names` gives for weights."""
     found: dict[str, tuple[int, ...]] = {}
     for param in params:
-        name, shape = names[param.name], param.shape
+        name, shape, form = names[param.name], param.shape, form_of(param.name)
+        if form.each:
+            found |= dict.fromkeys(form.tensors(param), shape[1:])
+            continue
+        shape = shape[1:] if form.flat else shape
         if name in found:  # one more part of its rows
             shape = (shape[0] + found[name][0], *shape[1:])
         found[name] = shape
@@ -94,7 +100,11 @@ def held_as(
     parts: dict[str, list[tuple[Stored, NDArray[np.float32]]]] = {}
     for ours, values in weights.items():
         form = stored_form(ours, kind, table)
-        parts.setdefault(form.name, []).append((form, values - np.float32(form.plus)))
+        if form.each:
+            for number, matrix in enumerate(values):
+                parts[form.name.replace("{e}", str(number))] = [(Stored(form.name), matrix)]
+        else:
+            parts.setdefault(form.name, []).append((form, values - np.float32(form.plus)))
     return {name: _joined(found, config) for name, found in parts.items()}
 
 
@@ -106,4 +116,6 @@ def _joined(parts: list[tuple[Stored, NDArray[np.float32]]], config: ModelConfig
             assert each.rows is not None
             whole[each.rows(config)] = part
         values = whole
+    if form.flat:
+        return values.reshape(-1)
     return np.ascontiguousarray(values.T) if form.transposed else values

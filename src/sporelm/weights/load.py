@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from sporelm.backends.backend import Backend, Progress
+from sporelm.backends.stacked import stacked
 from sporelm.errors import MemoryShortage, ModelFileError
 from sporelm.quant import BF16, F32, format_of
 from sporelm.quant.finite import all_finite
@@ -70,27 +71,32 @@ def load_parameters(
     check_shapes(source, params, names)
     most = max(1, min(threads or os.cpu_count() or 1, MOST_THREADS))
     workers = _affordable(source, params, names, backend, dequantize, most)
-    total = sum(source.files.tensors[name].nbytes for name in names.values())
+    held = {param.name: form_of(source, param.name).tensors(param) for param in params}
+    held |= {param.name: [names[param.name]] for param in params if len(held[param.name]) == 1}
+    total = sum(source.files.tensors[name].nbytes for each in held.values() for name in each)
     report = counted(progress, "load", total)
     orders: dict[str, np.ndarray] = {}
 
     def load(param: Param) -> Tensor:
-        stored = source.files.tensor(names[param.name])
-        check_finite(source, stored)
-        wanted = _wanted(source, param, stored)
-        if dequantize or (wanted.order is not None and not param.name.endswith(ORDERED)):
-            wanted = _as_f32(wanted)
-        if wanted.order is not None:
-            orders[order_name(param.name)] = wanted.order
-            wanted = replace(wanted, order=None)
-        packed = backend.pack(wanted)
-        drop_pages(stored.blocks)
-        report(stored.nbytes)
+        parts = [source.files.tensor(name) for name in held[param.name]]
+        for stored in parts:
+            check_finite(source, stored)
+        each = form_of(source, param.name).each
+        wanted = parts if each else [_wanted(source, param, parts[0])]
+        if dequantize or any(part.order is not None and not param.name.endswith(ORDERED) for part in wanted):
+            wanted = [_as_f32(part) for part in wanted]
+        if wanted[0].order is not None:
+            orders[order_name(param.name)] = wanted[0].order
+            wanted = [replace(wanted[0], order=None)]
+        packed = backend.pack(stacked(wanted) if each else wanted[0])
+        for stored in parts:
+            drop_pages(stored.blocks)
+            report(stored.nbytes)
         return packed
 
     with ThreadPoolExecutor(workers, thread_name_prefix="load") as pool, _cancelled_on_error(pool):
         # Largest first: the last thread to finish then has little left to do.
-        order = sorted(params, key=lambda param: -source.files.tensors[names[param.name]].nbytes)
+        order = sorted(params, key=lambda param: -prod(param.shape))
         tensors = dict(zip((param.name for param in order), pool.map(load, order), strict=True))
     return {param.name: tensors[param.name] for param in params} | _shared(orders, backend)
 
@@ -107,18 +113,21 @@ def _shared(orders: Mapping[str, np.ndarray], backend: Backend) -> dict[str, Ten
 def match_names(source: ModelSource, params: Sequence[Param]) -> dict[str, str]:
     """What the file calls each parameter. Raises ModelFileError unless it has them all and no unknown ones."""
     held = set(source.files.tensors)
-    names = {param.name: form_of(source, param.name).name for param in params}
+    forms = {param.name: form_of(source, param.name) for param in params}
+    names = {param.name: forms[param.name].tensors(param)[0] for param in params}
+    used = {name for param in params for name in forms[param.name].tensors(param)}
     spare = ignorable(held, source.kind, source.family.ignored)
     if source.kind == HF and source.config.tie_embeddings:
         embedding, output = (form_of(source, name).name for name in ("embedding.weight", "output.weight"))
         if embedding not in held and output in held:
             names["embedding.weight"] = output
+            used = (used | {output}) - {embedding}
         elif output in held:
             _check_twins(source, embedding, output)
             spare = spare | {output}
-    if missing := sorted(set(names.values()) - held):
-        raise ModelFileError(f"{source.path} lacks {len(missing)} of its {len(names)} tensors: {listed(missing)}")
-    surplus = sorted(held - set(names.values()) - spare)
+    if missing := sorted(used - held):
+        raise ModelFileError(f"{source.path} lacks {len(missing)} of its {len(used)} tensors: {listed(missing)}")
+    surplus = sorted(held - used - spare)
     if surplus := [name for name in surplus if not adds_nothing(source, name)]:
         what = f"what {source.config.architecture} does not have: {listed(surplus)}"
         raise ModelFileError(f"{source.path} holds {what}; leaving it out would change the result")

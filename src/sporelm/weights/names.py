@@ -46,16 +46,24 @@ class Stored:
                  may be rows of one tensor, and each row belongs to one of them
     transposed   the tensor is [in, out]; `rows` counts those of [out, in]
     plus         what is added to the tensor's values (Gemma's norms)
+    each         each matrix of [experts, out, in] is a tensor of its own, its number in place of "{e}" in the name
+    flat         a matrix of one row is a vector
     """
 
     name: str
     rows: Callable[[Any], Any] | None = None
     transposed: bool = False
     plus: float = 0.0
+    each: bool = False
+    flat: bool = False
 
     @property
     def is_plain(self) -> bool:
-        return self.rows is None and not self.transposed and not self.plus
+        return self.rows is None and not (self.transposed or self.plus or self.each or self.flat)
+
+    def tensors(self, param: "Param") -> list[str]:
+        """The tensors that hold the weight, or the one that it is part of."""
+        return [self.name.replace("{e}", str(e)) for e in range(param.shape[0])] if self.each else [self.name]
 
 
 class Names(NamedTuple):
@@ -170,8 +178,8 @@ def stored_form(name: str, kind: Kind, table: Iterable[Names] = COMMON) -> Store
 
 
 def stored_name(name: str, kind: Kind, table: Iterable[Names] = COMMON) -> str:
-    """What the file calls our weight `name`, or the tensor that it is part of."""
-    return stored_form(name, kind, table).name
+    """What the file calls our weight `name`, or the tensor that it is part of, or its first expert's."""
+    return stored_form(name, kind, table).name.replace("{e}", "0")
 
 
 def templated(name: str) -> tuple[str, str]:

@@ -6,7 +6,20 @@ from sporelm.models.blocks.gated_mlp import GatedMLP
 from sporelm.models.blocks.layer import Layer, Part
 from sporelm.models.blocks.layer_norm import LayerNorm
 from sporelm.models.blocks.linear import Linear
+from sporelm.models.blocks.mixture import Mixture
 from sporelm.models.blocks.mlp import MLP
 from sporelm.models.blocks.rms_norm import RMSNorm
 
-__all__ = ["MLP", "Attention", "Embedding", "GatedMLP", "Layer", "LayerNorm", "Linear", "Paged", "Part", "RMSNorm"]
+__all__ = [
+    "MLP",
+    "Attention",
+    "Embedding",
+    "GatedMLP",
+    "Layer",
+    "LayerNorm",
+    "Linear",
+    "Mixture",
+    "Paged",
+    "Part",
+    "RMSNorm",
+]

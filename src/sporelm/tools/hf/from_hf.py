@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
-from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,11 +21,11 @@ from sporelm.tools.lazy import Entry, LazyTensor, Model
 from sporelm.tools.steps.cast import cast_tensor, with_file_type
 from sporelm.tools.steps.permute import permute_qk
 from sporelm.weights.config import MOST_VOCAB, ModelConfig
-from sporelm.weights.family import Family
+from sporelm.weights.family import Family, value_of
 from sporelm.weights.fields import Fields
 from sporelm.weights.gguf import GgufFile
 from sporelm.weights.json_object import read_object
-from sporelm.weights.load import ModelSource, check_shapes, match_names
+from sporelm.weights.load import ModelSource, check_shapes, form_of, match_names
 from sporelm.weights.names import Param
 from sporelm.weights.quantized.folder import QuantizedFolder
 from sporelm.weights.quantized.groups import repeated
@@ -72,7 +71,8 @@ def from_hf(folder: Path, *, type_name: str = "auto", pre: str | None = None, vo
         metadata |= _entries(found.fields)
         assert not isinstance(source.files, GgufFile)
         stored = FolderTensors(source.files)
-        held = {name: stored.tensor(name) for name in names.values()}
+        every = [*names.values(), *(name for param in params for name in form_of(source, param.name).tensors(param))]
+        held = {name: stored.tensor(name) for name in every if name in source.files.tensors}
         made = Reshaper(family, source.config, "hf", "gguf", names, held).tensors(params)
         model = Model(metadata, made, "little", VERSION, tuple(source.files.paths))
         model = permute_qk("")(model) if family.paired_rows else model
@@ -135,7 +135,7 @@ def _architecture(family: Family, config: ModelConfig) -> dict[str, Entry]:
     window = None if len(config.full_layers) == config.layers else config.window
     found = {}
     for field in family.fields:
-        value = window if field.ours == "window" else attrgetter(field.ours)(config)
+        value = window if field.ours == "window" else value_of(config, field.ours)
         if value is not None and field.gguf:
             found[f"{family.gguf}.{field.gguf}"] = Entry(field.kind, value)
     return found

@@ -3,6 +3,7 @@ parts of one tensor put together, transposed, or plus a number. One that must be
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from threading import Lock
 
 import numpy as np
@@ -40,10 +41,25 @@ class Reshaper:
         groups: dict[str, list[Param]] = {}
         for param in params:
             groups.setdefault(self._form(param, self.target).name, []).append(param)
-        return [self._tensor(name, group) for name, group in groups.items()]
+        return [tensor for name, group in groups.items() for tensor in self._tensors(name, group)]
 
     def _form(self, param: Param, kind: Kind) -> Stored:
         return stored_form(param.name, kind, self.family.names)
+
+    def _tensors(self, name: str, group: list[Param]) -> list[LazyTensor]:
+        """What the target has of a group of weights: one tensor, or one for each expert."""
+        source, target = (self._form(group[0], kind) for kind in (self.source, self.target))
+        if source.each == target.each:
+            return [self._tensor(name, group)]
+        if target.each:
+            whole, count = self.held[self.names[group[0].name]], group[0].shape[0]
+            size = whole.block_count // count
+            return [
+                replace(whole, name=each, shape=whole.shape[1:], read=partial(_shifted, whole, number * size))
+                for number, each in enumerate(target.tensors(group[0]))
+            ]
+        parts = [self.held[each] for each in source.tensors(group[0])]
+        return [replace(parts[0], name=name, shape=group[0].shape, read=partial(_across, parts))]
 
     def _tensor(self, name: str, group: list[Param]) -> LazyTensor:
         forms = [self._form(param, kind) for param in group for kind in (self.source, self.target)]
@@ -76,3 +92,17 @@ class Reshaper:
             stored = StoredTensor(tensor.name, tensor.number_format, tensor.shape, blocks)
             found[param.name] = brought(stored, self._form(param, self.source), self.config).dequantize()
         return held_as(found, self.target, self.family.names, self.config)[name]
+
+
+def _shifted(whole: LazyTensor, by: int, start: int, stop: int) -> Blocks:
+    """Blocks of a part of a tensor, which begins at block `by`."""
+    return whole.read(by + start, by + stop)
+
+
+def _across(parts: Sequence[LazyTensor], start: int, stop: int) -> Blocks:
+    """Blocks of tensors of one size, one after the other."""
+    size, found = parts[0].block_count, list[Blocks]()
+    for number in range(start // size, -(-stop // size)):
+        low, high = max(start - number * size, 0), min(stop - number * size, size)
+        found.append(parts[number].read(low, high))
+    return np.concatenate(found)

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,7 +19,7 @@ from sporelm.tools.hf.rope import hf_rope, number
 from sporelm.tools.lazy import LazyTensor, Model, open_model
 from sporelm.tools.steps.permute import unpermute_qk
 from sporelm.weights.config import ModelConfig
-from sporelm.weights.family import Family
+from sporelm.weights.family import Family, value_of
 from sporelm.weights.load import ModelSource
 from sporelm.weights.names import HF, Param
 from sporelm.weights.rope_fields import MOST_CONTEXT
@@ -136,10 +135,10 @@ def _configuration(
     kind = family.class_of(config)
     found: dict[str, Any] = {"_name_or_path": config.name, "architectures": [kind.name], "model_type": kind.model_type}
     for field in family.fields:
-        value = attrgetter(field.ours)(config)
+        value = value_of(config, field.ours)
         if field.hf and field.kind != "bool" and value is not None:
             found[field.hf] = number(value) if field.kind == "f32" else value
-    found |= {key: getattr(config, ours) for key, ours in kind.fields}
+    found |= {key: value_of(config, ours) for key, ours in kind.fields}
     original = values.get(f"{family.gguf}.rope.scaling.original_context_length")
     if config.rotary:
         found |= hf_rope(config, original if type(original) is int and 0 < original <= MOST_CONTEXT else None)

@@ -1,0 +1,57 @@
+"""Qwen3-30B-A3B and its kin: Qwen3 with experts."""
+
+from dataclasses import replace
+
+from sporelm.models.blocks import Attention, Layer, Mixture, RMSNorm
+from sporelm.models.decoder import Decoder
+from sporelm.models.qwen2 import windowed
+from sporelm.models.qwen2moe import EVERY_LAYER, EXPERT_NAMES, EXPERTS
+from sporelm.models.registry import architecture
+from sporelm.weights.config import ModelConfig
+from sporelm.weights.family import ATTENTION_BIAS, Family, HfClass, fields
+from sporelm.weights.fields import Fields
+from sporelm.weights.names import COMMON, HEAD_NORMS, HF, Kind, changed
+
+
+def _finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
+    """GGUF files mean weights of experts that sum to one."""
+    if kind == HF or config.experts is None:
+        return windowed(config, values, kind)
+    return replace(config, experts=replace(config.experts, renormalize=True))
+
+
+def _unsaid(config: ModelConfig) -> str:
+    return "" if config.experts and config.experts.renormalize else "the weights of its experts are not renormalized"
+
+
+@architecture(
+    Family(
+        "qwen3moe",
+        (
+            HfClass(
+                "Qwen3MoeForCausalLM",
+                "qwen3_moe",
+                {"num_key_value_heads": 4, "max_position_embeddings": 32768}
+                | {"num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768},
+                (("attention_bias", "attention_bias"), ("norm_topk_prob", "experts.renormalize")),
+            ),
+        ),
+        fields(*EXPERTS, *ATTENTION_BIAS),
+        changed(COMMON, *HEAD_NORMS, *EXPERT_NAMES),
+        only=EVERY_LAYER,
+        finish=_finished,
+        unsaid=_unsaid,
+        windowless=True,
+    )
+)
+class Qwen3Moe(Decoder):
+    """Qwen3's layer with a mixture in place of its feed-forward block (Yang et al. 2025)."""
+
+    def layer(self, config: ModelConfig, index: int) -> Layer:
+        name = f"layers.{index}"
+        return Layer(
+            RMSNorm(f"{name}.attn_norm", config.width, config.eps),
+            Attention(name, config, config.window_of(index), norm="heads"),
+            RMSNorm(f"{name}.ffn_norm", config.width, config.eps),
+            Mixture(name, config, scores="softmax"),
+        )
