@@ -14,7 +14,7 @@ from sporelm.errors import ModelFileError, RequestError
 from sporelm.serve.answering import AnswerStream, in_thread_if, merged
 from sporelm.serve.endpoint import Call
 from sporelm.serve.models import ServedModel
-from sporelm.serve.reading import CallBegun, Delta, Reading, Reasoning, Reply, check_variables
+from sporelm.serve.reading import CallBegun, Delta, Reading, Reasoning, Reply, check_variables, text_of
 from sporelm.serve.usage import Usage, check_finished, usage_of
 
 
@@ -28,6 +28,7 @@ class ChatAsk:
     tool_choice   as OpenAI's API writes it; None: the model decides
     variables     of the template, of those that `check_variables` takes
     before        ids of what was said before, from which the messages go on
+    goes_on       whether the answer goes on with the last message, the assistant's, instead of beginning a new one
     """
 
     messages: Sequence[Mapping[str, Any]]
@@ -38,6 +39,7 @@ class ChatAsk:
     parallel: bool = True
     variables: Mapping[str, Any] | None = None
     before: Sequence[int] = ()
+    goes_on: bool = False
 
 
 class Said(NamedTuple):
@@ -108,12 +110,17 @@ class Chat:
         return [Answered(replies[at], each, self.finish_reason(at)) for at, each in enumerate(done)]
 
 
+def goes_on(messages: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the assistant has begun an answer, which the APIs of Anthropic and Ollama go on with."""
+    return bool(messages) and bool(text_of(messages[-1]))
+
+
 async def begin_chat(call: Call, model: ServedModel, ask: ChatAsk) -> Chat:
     """Have the engine take a chat. Raises RequestError, ContextOverflow, QueueFull."""
     call.check_size(len(ask.messages), ask.max_tokens)
     llm = model.llm.llm
     reading = await in_thread_if(call.large, lambda: Reading(llm, ask.tools, ask.tool_choice, parallel=ask.parallel))
-    text = await rendered(call, reading, ask.messages, ask.variables)
+    text = await rendered(call, reading, ask.messages, ask.variables, goes_on=ask.goes_on)
 
     def prepare() -> list[Answer]:
         forced = reading.constraint(ask.sampling.get("grammar"))
@@ -122,9 +129,9 @@ async def begin_chat(call: Call, model: ServedModel, ask: ChatAsk) -> Chat:
             ids = [*ask.before, *(ids[1:] if ids[:1] == [llm.tokenizer.bos_id] else ids)]
         length = call.room(llm.max_context, len(ids), ask.max_tokens)
         params = SamplingParams(**{**ask.sampling, **forced, "max_tokens": length, "salt": call.key.salt})
-        found = llm.several_answers(ids, params, continues=False)
+        found = llm.several_answers(ids, params, continues=ask.goes_on)
         for each in found:
-            reading.show(each, continues=False)
+            reading.show(each, continues=ask.goes_on)
         return found
 
     answers = await in_thread_if(call.large or "grammar" in ask.sampling or bool(ask.tools), prepare)
@@ -138,13 +145,14 @@ async def rendered(
     variables: Mapping[str, Any] | None = None,
     *,
     add_generation_prompt: bool = True,
+    goes_on: bool = False,
 ) -> str:
     """Messages as the model is shown them. Raises RequestError, also where its template fails at them."""
     known = check_variables(variables)
 
     def render() -> str:
         given = [{**each, "role": "system"} if each.get("role") == "developer" else each for each in messages]
-        return reading.render(given, add_generation_prompt=add_generation_prompt, **known)
+        return reading.render(given, add_generation_prompt=add_generation_prompt, goes_on=goes_on, **known)
 
     try:
         return await in_thread_if(call.large, render)

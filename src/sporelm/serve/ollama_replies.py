@@ -10,7 +10,7 @@ from msgspec import Meta
 
 from sporelm.api.completion import Completion
 from sporelm.errors import RequestError
-from sporelm.serve.chat import ChatAsk
+from sporelm.serve.chat import ChatAsk, goes_on
 from sporelm.serve.endpoint import Body, encoded
 from sporelm.serve.failures import Refusal, ollama_shape
 from sporelm.serve.models import ServedModel
@@ -131,6 +131,7 @@ def ask_of(
             variables["reasoning_effort"] = body.think
     return ChatAsk(
         messages=messages,
+        goes_on=goes_on(messages),
         sampling=sampling_of(body, llm.max_context),
         max_tokens=tokens_of(body.options or {}),
         tools=tools or None,

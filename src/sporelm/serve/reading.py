@@ -1,10 +1,12 @@
 """How an answer's text is read: the one place where a model's dialect is applied."""
 
 from collections.abc import Mapping, Sequence
+from secrets import token_hex
 from typing import Any
 
 from sporelm.api.answer import Answer
 from sporelm.api.llm import LLM
+from sporelm.errors import RequestError
 from sporelm.text import ChatTemplate, Detokenizer
 from sporelm.text.dialects import (
     Arguments,
@@ -34,9 +36,20 @@ __all__ = [
     "Reply",
     "check_variables",
     "render_with_tools",
+    "text_of",
 ]
 
 SEEN = 256  # characters of a prompt's end in which reasoning may have begun
+
+
+def text_of(message: Mapping[str, Any]) -> str:
+    """What a message of the assistant says that may be gone on with: nothing, if it calls tools."""
+    content = message.get("content")
+    if message.get("role") != "assistant" or message.get("tool_calls"):
+        return ""
+    if isinstance(content, list):
+        return "".join(part["text"] for part in content if isinstance(part.get("text"), str))
+    return content if isinstance(content, str) else ""
 
 
 class Reading:
@@ -53,9 +66,20 @@ class Reading:
         self.tools = list(tools) if tools and choice != "none" else None
         self.prompt = ""
 
-    def render(self, messages: Sequence[Mapping[str, Any]], **variables: Any) -> str:
-        """The text of the chat. Raises RequestError, ModelFileError."""
+    def render(self, messages: Sequence[Mapping[str, Any]], *, goes_on: bool = False, **variables: Any) -> str:
+        """The text of the chat; if it `goes_on`, it ends where the last message does, which is the assistant's.
+
+        Raises RequestError, ModelFileError.
+        """
+        mark = token_hex(16) if goes_on else ""
+        if goes_on:
+            messages = [*messages[:-1], {**messages[-1], "content": text_of(messages[-1]) + mark}]
+            variables["add_generation_prompt"] = False
         text = render_with_tools(self.template, self.dialect, messages, self.tools, **variables)
+        if goes_on:
+            text, found, _ = text.rpartition(mark)
+            if not found:
+                raise RequestError("this model's template does not show what the assistant said last: it cannot go on")
         self.prompt = text[-SEEN:]
         return text
 

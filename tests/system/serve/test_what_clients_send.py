@@ -201,3 +201,42 @@ def told(client: httpx.Client, path: str, body: dict[str, Any]) -> dict[str, Any
             event = json.loads(line[6:])
             usage = event.get("usage") or (event.get("response") or {}).get("usage") or usage
     return usage
+
+
+BEGUN = [*MESSAGES, {"role": "assistant", "content": ", a little"}]
+ENDED = [*MESSAGES, {"role": "assistant", "content": ""}]
+
+
+def said_to(client: httpx.Client, path: str, body: dict[str, Any]) -> Any:
+    """A whole answer."""
+    answer = client.post(path, json=body)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def test_an_answer_that_was_begun_is_gone_on_with(client: httpx.Client) -> None:
+    plain = {"prompt": "Once upon a time , a little", "max_tokens": 8, "temperature": 0}
+    rest = said_to(client, "/v1/completions", plain)["choices"][0]["text"]
+    short = {"max_tokens": 8, "temperature": 0}
+    said = said_to(client, "/v1/messages", {"model": "story", "messages": BEGUN, **short})
+    assert said["content"][0]["text"] == rest
+    counted = said_to(client, "/v1/messages/count_tokens", {"model": "story", "messages": BEGUN})
+    assert counted["input_tokens"] == said["usage"]["input_tokens"] + said["usage"]["cache_read_input_tokens"]
+    options = {"temperature": 0, "num_predict": 8}
+    said = said_to(client, "/api/chat", {"model": "story", "messages": BEGUN, "stream": False, "options": options})
+    assert said["message"]["content"] == rest
+    parts = [*MESSAGES, {"role": "assistant", "content": [part(", a "), part("little")]}]
+    for messages in (BEGUN, parts):
+        asked = {"messages": messages, "continue_final_message": True, "add_generation_prompt": False, **short}
+        assert said_to(client, "/v1/chat/completions", asked)["choices"][0]["message"]["content"] == rest
+    new = said_to(client, "/v1/chat/completions", {"messages": BEGUN, **short})["choices"][0]["message"]["content"]
+    assert new != rest
+
+
+@pytest.mark.parametrize("messages", [MESSAGES, ENDED])
+def test_nothing_that_was_begun_is_not_gone_on_with(client: httpx.Client, messages: list[dict[str, Any]]) -> None:
+    answer = client.post("/v1/chat/completions", json={"messages": messages, "continue_final_message": True})
+    assert answer.status_code == 400
+    assert "needs a last message of the assistant" in answer.text
+    begun = {"messages": BEGUN, "continue_final_message": True, "add_generation_prompt": True}
+    assert client.post("/v1/chat/completions", json=begun).status_code == 400

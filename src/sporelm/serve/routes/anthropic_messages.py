@@ -11,7 +11,7 @@ from starlette.responses import Response
 from sporelm.errors import RequestError
 from sporelm.serve.answering import AnswerStream, in_thread_if
 from sporelm.serve.anthropic_blocks import chat_messages, chat_tools, choice_of
-from sporelm.serve.chat import Chat, ChatAsk, begin_chat, rendered
+from sporelm.serve.chat import Chat, ChatAsk, begin_chat, goes_on, rendered
 from sporelm.serve.endpoint import Body, Call, Endpoint, Stream, encoded
 from sporelm.serve.events import anthropic_error, sse
 from sporelm.serve.failures import anthropic_shape
@@ -122,8 +122,10 @@ def ask_of(body: MessagesRequest) -> ChatAsk:
     if grammar is not None:
         sampling["grammar"] = grammar
     choice = body.tool_choice
+    messages = chat_messages(body.system, body.messages)
     return ChatAsk(
-        messages=chat_messages(body.system, body.messages),
+        messages=messages,
+        goes_on=goes_on(messages),
         sampling=sampling,
         max_tokens=body.max_tokens,
         tools=chat_tools(body.tools),
@@ -275,7 +277,7 @@ async def count_tokens(call: Call, body: CountRequest) -> Count:
     choice = body.tool_choice
     reading = Reading(llm, chat_tools(body.tools), choice_of(choice.type, choice.name) if choice else None)
     asked = await in_thread_if(call.large, lambda: chat_messages(body.system, body.messages))
-    text = await rendered(call, reading, asked, _variables(body))
+    text = await rendered(call, reading, asked, _variables(body), goes_on=goes_on(asked))
     return Count(len(await in_thread_if(call.large, lambda: llm.chat_ids(text))))
 
 

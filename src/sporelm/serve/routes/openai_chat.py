@@ -9,7 +9,7 @@ from msgspec import UNSET, Meta, UnsetType
 from starlette.responses import Response
 
 from sporelm.errors import RequestError
-from sporelm.serve.chat import Answered, Chat, ChatAsk, Said, begin_chat
+from sporelm.serve.chat import Answered, Chat, ChatAsk, Said, begin_chat, goes_on
 from sporelm.serve.endpoint import Body, Call, Endpoint, Stream, encoded
 from sporelm.serve.events import openai_error, sse
 from sporelm.serve.failures import Refusal
@@ -45,6 +45,8 @@ class ChatRequest(SamplingBody, kw_only=True):
     enable_thinking: bool | None = None
     thinking: dict[str, Any] | None = None
     modalities: list[Literal["text"]] | None = None
+    continue_final_message: bool | None = None
+    add_generation_prompt: bool | None = None
     # What clients may send and what changes nothing here; docs/server.md says so.
     verbosity: Any = None
     prediction: Any = None
@@ -141,8 +143,13 @@ def ask_of(body: ChatRequest) -> ChatAsk:
         wish = False
     if wish is not None:
         variables.setdefault("enable_thinking", wish)
+    if body.continue_final_message and not goes_on(body.messages):
+        raise RequestError("continue_final_message needs a last message of the assistant with text and without calls")
+    if body.add_generation_prompt is not None and body.add_generation_prompt is bool(body.continue_final_message):
+        raise RequestError("add_generation_prompt is false with continue_final_message, and true without: leave it out")
     return ChatAsk(
         messages=body.messages,
+        goes_on=bool(body.continue_final_message),
         sampling=sampling,
         max_tokens=body.max_completion_tokens if body.max_completion_tokens is not None else body.max_tokens,
         tools=body.tools,
