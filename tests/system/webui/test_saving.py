@@ -10,6 +10,7 @@ from system.webui.test_web_chat import DONE, say, texts, until
 from system.webui.traffic import wait_for_quiet
 
 TEXT = "document.querySelector('#complete-text').value"
+BODIES = "[...document.querySelectorAll('article .body')].map(node => node.textContent.trim())"
 CONVERSATIONS = "**/api/ui/conversations**"
 
 
@@ -196,6 +197,35 @@ def test_a_text_deleted_beside_the_chat_leaves_the_chat(serve: Serve, open_page:
     until(page, "document.querySelectorAll('#list li').length === 1")
     assert page.url == place
     assert page.locator("#chat-page").is_visible()
+
+
+@pytest.mark.all
+def test_a_tab_stays_on_its_branch_where_another_went_on(serve: Serve, open_page: Open) -> None:
+    server = serve()
+    first = open_page(server.url, expected="409")
+    say(first, "hello")
+    second = open_page(first.url, beside=first, expected="409")
+    second.wait_for_selector(DONE)
+    say(first, "a late one", wait=False)
+    say(second, "me too")
+    assert texts(second)[2:] == ["me too", "You said: me too."]
+    second.locator(".notice", has_text="Another tab went on here").wait_for()
+    server.go.set()
+    first.wait_for_selector(DONE)
+    first.locator(".notice", has_text="Another tab went on here").wait_for()
+    wait_for_quiet(first)
+    mine = ["a late one", "You said: a late one."]
+    assert texts(first)[2:] == mine
+    assert first.locator(".branch").inner_text() == "1/2"
+    first.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+    wait_for_quiet(first)
+    assert texts(first)[2:] == mine
+    say(second, "and on")
+    first.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+    wait_for_quiet(first)
+    until(first, f"{BODIES}.slice(2).join() === '{','.join(mine)}'")
+    first.locator(".branch").get_by_role("button", name="Next version").click()
+    until(first, "document.querySelector('article:last-child .body').innerText.includes('You said: and on.')")
 
 
 @pytest.mark.all

@@ -12,6 +12,7 @@ import { startMessages } from "./messages.js";
 import { startShortcuts, stopAnswer } from "./shortcuts.js";
 import { narrow, refresh, showSidebar, sidebarShown, startSidebar } from "./sidebar.js";
 import { emit, on, openOne, pickedModel, state } from "./state.js";
+import { hasForked, staysOn } from "./tree.js";
 
 const TITLE = 60; // characters of the first message
 const RETRY = 4000; // ms until a server that is gone is looked for again
@@ -271,7 +272,10 @@ function startEvents() {
       && !document.querySelector(".editing, dialog[open]");
     if (!rests()) return;
     const newest = await ask("GET", `api/ui/conversations/${conversation.id}`).catch(() => null);
-    if (newest && rests() && newest.version > conversation.data.version) open(new Conversation(newest));
+    if (!newest || !rests() || newest.version <= conversation.data.version) return;
+    newest.current = staysOn(newest, conversation.data.current);
+    if (hasForked(conversation.data, newest)) notice(t("went_on"));
+    open(new Conversation(newest));
   });
 }
 

@@ -3,7 +3,7 @@ import { ask, ApiError } from "./api.js";
 import { notice, randomId } from "./dom.js";
 import { t } from "./i18n.js";
 import { emit } from "./state.js";
-import { find, leaf } from "./tree.js";
+import { find, hasForked, leaf, staysOn } from "./tree.js";
 
 const PATH = "api/ui/conversations";
 const FIELDS = ["title", "kind", "model", "system", "settings", "current"];
@@ -195,6 +195,7 @@ export class Conversation {
   /** Another tab has saved: take over what it changed, besides what was changed here. */
   #join(other, changed, fields, removed) {
     if (this.answering) this.touch(this.answering.message); // what came of it since it was last kept is newer
+    const before = { ...this.data };
     const gone = new Set([...removed, ...this.#removed]);
     const ours = new Map(this.data.messages.map((message) => [message.id, message]));
     const left = other.messages.filter(({ id, parent }) => !(gone.has(id) || gone.has(parent)) || !gone.add(id));
@@ -214,12 +215,14 @@ export class Conversation {
     this.data.messages = [...theirs, ...mine.reverse().filter(({ id }) => stays.has(id))];
     this.#known = new Set(other.messages.map(({ id }) => id));
     for (const name of FIELDS) if (!fields.has(name) && !this.#fields.has(name)) this.data[name] = other[name];
+    if (!fields.has("current") && !this.#fields.has("current")) this.data.current = staysOn(this.data, before.current);
     if (!find(this.data, this.data.current)) {
       this.data.current = this.data.messages.at(-1)?.id ?? null;
       fields.add("current");
     }
     this.data.version = other.version;
     this.#text = other.messages[0]?.content;
+    if (this.data.kind === "chat" && hasForked(before, this.data)) notice(t("went_on"));
     emit("changed", this);
   }
 

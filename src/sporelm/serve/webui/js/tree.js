@@ -24,3 +24,14 @@ export function leaf(data, id) {
     next = last.id;
   }
 }
+
+/** The end of the branch to show of `data` that another tab changed: that of `own`, unless what is newest goes on from there. */
+export const staysOn = (data, own) =>
+  (find(data, own) && !path(data).some(({ id }) => id === own) ? own : data.current);
+
+/** Whether `now` has messages that `before` had not, and that leave the branch it shows for another. */
+export function hasForked(before, now) {
+  const shown = new Set([...path(before), ...path(now)].map(({ id }) => id));
+  const known = new Set(before.messages.map(({ id }) => id));
+  return now.messages.some(({ id, parent }) => !known.has(id) && !shown.has(id) && (parent === null || shown.has(parent)));
+}

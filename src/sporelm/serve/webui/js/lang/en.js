@@ -144,6 +144,7 @@ export default {
   busy: "The server is busy; try again in {n} s",
   not_saved: "Not saved: {reason}",
   kept_beside: "This text was changed elsewhere too: yours is kept as another one",
+  went_on: "Another tab went on here too: the arrows under a message lead there",
   gone: "This conversation is no longer there",
   no_template: "{model} has no chat template: complete text with it instead.",
   key_send: "Send",

@@ -144,6 +144,7 @@ export default {
   busy: "服务器繁忙，请在 {n} 秒后重试",
   not_saved: "未保存：{reason}",
   kept_beside: "这段文本在别处也有改动：这里的已另存为一份",
+  went_on: "另一个标签页也在此处继续了对话：可用消息下方的箭头切换",
   gone: "这个对话已不存在",
   no_template: "{model} 没有对话模板，请改用续写。",
   key_send: "发送",
