@@ -79,6 +79,7 @@ class ServeConfig:
     allowed_hosts     names under which the server may be asked for, besides those of its own address
     tls_cert, tls_key files in PEM form; both, or none
     log               text or json
+    engine_file       options of `engine` that a file says, by whose names there errors call them
     """
 
     models: tuple[ModelSpec, ...] = (ModelSpec("smollm2", None),)
@@ -108,6 +109,7 @@ class ServeConfig:
     tls_cert: Path | None = None
     tls_key: Path | None = None
     log: str = "text"
+    engine_file: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         for name, (low, high) in RANGES.items():
@@ -134,6 +136,14 @@ class ServeConfig:
             return True
         try:
             return ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+    @property
+    def is_everywhere(self) -> bool:
+        """Whether it listens on all addresses of the machine."""
+        try:
+            return not self.host or ip_address(self.host).is_unspecified
         except ValueError:
             return False
 
@@ -174,7 +184,9 @@ def load(flags: Mapping[str, Any], file: Path | None = None) -> ServeConfig:
             raise RequestError(f"{shown(str(place), 200)}: {reason}") from None
     found |= from_environment()
     found |= {name: value for name, value in flags.items() if value is not None and name != "engine"}
-    engine = dict(found.get("engine", {})) | {k: v for k, v in flags.get("engine", {}).items() if v is not None}
+    written = dict(found.get("engine", {}))
+    flagged = {k: v for k, v in flags.get("engine", {}).items() if v is not None}
+    found |= {"engine": written | flagged, "engine_file": frozenset(written.keys() - flagged.keys())}
     keys = [ApiKey.of(text) for text in found.pop("api_keys", ())]
     if (key_file := found.pop("api_keys_file", None)) is not None:
         keys += read_keys(Path(key_file))
@@ -183,7 +195,7 @@ def load(flags: Mapping[str, Any], file: Path | None = None) -> ServeConfig:
     for name in _SIZES:
         if isinstance(found.get(name), str):
             found[name] = size_in_bytes(name, found[name])
-    return ServeConfig(**{**found, "keys": tuple(keys), "engine": engine})
+    return ServeConfig(**{**found, "keys": tuple(keys)})
 
 
 def from_environment() -> dict[str, Any]:
@@ -232,7 +244,7 @@ def checked(name: str, value: Any) -> Any:
         return _typed(name, value, str)
     if name in _PATHS:
         return Path(_typed(name, value, str)).expanduser()
-    known = [each.name for each in fields(ServeConfig) if each.name != "keys"]
+    known = [each.name for each in fields(ServeConfig) if each.name not in ("keys", "engine_file")]
     if name not in known:
         raise RequestError(f"{name[:60]!r} is unknown: there are {', '.join([*known, 'api_keys', 'api_keys_file'])}")
     if name in _SIZES and isinstance(value, str):

@@ -72,8 +72,13 @@ class Call:
             raise Refusal(400, f"{len(answers)} answers to one prompt are too many: {most} may wait (max_waiting)")
         streams = await begin(model.llm, model.bell, answers)
         for stream in streams:
-            self.opened.callback(stream.close)
+            self.opened.callback(self._end, stream)
+            self.server.answers.add(stream)
         return streams
+
+    def _end(self, stream: AnswerStream) -> None:
+        self.server.answers.discard(stream)
+        stream.close()
 
     def check_size(self, messages: int, tokens: int | None) -> None:
         """Raise Refusal for a chat of more messages, or an answer of more tokens, than this server takes."""

@@ -1,6 +1,8 @@
 """Listens on a socket until a signal says to end: uvicorn, with the limits of the configuration."""
 
 import asyncio
+import logging
+import signal
 import socket
 import ssl
 import sys
@@ -16,26 +18,80 @@ from sporelm.serve import logs
 from sporelm.serve.app import build_app
 from sporelm.serve.config import ServeConfig
 from sporelm.serve.connections import limited_protocol
+from sporelm.serve.models import LEAVING
 from sporelm.serve.server import Server
 
 BACKLOG = 2048  # connections that wait to be accepted
+WARNING = "warning: "
+OPEN_TO_ALL = (
+    f"{WARNING}everybody who reaches this address may ask, as there are no keys: give them with --api-key or "
+    "--api-keys-file (SPORE_API_KEY), or leave out --host"
+)
+log = logging.getLogger("sporelm.serve")
 
 
 class Listener(uvicorn.Server):
-    """uvicorn's server, which tells ours when it is to end."""
+    """uvicorn's server, which tells ours when it is to end: answers are finished, or, when their time is over or with a
+    second Ctrl-C, broken off, which those who wait for them are told.
+
+    uvicorn would tear the connections, and write a traceback for each.
+    """
 
     def __init__(self, config: uvicorn.Config, server: Server) -> None:
         super().__init__(config)
         self.served = server
+        self.loop: asyncio.AbstractEventLoop | None = None
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self.served.drain()
-        super().handle_exit(sig, frame)
+        if not self.should_exit:
+            super().handle_exit(sig, frame)
+        elif sig == signal.SIGINT and self.loop is not None:  # once more than this is no news
+            self.loop.call_soon_threadsafe(self._end_now)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self.loop = asyncio.get_running_loop()
+        if running := len(self.server_state.tasks):
+            log.warning("waiting for %s; Ctrl-C again ends at once", answers(running))
+        late = self.loop.call_later(self.served.config.shutdown_seconds, self._too_late)
+        try:
+            await super().shutdown(sockets)
+        finally:
+            late.cancel()
+
+    def _too_late(self) -> None:
+        running, seconds = len(self.server_state.tasks), self.served.config.shutdown_seconds
+        if running:
+            log.warning("%s not finished in %g s (shutdown_seconds): ended with an error", answers(running), seconds)
+        self._end_now()
+
+    def _end_now(self) -> None:
+        """End all answers, and what then still holds a connection."""
+        self.served.break_off()
+        assert self.loop is not None
+        self.loop.call_later(LEAVING, self._disconnect)
+
+    def _disconnect(self) -> None:
+        for connection in list(self.server_state.connections):
+            transport = getattr(connection, "transport", None)
+            if transport is not None:
+                transport.abort()
+
+
+def answers(count: int) -> str:
+    """So many answers, in words."""
+    return f"{count} answer{'' if count == 1 else 's'}"
 
 
 def serve(config: ServeConfig, progress: Progress | None = None, announce: Callable[[str], object] = print) -> None:
     """Serve until a signal. Raises SporeError for what cannot be served: models, files, an address that is taken."""
     logs.start(config.log)
+    if config.log == "json":  # whoever reads it wants no other lines
+
+        def announce(line: str) -> None:
+            level = logging.WARNING if line.startswith(WARNING) else logging.INFO
+            log.log(level, line.removeprefix(WARNING))
+
     listening = bound(config)
     try:
         asyncio.run(_serve(config, listening, progress, announce))
@@ -55,7 +111,8 @@ async def _serve(
         if clear is not None:
             clear()
         server.models.progress = None
-        announce(f"serving {', '.join(server.models.specs)} at {url(config, listening)} (Ctrl-C ends)")
+        for line in words_at_start(config, listening):
+            announce(line)
         await Listener(options_of(app, config), server).serve(sockets=[listening])
     finally:
         await server.close()
@@ -73,7 +130,6 @@ def options_of(app: Starlette, config: ServeConfig) -> uvicorn.Config:
         proxy_headers=False,
         server_header=False,
         timeout_keep_alive=max(5, round(config.head_seconds)),
-        timeout_graceful_shutdown=round(config.shutdown_seconds) or 1,
         h11_max_incomplete_event_size=2 * config.max_headers,
         ssl_certfile=config.tls_cert,
         ssl_keyfile=config.tls_key,
@@ -107,8 +163,20 @@ def bound(config: ServeConfig) -> socket.socket:
     return made
 
 
-def url(config: ServeConfig, listening: socket.socket) -> str:
-    """Where the server is, for people."""
-    port = listening.getsockname()[1]
-    host = f"[{config.host}]" if ":" in config.host else config.host
-    return f"http{'s' if config.tls_cert else ''}://{host}:{port}"
+def words_at_start(config: ServeConfig, listening: socket.socket) -> list[str]:
+    """What is served and where; and a warning where others than this machine's users may ask without a key."""
+    names = ", ".join(spec.name for spec in config.models)
+    told = f"serving {names} {place(config, listening)} (Ctrl-C ends)"
+    return [told] if config.keys or config.is_loopback else [told, OPEN_TO_ALL]
+
+
+def place(config: ServeConfig, listening: socket.socket) -> str:
+    """Where the server is, for people: addresses that a browser can open."""
+    scheme, port = "https" if config.tls_cert else "http", listening.getsockname()[1]
+    if not config.is_everywhere:
+        host = f"[{config.host}]" if ":" in config.host else config.host
+        return f"at {scheme}://{host}:{port}"
+    names = ["localhost"]
+    if (own := socket.gethostname().lower()) and (not config.allowed_hosts or own in config.allowed_hosts):
+        names.append(own)
+    return f"on all addresses, port {port}: " + ", ".join(f"{scheme}://{name}:{port}" for name in dict.fromkeys(names))

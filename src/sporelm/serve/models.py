@@ -12,7 +12,7 @@ from typing import Any
 
 from sporelm.api.async_llm import AsyncLLM
 from sporelm.backends.backend import Progress
-from sporelm.errors import MemoryShortage, shown
+from sporelm.errors import MemoryShortage, RequestError, shown
 from sporelm.ops.cache import KV_TYPES
 from sporelm.serve.answering import Bell
 from sporelm.serve.config import ModelSpec, ServeConfig
@@ -261,7 +261,16 @@ class Models:
             folder = self.config.session_dir / "pages"
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             options["session_dir"] = folder
-        return AsyncLLM(spec.path, progress=progress, **options)
+        try:
+            return AsyncLLM(spec.path, progress=progress, **options)
+        except (RequestError, MemoryShortage) as reason:
+            raise type(reason)(self._as_written(str(reason))) from reason
+
+    def _as_written(self, text: str) -> str:
+        """An error whose options are called as they were given: those of a file by its names."""
+        for name in self.config.engine_file:
+            text = text.replace(f"--{name.replace('_', '-')}", f"engine.{name}")
+        return text
 
 
 def _file_bytes(spec: ModelSpec) -> int:

@@ -3,7 +3,9 @@
 import asyncio
 from time import time
 
+from sporelm.errors import SporeError
 from sporelm.serve.access import Access
+from sporelm.serve.answering import AnswerStream
 from sporelm.serve.config import ServeConfig
 from sporelm.serve.conversations import default_folder
 from sporelm.serve.endpoint import Endpoint
@@ -24,6 +26,7 @@ class Server:
         self.sessions = Sessions(config.max_sessions, folder)
         self.models.farewells.append(self.sessions.farewell)
         self.endpoints: list[Endpoint] = []  # which it describes to those who ask
+        self.answers: set[AnswerStream] = set()  # that requests wait for
         self.draining = False
         self.began = int(time())
 
@@ -32,17 +35,25 @@ class Server:
         place = self.config.session_dir
         folders = [place / "sessions", place / "conversations"] if place is not None else [default_folder()]
         await asyncio.to_thread(clear_leftovers, folders)
-        async with self.models.use():
-            pass
+        try:
+            async with self.models.use():
+                pass
+        except SporeError as reason:
+            raise type(reason)(f"the model {self.models.default} cannot be loaded: {reason}") from reason
 
-    @property
-    def ready(self) -> bool:
-        """Whether a request would be answered soon."""
-        return not self.draining and self.models.at_hand(None) is not None
+    def obstacles(self) -> list[str]:
+        """Why a request would not be answered; none if it would, its model perhaps being loaded first."""
+        ending = ["the server is ending: it takes no new requests"] if self.draining else []
+        return [*ending, *self.models.troubles()]
 
     def drain(self) -> None:
         """Say that the server will end: what runs is finished."""
         self.draining = True
+
+    def break_off(self) -> None:
+        """End all answers that are being made; those who wait for them are told why."""
+        for stream in list(self.answers):
+            stream.close()
 
     async def close(self) -> None:
         """Free all models."""

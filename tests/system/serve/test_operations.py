@@ -107,7 +107,8 @@ def test_an_engine_that_stalls_is_told_within_five_seconds(serve: Serve) -> None
     assert stuck.wait(20)
     until(lambda: client.get("/health").status_code == 503, 5)
     assert "did not finish a step in 0.3 s" in client.get("/health").json()["troubles"][0]
-    assert client.get("/ready").status_code == 503
+    ready = client.get("/ready")
+    assert (ready.status_code, ready.json()) == (503, client.get("/health").json() | {"status": "not ready"})
     gate.set()
     asked.join(20)
     until(lambda: client.get("/health").status_code == 200)
@@ -381,6 +382,19 @@ def test_models_are_loaded_when_asked_for_and_the_oldest_goes(serve: Serve, chat
     assert client.post("/v1/completions", json={"model": "d", "prompt": "Lily"}).status_code == 404
 
 
+def test_a_model_that_is_not_loaded_says_whether_it_has_a_chat_template(
+    serve: Serve, chatty: Path, story: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "broken.gguf").write_bytes(b"GGUF" + bytes(100))
+    places = {"story": chatty, "other": chatty, "plain": story, "broken": tmp_path / "broken.gguf"}
+    running = serve(models=tuple(ModelSpec(name, str(place)) for name, place in places.items()))
+    client = running.client()
+    cards = client.get("/v1/models").json()["data"]
+    assert {card["id"]: card["chat"] for card in cards} == {"story": True, "other": True, "plain": False, "broken": None}
+    assert client.get("/v1/models/plain").json()["chat"] is False
+    assert list(running.server.models.loaded) == ["story"]
+
+
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl, which makes the certificate, is not installed")
 def test_over_tls_large_answers_and_streams_arrive_whole(serve: Serve, tmp_path: Path) -> None:
     certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
@@ -399,4 +413,6 @@ def test_over_tls_large_answers_and_streams_arrive_whole(serve: Serve, tmp_path:
 def test_models_that_nobody_uses_are_unloaded(serve: Serve) -> None:
     running = serve(idle_seconds=0.2)
     until(lambda: not running.server.models.loaded)
+    ready = running.client().get("/ready")
+    assert (ready.status_code, ready.json()["status"]) == (200, "ready"), "the next request loads it"
     assert running.client().post("/v1/completions", json={"prompt": "Lily", "max_tokens": 1}).status_code == 200

@@ -1,5 +1,6 @@
 """`spore serve` as users start it: in a process of its own, its mistakes told in one line."""
 
+import json
 import re
 import signal
 import socket
@@ -24,8 +25,8 @@ def test_a_server_from_start_to_end(chatty: Path, tmp_path: Path) -> None:
     with subprocess.Popen(command(*words), env=environment(), stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         try:
-            line = next(line for line in process.stderr if line.startswith("spore: serving"))
-            found = re.search(r"serving story at (http://127\.0\.0\.1:\d+) ", line)
+            line = next(line for line in process.stderr if "serving" in line)
+            found = re.search(r"serving story at (http://127\.0\.0\.1:\d+) ", json.loads(line)["message"])
             assert found, line
             with httpx.Client(base_url=found[1], trust_env=False, timeout=60) as client:
                 assert client.get("/health").json()["status"] == "ok"

@@ -6,7 +6,8 @@ import pytest
 
 from sporelm import settings
 from sporelm.errors import RequestError
-from sporelm.serve.config import ModelSpec, ServeConfig, load
+from sporelm.serve.config import ModelSpec, ServeConfig, from_file, load
+from sporelm.serve.models import Models
 
 
 @pytest.fixture
@@ -65,6 +66,20 @@ def test_what_is_wrong_in_a_file_is_named(tmp_path: Path, text: str, said: str) 
     path.write_text(text)
     with pytest.raises(RequestError, match=said):
         load({}, path)
+
+
+def test_the_file_of_the_docs_can_be_read_and_asks_for_a_context_that_the_default_model_has(tmp_path: Path) -> None:
+    docs = (Path(__file__).parents[3] / "docs" / "server.md").read_text(encoding="utf-8")
+    path = tmp_path / "serve.toml"
+    path.write_text(docs.partition("```toml\n")[2].partition("```")[0])
+    found = from_file(path)
+    assert found["engine"]["max_context"] <= 8192
+
+
+def test_an_option_of_the_file_is_called_by_its_name_there_and_one_of_a_flag_by_that(written: Path) -> None:
+    text = "--kv-memory is 1, --max-context is 2, --threads 3"
+    models = Models(load({"engine": {"threads": 1}}, written))
+    assert models._as_written(text) == "engine.kv_memory is 1, --max-context is 2, --threads 3"
 
 
 def test_names_of_models() -> None:

@@ -21,10 +21,10 @@ async def health(call: Call, body: None) -> Response:
 
 
 async def ready(call: Call, body: None) -> Response:
-    """200 when a request would be answered now, 503 while the model is being loaded or the server is ending."""
-    server = call.server
-    troubles = server.models.troubles()
-    status = "ready" if server.ready and not troubles else "ending" if server.draining else "not ready"
+    """200 when a request would be answered, its model perhaps being loaded first; 503 with the reasons while the server
+    is ending, or an engine has failed or does not come to the end of a step."""
+    troubles = call.server.obstacles()
+    status = "ending" if call.server.draining else "not ready" if troubles else "ready"
     return json_response(Health(status, troubles), 200 if status == "ready" else 503, {"cache-control": "no-store"})
 
 
