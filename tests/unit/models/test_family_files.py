@@ -1,0 +1,86 @@
+"""What families' files may say: options that would change the result are refused, rows of fused tensors add up."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from architecture.sources import PACKAGE
+from family_models import CASES, Case
+from sporelm.errors import ModelError, ModelFileError, UnsupportedModel
+from sporelm.models import config_from_hf
+from sporelm.models.families import FAMILIES
+from sporelm.weights.names import GGUF, HF, Kind, stored_form
+
+BY_NAME = {case.name: case for case in CASES}
+MOST_LINES = 120  # of a family's file: it reads like the paper's figure
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "kind", "message"),
+    [
+        ("gemma", {"attention_bias": True}, UnsupportedModel, "attention_bias True is not supported; False is"),
+        ("gemma", {"hidden_act": "relu"}, UnsupportedModel, "hidden_act 'relu' is not supported"),
+        ("gemma3", {"rope_local_base_freq": 0}, ModelFileError, "rope_local_base_freq is 0; it must be a number from"),
+        (
+            "gpt2",
+            {"scale_attn_by_inverse_layer_idx": True},
+            UnsupportedModel,
+            "inverse_layer_idx True is not supported",
+        ),
+        ("gpt2", {"n_positions": 0}, ModelFileError, "n_positions is 0"),
+        ("mixtral", {"num_experts_per_tok": 9}, ModelFileError, "a token uses 9 of 5 experts"),
+        ("phi3", {"partial_rotary_factor": 0.05}, ModelFileError, "0 of a head's 8 numbers cannot be rotated"),
+        ("qwen2moe", {"mlp_only_layers": [0]}, UnsupportedModel, "mlp_only_layers \\[0\\] is not supported"),
+        ("smollm3", {"no_rope_layers": [1]}, ModelFileError, "must be 0 or 1 for each of 4 layers"),
+        ("stablelm", {"use_parallel_residual": True}, UnsupportedModel, "use_parallel_residual True is not supported"),
+        ("starcoder2", {"use_bias": False}, UnsupportedModel, "use_bias False is not supported"),
+    ],
+)
+def test_options_are_refused(name: str, change: dict[str, Any], kind: type[ModelError], message: str) -> None:
+    with pytest.raises(kind, match=message) as caught:
+        config_from_hf(BY_NAME[name].config | change, "config.json")
+    assert "\n" not in str(caught.value)
+
+
+KEYS = [(case, key) for case in CASES if case.config["architectures"] for key in (*case.config, "layer_types")]
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.just(10**400) | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@given(st.sampled_from(KEYS), ANYTHING)
+def test_any_value_is_taken_or_refused_in_one_line(chosen: tuple[Case, str], value: Any) -> None:
+    case, key = chosen
+    refusal = ""
+    try:
+        config_from_hf(case.config | {key: value}, "config.json")
+    except ModelError as reason:
+        refusal = str(reason)
+    assert "\n" not in refusal
+    assert len(refusal) < 400
+
+
+@pytest.mark.parametrize("kind", [GGUF, HF])
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_each_row_of_a_tensor_belongs_to_one_weight(case: Case, kind: Kind) -> None:
+    config, rows = case.model.config, dict[str, list[np.ndarray]]()
+    for param in case.model.params():
+        form = stored_form(param.name, kind, case.model.family.names)
+        found = np.arange(param.shape[0]) if form.rows is None else form.rows(config)
+        assert len(found) == param.shape[0]
+        for name in form.tensors(param):
+            rows.setdefault(name, []).append(found)
+    for name, parts in rows.items():
+        every = np.sort(np.concatenate(parts))
+        assert np.array_equal(every, np.arange(len(every))), name
+
+
+@pytest.mark.parametrize("listed", FAMILIES, ids=lambda listed: listed.module)
+def test_a_family_is_a_short_file(listed: Any) -> None:
+    lines = (PACKAGE / "models" / f"{listed.module}.py").read_text(encoding="utf-8").count("\n")
+    assert lines <= MOST_LINES, f"{listed.module}.py has {lines} lines, at most {MOST_LINES}: what is shared is a block"
