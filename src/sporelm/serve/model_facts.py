@@ -13,6 +13,7 @@ import numpy as np
 from sporelm.errors import ModelError
 from sporelm.models import open_model
 from sporelm.serve.config import ModelSpec
+from sporelm.text.hf_folder import Folder
 from sporelm.weights.gguf import GgufFile, StringArray
 from sporelm.weights.identity import identity_of
 from sporelm.weights.load import ModelSource
@@ -34,6 +35,7 @@ class Facts:
     modified      seconds since 1970
     digest        what it is known by: 64 hexadecimal digits
     info          metadata by its keys; long arrays are None, but for those who ask for all
+    chat          whether there is a chat template; None where the files that say so are damaged
     """
 
     kind: str
@@ -45,6 +47,7 @@ class Facts:
     digest: str
     license: str
     info: Mapping[str, Any]
+    chat: bool | None = None
 
     @property
     def size(self) -> str:
@@ -92,7 +95,18 @@ def _read_all(path: Path, written: int, *, whole: bool) -> Facts:
             digest=identity_of(source),
             license=license_ if isinstance(license_, str) else "",
             info=configured(source, parameters) | told(metadata, whole=whole),
+            chat=_chats(source),
         )
+
+
+def _chats(source: ModelSource) -> bool | None:
+    if isinstance(source.files, GgufFile):
+        return bool(source.files.metadata.get(TEMPLATES))
+    try:
+        folder = source.path if source.path.is_dir() else source.path.parent
+        return bool(Folder(folder).chat_templates().get("default"))
+    except (ModelError, OSError, ValueError):
+        return None
 
 
 def configured(source: ModelSource, parameters: int) -> dict[str, Any]:

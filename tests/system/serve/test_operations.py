@@ -390,7 +390,8 @@ def test_a_model_that_is_not_loaded_says_whether_it_has_a_chat_template(
     running = serve(models=tuple(ModelSpec(name, str(place)) for name, place in places.items()))
     client = running.client()
     cards = client.get("/v1/models").json()["data"]
-    assert {card["id"]: card["chat"] for card in cards} == {"story": True, "other": True, "plain": False, "broken": None}
+    told = {card["id"]: card["chat"] for card in cards}
+    assert told == {"story": True, "other": True, "plain": False, "broken": None}
     assert client.get("/v1/models/plain").json()["chat"] is False
     assert list(running.server.models.loaded) == ["story"]
 

@@ -75,6 +75,8 @@ class PretendChat:
         self.cut = 0  # answers whose reader left
         self.context = 8192  # tokens that the models hold
         self.go = threading.Event()  # what a "late" answer waits for
+        self.mute = ""  # a model that has no chat template, which is known once it is loaded
+        self.loaded = {"pretend-135m"}
         self.busy = 1  # how often a "busy" request is sent away
         routes = [
             Route("/v1/models", self.models),
@@ -121,6 +123,10 @@ class PretendChat:
             {"id": "pretend-135m", "chat": self.chat, **card},
             {**card, "id": "other-1b", "chat": None, "loaded": False},
         ]
+        for each in cards:
+            each["loaded"] = each["id"] in self.loaded
+            if each["loaded"] and each["id"] == self.mute:
+                each["chat"] = False
         return JSONResponse({"object": "list", "data": cards})
 
     async def answer(self, request: Request) -> Response:
@@ -128,6 +134,9 @@ class PretendChat:
         self.requests.append(body)
         prompt = body.get("prompt", "")
         text = body["messages"][-1]["content"] if "messages" in body else self.text_of(prompt)
+        if "messages" in body and body["model"] == self.mute:
+            self.loaded.add(self.mute)
+            return JSONResponse({"error": {"message": "it has no chat template", "code": None}}, 400)
         if "fail" in text or ("never" in text and "prompt" in body):
             return JSONResponse({"error": {"message": "the context holds 8192 tokens", "code": "context"}}, 400)
         if "busy" in text and self.busy:

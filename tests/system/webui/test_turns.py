@@ -237,6 +237,29 @@ def test_the_picker_says_what_is_loaded(serve: Serve, open_page: Open) -> None:
 
 
 @pytest.mark.all
+def test_a_model_without_a_template_leads_to_complete_and_one_with_it_back(serve: Serve, open_page: Open) -> None:
+    server = serve()
+    server.mute = "other-1b"
+    page = open_page(server.url, expected="400")
+    page.select_option("#model", "other-1b")
+    say(page, "hello", wait=False)
+    until(page, "location.hash === '#/complete'")
+    page.locator(".notice", has_text="other-1b has no chat template").wait_for()
+    page.select_option("#model", "pretend-135m")
+    until(page, "location.hash.startsWith('#/c/')")
+    page.get_by_role("button", name="Try again").click()
+    ended(page)
+    assert texts(page) == ["hello", "You said: hello."]
+    page.select_option("#model", "other-1b")
+    page.click("#new-chat")
+    page.select_option("#model", "pretend-135m")
+    page.select_option("#model", "other-1b")
+    until(page, "location.hash === '#/complete'")
+    page.select_option("#model", "pretend-135m")
+    until(page, "location.hash === '#/'")
+
+
+@pytest.mark.all
 def test_a_conversation_is_taken_along(serve: Serve, open_page: Open) -> None:
     page = open_page(serve().url)
     say(page, "a talk about: files?")

@@ -1,5 +1,6 @@
 """/v1/models: which models can be asked for."""
 
+import asyncio
 from datetime import UTC, datetime
 from typing import Literal
 
@@ -7,6 +8,7 @@ import msgspec
 
 from sporelm.serve.config import ModelSpec
 from sporelm.serve.endpoint import Call, Endpoint
+from sporelm.serve.model_facts import facts_of
 
 
 class ModelCard(msgspec.Struct):
@@ -21,7 +23,7 @@ class ModelCard(msgspec.Struct):
     type: Literal["model"] = "model"
     loaded: bool = False
     max_context: int | None = None
-    chat: bool | None = None  # whether it has a chat template; None while it is not loaded
+    chat: bool | None = None  # whether it has a chat template; None where its files are not there, or are broken
 
 
 class ModelList(msgspec.Struct):
@@ -32,11 +34,13 @@ class ModelList(msgspec.Struct):
     object: Literal["list"] = "list"
 
 
-def card(call: Call, spec: ModelSpec) -> ModelCard:
-    """What is known of a model without loading it."""
+async def card(call: Call, spec: ModelSpec) -> ModelCard:
+    """What is known of a model without loading it: of one that is not loaded, what the headers of its files say."""
     model = call.server.models.loaded.get(spec.name)
     if model is None:
-        return ModelCard(spec.name, call.server.began, spec.name, when(call.server.began))
+        facts = await asyncio.to_thread(facts_of, spec)
+        chat = facts.chat if facts is not None else None
+        return ModelCard(spec.name, call.server.began, spec.name, when(call.server.began), chat=chat)
     llm = model.llm.llm
     chat = bool(llm.tokenizer.chat_template)
     loaded_at = int(model.loaded_at)
@@ -52,13 +56,13 @@ def when(seconds: float) -> str:
 
 async def models(call: Call, body: None) -> ModelList:
     """The models of this server; the first one answers requests that name none."""
-    cards = [card(call, spec) for spec in call.server.config.models]
+    cards = [await card(call, spec) for spec in call.server.config.models]
     return ModelList(cards, cards[0].id, cards[-1].id)
 
 
 async def one_model(call: Call, body: None) -> ModelCard:
     """One model."""
-    return card(call, call.server.models.spec(call.request.path_params["model"]))
+    return await card(call, call.server.models.spec(call.request.path_params["model"]))
 
 
 ENDPOINTS: list[Endpoint] = [

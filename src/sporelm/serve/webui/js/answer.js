@@ -89,6 +89,7 @@ async function read(conversation, message, measure, request, before = null) {
   delete message.error;
   emit("changed", conversation);
   announce(t("answering"));
+  let refused = false;
   const saving = setInterval(() => { conversation.touch(message); conversation.save(); }, SAVE_EVERY);
   let drawing = 0;
   const draw = () => { drawing = 0; message.stats = measure.stats(); emit("grown", conversation, message); };
@@ -100,7 +101,7 @@ async function read(conversation, message, measure, request, before = null) {
     }
     if (!message.finish) throw new ApiError(0, t("broken_off"), "broken_off");
   } catch (error) {
-    failed(error, message);
+    refused = failed(error, message);
     if (before?.content === message.content && message.finish === "error") { // it is no worse for having been asked to go on
       notice(t("failed", { reason: message.error }), "bad");
       message.finish = before.finish;
@@ -116,6 +117,7 @@ async function read(conversation, message, measure, request, before = null) {
     emit("changed", conversation);
     announce(message.error ? t("failed", { reason: message.error }) : t("answered", { text: message.content.slice(0, 2000) }));
     conversation.save();
+    if (refused) emit("refused", conversation);
   }
 }
 
@@ -146,6 +148,7 @@ export async function continueAnswer(conversation, message) {
   await read(conversation, message, new Measure(message.stats), (signal) => continued(conversation, before, signal), before);
 }
 
+/** Say so in the message; whether the server refused the request as it was. */
 function failed(error, message) {
   if (error.name === "AbortError") {
     message.finish = "cancelled";
@@ -154,6 +157,7 @@ function failed(error, message) {
   message.finish = "error";
   message.error = error.message || String(error);
   if (error.status === 401) emit("key-needed");
+  return error.status === 400;
 }
 
 export const stop = (conversation) => conversation?.answering?.controller.abort();

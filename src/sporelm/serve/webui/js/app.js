@@ -50,6 +50,7 @@ async function route() {
   by("to-chat").ariaCurrent = complete ? null : "page";
   by("to-complete").ariaCurrent = complete ? "page" : null;
   const known = /^[0-9a-f]{32}$/.test(id ?? "");
+  if (!complete) led = "";
   if (complete) {
     await openText(known ? id : null);
   } else if (page === "c" && known) {
@@ -127,6 +128,7 @@ function composing() {
 }
 
 let again = 0;
+let led = ""; // from where the page itself went to the one that completes
 
 async function loadModels() {
   clearTimeout(again);
@@ -174,10 +176,27 @@ function pick(id, byHand) {
     kept("local", "model", id);
     emit("models");
   }
-  if (id && pickedModel()?.chat === false && ["", "#/"].includes(location.hash) && !state.conversation.data.messages.length) {
-    notice(t("no_template", { model: id }));
-    location.hash = "#/complete";
+  if (!id) return;
+  if (pickedModel()?.chat !== false) {
+    if (led && byHand && state.page === "complete" && !by("complete-text").value) location.hash = led;
+  } else if (["", "#/"].includes(location.hash) && !state.conversation.data.messages.length) {
+    leadToComplete();
   }
+}
+
+/** The model that is picked only completes texts; one that is picked there for chats leads back, if nothing was written. */
+function leadToComplete() {
+  notice(t("no_template", { model: state.model }));
+  led = state.conversation.id ? `#/c/${state.conversation.id}` : "#/";
+  location.hash = "#/complete";
+}
+
+/** A request was refused: perhaps since its model, which is loaded now, has no chat template. */
+async function refused(conversation) {
+  await Promise.all([loadModels(), conversation.save()]); // which writes the address
+  if (conversation !== state.conversation || state.page !== "chat" || pickedModel()?.chat !== false) return;
+  emit("changed", conversation);
+  leadToComplete();
 }
 
 function ideas() {
@@ -254,6 +273,7 @@ function startEvents() {
     }
   });
   on("new", freshChat);
+  on("refused", refused);
   on("set", set);
   on("titled", titled);
   on("key-needed", () => { if (!apiKey()) askKey(); }); // not if one was given meanwhile

@@ -4,7 +4,7 @@ import { fileView, isTooLong, joined, parted } from "./attachments.js";
 import { copyText, el, icon, iconButton } from "./dom.js";
 import { number, t } from "./i18n.js";
 import { MarkdownView } from "./markdown.js";
-import { emit } from "./state.js";
+import { emit, pickedModel } from "./state.js";
 import { children, versions } from "./tree.js";
 import { goOn, regenerate, remove, show } from "./turns.js";
 
@@ -103,7 +103,8 @@ export class View {
       more.dataset.act = "continue";
       buttons.append(more);
     }
-    if (finish === "error") buttons.append(offer("retry", () => regenerate(conversation, this.message)));
+    if (finish === "error" && pickedModel()?.chat === false) buttons.append(offer("complete", () => { location.hash = "#/complete"; }));
+    else if (finish === "error") buttons.append(offer("retry", () => regenerate(conversation, this.message)));
     this.note.replaceChildren(el("span", {}, told), buttons);
   }
 

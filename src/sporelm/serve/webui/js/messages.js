@@ -96,7 +96,11 @@ export function startMessages() {
   on("changed", render);
   on("grown", grown);
   on("asked", () => { following = true; });
-  on("models", () => state.conversation && context(state.conversation));
+  on("models", () => {
+    if (!state.conversation) return;
+    context(state.conversation);
+    for (const view of views.values()) if (view.message.finish === "error") view.drawNote(state.conversation); // what is offered
+  });
   on("language", () => state.conversation && opened(state.conversation));
   startScrolling();
   by("stop").addEventListener("click", () => stop(state.conversation));
