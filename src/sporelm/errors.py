@@ -49,7 +49,16 @@ class UsageError(RequestError):
 
 
 class ContextOverflow(RequestError):
-    """A prompt holds more tokens than the context; it is never truncated."""
+    """A prompt holds more tokens than the context; it is never truncated.
+
+    fact     the numbers, without a remedy: those of a server's clients are others
+    larger   positions that the context could have; 0: no more
+    rolls    whether what was asked could be done with a window that rolls
+    """
+
+    def __init__(self, message: str, *, fact: str = "", larger: int = 0, rolls: bool = False) -> None:
+        super().__init__(message)
+        self.fact, self.larger, self.rolls = fact, larger, rolls
 
 
 class QueueFull(RequestError):

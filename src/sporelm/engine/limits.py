@@ -32,10 +32,12 @@ class Limits:
         """Raise ContextOverflow for a prompt that does not fit; it is never cut unasked. `rolls`: it could be asked."""
         if length <= self.max_context:
             return
-        if self.max_context < self.model_context:
+        larger = self.model_context if self.max_context < self.model_context else 0
+        if larger:
             remedy = f"shorten it, or raise --max-context (the model allows {self.model_context})"
         else:
             remedy = "shorten it: that is the model's own limit, which --max-context cannot raise"
         if rolls:
             remedy += "; or let the window roll (--roll, SamplingParams(roll=True))"
-        raise ContextOverflow(f"the prompt has {length} tokens, the context holds {self.max_context}: {remedy}")
+        fact = f"the prompt has {length} tokens, the context holds {self.max_context}"
+        raise ContextOverflow(f"{fact}: {remedy}", fact=fact, larger=larger, rolls=rolls)

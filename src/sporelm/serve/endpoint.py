@@ -12,9 +12,9 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from sporelm.errors import SporeError
+from sporelm.errors import ContextOverflow, SporeError
 from sporelm.serve.answering import AnswerStream, begin
-from sporelm.serve.failures import ENDING, Refusal, Shape, openai_shape, refusal_of
+from sporelm.serve.failures import ENDING, Refusal, Shape, ollama_shape, openai_shape, overflow, refusal_of, shape_for
 from sporelm.serve.keys import ApiKey
 from sporelm.serve.limits import Gone, Message, Receive, Scope, Send
 from sporelm.serve.places import places_of, unusable, without
@@ -46,6 +46,7 @@ class Call:
         self.request_id: str = request.state.request_id
         self.places: dict[str, str] = {}  # of the files of the models in use, by which errors may name them
         self.large = False  # whether its body is
+        self.rolling = False  # whether it can have the field `roll`
         self.deadline = asyncio.get_running_loop().time() + self.server.config.request_seconds
 
     async def model(self, name: str | None = None) -> "ServedModel":
@@ -61,6 +62,8 @@ class Call:
     def refused(self, error: BaseException) -> Refusal:
         """How an error is answered: without the places of files."""
         refusal = refusal_of(error)
+        if isinstance(error, ContextOverflow):
+            refusal.message = overflow(error, rolling=self.rolling)
         refusal.message = without(refusal.message, self.places)
         return refusal
 
@@ -146,7 +149,7 @@ class Endpoint:
         try:
             call = Call(request)
             data = await request.body() if self.body is not None else b""
-            call.large = len(data) > LARGE
+            call.large, call.rolling = len(data) > LARGE, hasattr(self.body, "roll")
             body = decoded(data, self.body, request) if self.body is not None else None
             try:
                 async with call.in_time():
@@ -263,7 +266,7 @@ def json_response(value: Any, status: int = 200, headers: Mapping[str, str] | No
 def decoded(data: bytes, kind: type[T], request: Request) -> T:
     """A body as what it must be. Raises Refusal, 400 that names the field, or 415."""
     media = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
-    if media != "application/json" and not media.endswith("+json"):
+    if media != "application/json" and not media.endswith("+json") and not _is_curl(media, request):
         raise Refusal(415, f"the body is {media[:60]!r}: send application/json", code="not_json")
     collects = len(data) > HUGE and gc.isenabled()
     try:
@@ -275,10 +278,27 @@ def decoded(data: bytes, kind: type[T], request: Request) -> T:
             400, f"the body is not as it must be: {reason}", code="invalid_body", param=_field(reason)
         ) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as reason:
-        raise Refusal(400, f"the body is no JSON: {reason}", code="invalid_json") from None
+        raise Refusal(400, f"the body is no JSON: {_wrong_byte(data) or reason}", code="invalid_json") from None
     finally:
         if collects:
             gc.enable()
+
+
+def _is_curl(media: str, request: Request) -> bool:
+    """Whether a body that calls itself a form is JSON: Ollama's documentation has `curl -d` without a type. A form that
+    a page of another site sends, which needs nobody's leave, has one of the two headers, that browsers set themselves.
+    """
+    form = media == "application/x-www-form-urlencoded" and shape_for(request.url.path) is ollama_shape
+    return form and "origin" not in request.headers and "sec-fetch-site" not in request.headers
+
+
+def _wrong_byte(data: bytes) -> str:
+    """Which byte of a body is not UTF-8; nothing if all are. msgspec counts from the beginning of a text in it."""
+    try:
+        data.decode()
+    except UnicodeDecodeError as found:
+        return f"byte {found.start} is {data[found.start]:#04x}, which is not UTF-8"
+    return ""
 
 
 def _field(reason: msgspec.ValidationError) -> str | None:

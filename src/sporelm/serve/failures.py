@@ -65,7 +65,7 @@ def refusal_of(error: BaseException) -> Refusal:
     if isinstance(error, QueueFull):
         return Refusal(429, message, "rate_limit_error", "queue_full", again)
     if isinstance(error, ContextOverflow):
-        return Refusal(400, message, code="context_length_exceeded")
+        return Refusal(400, overflow(error), code="context_length_exceeded")
     if isinstance(error, RequestError | UnsupportedModel):
         return Refusal(400, message)
     if isinstance(error, MemoryShortage):
@@ -78,6 +78,18 @@ def refusal_of(error: BaseException) -> Refusal:
         return Refusal(500, message, "server_error")
     log.error("unexpected %s", type(error).__name__, exc_info=error)
     return Refusal(500, "the server failed at this request; its log says why", "server_error", "internal_error")
+
+
+def overflow(error: ContextOverflow, *, rolling: bool = False) -> str:
+    """What is too long, and what a client can do; `rolling`: its API has the field `roll`."""
+    if not error.fact:
+        return str(error)
+    told = f"{error.fact}: shorten it"
+    if rolling and error.rolls:
+        told += ', or send "roll": true, with which the window rolls on'
+    if error.larger:
+        told += f"; whoever runs the server can raise its max_context, up to {error.larger} for this model"
+    return told
 
 
 Shape = Callable[[Refusal], dict[str, Any]]

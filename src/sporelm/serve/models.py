@@ -18,6 +18,7 @@ from sporelm.serve.answering import Bell
 from sporelm.serve.config import ModelSpec, ServeConfig
 from sporelm.serve.failures import RETRY_SECONDS, Refusal, without_paths
 from sporelm.serve.unbroken import unbroken
+from sporelm.weights.load import in_units
 
 PING_SECONDS = 0.25  # between two questions to an engine whether it still steps
 SLOW = 3  # times what its largest step takes, until which an engine is slow and not dead, but not longer than
@@ -45,10 +46,15 @@ class ServedModel:
     @property
     def nbytes(self) -> int:
         """Of the weights and the KV cache."""
+        return self.llm.llm.model_bytes + self.kv_bytes
+
+    @property
+    def kv_bytes(self) -> int:
+        """Of the KV cache, were all of it used."""
         engine, llm = self.llm.llm.engine, self.llm.llm
         kept = llm.opened.worker.runner.model.memory()
         page = sum(llm.backend.page_bytes(each.kv_heads, each.head_dim, KV_TYPES[llm.kv]) for each in kept)
-        return llm.model_bytes + engine.limits.num_pages * page
+        return engine.limits.num_pages * page
 
     def trouble(self, stall_seconds: float) -> str | None:
         """Why nothing can be hoped for from this engine; None if it is well."""
@@ -193,7 +199,7 @@ class Models:
         most = self.config.model_memory
         while most is not None and sum(model.nbytes for model in self.loaded.values()) > most:
             if not await self._unload_one(newest):
-                log.warning("%s is loaded, and with it more than model_memory: the others are in use", newest.name)
+                log.warning("%s", too_large(newest, sum(model.nbytes for model in self.loaded.values()), most))
                 return
 
     async def _unload_one(self, but: ServedModel | None = None) -> bool:
@@ -271,6 +277,14 @@ class Models:
         for name in self.config.engine_file:
             text = text.replace(f"--{name.replace('_', '-')}", f"engine.{name}")
         return text
+
+
+def too_large(newest: ServedModel, held: int, most: int) -> str:
+    """Why more is loaded than `most` bytes: by a model that is larger than its files said, beside others in use."""
+    told = f"{newest.name} takes {in_units(newest.nbytes)}, of which {in_units(newest.kv_bytes)} for keys and values"
+    if held > newest.nbytes:
+        told += f"; with those in use it is {in_units(held)}"
+    return f"{told}: model_memory is {in_units(most)}; give a smaller --kv-memory, or more --model-memory"
 
 
 def _file_bytes(spec: ModelSpec) -> int:

@@ -37,7 +37,7 @@ def translated(options: Mapping[str, Any], max_context: int) -> dict[str, Any]:
             if type(value) is not int or not 1 <= value <= max_context:
                 raise RequestError(
                     f"num_ctx is {shown(value)}: it must be from 1 to {max_context}, the positions that this server "
-                    "holds; raise --max-context"
+                    "holds for this model (its max_context)"
                 )
         else:
             known = ", ".join([*SAME, "repeat_penalty", "stop", "num_ctx", "num_predict"])

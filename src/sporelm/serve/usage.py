@@ -5,11 +5,15 @@ from collections.abc import Sequence
 import msgspec
 
 from sporelm.api.completion import Completion
+from sporelm.engine.kv.prefix import NEW_SALT
 from sporelm.serve.failures import Refusal
+
+FIRST_OF_KEY = "first request with this key"
 
 
 class PromptDetails(msgspec.Struct):
-    """Of the prompt's tokens those that needed no computing, and why not more (null: all but the last page did not)."""
+    """Of the prompt's tokens those that needed no computing, and why not more; null where no full page of 64 was
+    missing: a prompt of 64 tokens or fewer has none, since its last token is always computed."""
 
     cached_tokens: int
     cache_miss: str | None = None
@@ -45,7 +49,12 @@ def usage_of(groups: Sequence[Sequence[Completion]], thought: int = 0) -> Usage:
     made = sum(len(each.token_ids) for group in groups for each in group)
     miss = next((group[0].cache_miss for group in groups if group[0].cache_miss is not None), None)
     cached = sum(group[0].cached_tokens for group in groups)
-    return Usage(prompt, made, prompt + made, PromptDetails(cached, miss), AnswerDetails(thought))
+    return Usage(prompt, made, prompt + made, PromptDetails(cached, for_clients(miss)), AnswerDetails(thought))
+
+
+def for_clients(miss: str | None) -> str | None:
+    """Why no more was found, in the words of those who have keys and no salts."""
+    return FIRST_OF_KEY if miss == NEW_SALT else miss
 
 
 def figures_of(completion: Completion) -> Figures:

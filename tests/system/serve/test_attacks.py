@@ -152,7 +152,7 @@ def test_what_one_key_computed_is_not_found_by_another(closed: Running) -> None:
 
     cached("key-of-anna")
     assert cached("key-of-anna")[0] > 60
-    assert cached("key-of-ben") == (0, "first request with this salt")
+    assert cached("key-of-ben") == (0, "first request with this key")
 
 
 # ---- Host and Origin: pages of other sites (DNS rebinding, CSRF)

@@ -446,3 +446,28 @@ def test_no_word_of_what_was_asked_or_answered_is_in_the_log(serve: Serve, caplo
     assert "POST /v1/completions" in caplog.text
     assert "unheard" not in caplog.text
     assert "secret" not in caplog.text
+
+
+def test_a_byte_that_is_not_utf8_is_told_by_its_place(served: Running) -> None:
+    body = b'{"prompt": "Lily", "model": "st\xffory"}'
+    said = post(served.client(), "/v1/completions", body).json()["error"]["message"]
+    assert said == "the body is no JSON: byte 31 is 0xff, which is not UTF-8"
+
+
+def test_what_curl_sends_to_ollamas_paths_is_json_and_what_a_form_of_a_page_sends_is_refused(served: Running) -> None:
+    client = served.client()
+
+    def ask(path: str, **headers: str) -> int:
+        body = json.dumps(BODIES[path]).encode()
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        return client.post(
+            path, content=body, headers={"content-type": "application/x-www-form-urlencoded"} | named
+        ).status_code
+
+    assert [ask(path) for path in ("/api/generate", "/api/show", "/api/chat")] == [200] * 3
+    assert ask("/v1/completions") == 415
+    for site in ("cross-site", "same-origin", "none"):
+        assert ask("/api/generate", sec_fetch_site=site) == 415
+    assert ask("/api/generate", origin=served.url) == 415
+    assert ask("/api/generate", origin="http://evil.example") == 403
+    assert ask("/api/generate", origin="null") == 403

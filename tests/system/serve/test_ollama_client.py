@@ -82,7 +82,7 @@ def test_embed(client: ollama.Client) -> None:
 
 def test_what_cannot_be_had_is_said(client: ollama.Client) -> None:
     for options, said in (
-        ({"num_ctx": 100_000}, "raise --max-context"),
+        ({"num_ctx": 100_000}, "holds for this model"),
         ({"num_ctx": 0}, "num_ctx is 0: it must be from 1"),
         ({"num_predict": 0}, "num_predict is 0"),
         ({"temperature": -1}, "temperature"),

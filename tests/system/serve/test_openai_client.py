@@ -221,6 +221,8 @@ def test_too_long_a_prompt_is_refused_with_the_numbers(client: openai.OpenAI) ->
     with pytest.raises(openai.BadRequestError, match=r"the prompt has \d+ tokens, the context holds 512") as told:
         client.chat.completions.create(model="story", messages=[{"role": "user", "content": "dog " * 2000}])
     assert told.value.code == "context_length_exceeded"
+    assert '"roll": true' in told.value.message
+    assert "--" not in told.value.message
 
 
 def test_the_async_client(served: Running) -> None:

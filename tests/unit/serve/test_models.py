@@ -11,7 +11,7 @@ import pytest
 from sporelm.engine.pace import Pace
 from sporelm.serve.config import ModelSpec, ServeConfig
 from sporelm.serve.failures import Refusal
-from sporelm.serve.models import Models, ServedModel
+from sporelm.serve.models import Models, ServedModel, too_large
 
 
 class Stub:
@@ -192,6 +192,27 @@ def test_a_slow_engine_is_not_taken_for_dead_but_not_for_ever(opening: Opening) 
     assert model.trouble(4) is None
     engine.scheduler.pace.token_s, model.silent = 1.0, 61
     assert model.trouble(4) == "the engine of a did not finish a step in 60 s"
+
+
+def test_a_model_that_is_larger_than_the_limit_says_how_much_of_it_is_the_cache(
+    opening: Opening, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        opening.may.set()
+        models = models_of(opening, model_memory=150_000_000)
+        await used(models, "a")
+        async with models.use("b"):
+            await models.close()
+
+    monkeypatch.setattr(ServedModel, "nbytes", 4_000_000_000)
+    monkeypatch.setattr(ServedModel, "kv_bytes", 3_600_000_000)
+    monkeypatch.setattr("sporelm.serve.models.LEAVING", 0.0)
+    run(main())
+    (first, _) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    size = "a takes 4.0 GB, of which 3.6 GB for keys and values"
+    assert first == f"{size}: model_memory is 150.0 MB; give a smaller --kv-memory, or more --model-memory"
+    model = ServedModel("a", Stub(), None)  # type: ignore[arg-type]
+    assert too_large(model, 5_000_000_000, 1).startswith(f"{size}; with those in use it is 5.0 GB: ")
 
 
 def test_troubles_name_no_place(opening: Opening) -> None:

@@ -1,0 +1,34 @@
+"""How errors are told to clients."""
+
+from sporelm.engine.kv.prefix import NEW_SALT
+from sporelm.engine.limits import Limits
+from sporelm.errors import ContextOverflow
+from sporelm.serve.failures import overflow, refusal_of
+from sporelm.serve.usage import for_clients
+
+
+def too_long(model_context: int, *, rolls: bool = True) -> ContextOverflow:
+    limits = Limits(512, model_context, 100, 64, 1, 64)
+    try:
+        limits.check_prompt(600, rolls=rolls)
+    except ContextOverflow as error:
+        return error
+    raise AssertionError("600 tokens do not fit")
+
+
+def test_a_prompt_that_is_too_long_is_told_with_what_a_client_can_do() -> None:
+    fact = "the prompt has 600 tokens, the context holds 512: shorten it"
+    larger = "; whoever runs the server can raise its max_context, up to 2048 for this model"
+    rolls = ', or send "roll": true, with which the window rolls on'
+    assert refusal_of(too_long(2048)).message == fact + larger
+    assert overflow(too_long(2048), rolling=True) == fact + rolls + larger
+    assert overflow(too_long(512), rolling=True) == fact + rolls
+    assert overflow(too_long(512, rolls=False), rolling=True) == fact
+    assert overflow(ContextOverflow("the text is too long")) == "the text is too long"
+    assert "--max-context" in str(too_long(2048)), "who runs the model here has options"
+
+
+def test_clients_have_keys_and_no_salts() -> None:
+    assert for_clients(NEW_SALT) == "first request with this key"
+    assert for_clients("evicted") == "evicted"
+    assert for_clients(None) is None
