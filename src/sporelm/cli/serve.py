@@ -48,7 +48,12 @@ def parser() -> Parser:
     made.add_argument("--config", metavar="FILE", help="a TOML file with any of these (SPORE_SERVE_CONFIG)")
     made.add_argument("--host", metavar="H", help="address to listen on; default: 127.0.0.1 (SPORE_HOST)")
     made.add_argument("--port", type=int, metavar="P", help="0: any that is free; default: 8000 (SPORE_PORT)")
-    made.add_argument("--session-dir", metavar="DIR", help="where sessions and conversations sleep; default: nowhere")
+    made.add_argument(
+        "--session-dir",
+        metavar="DIR",
+        help="where sessions sleep, by default nowhere, and where the web chat keeps its conversations, by default in "
+        "the user's data folder",
+    )
     made.add_argument("--log", choices=("text", "json"), help="how requests are logged; default: text")
     access = made.add_argument_group("who may ask")
     access.add_argument(

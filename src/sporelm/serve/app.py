@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from sporelm.serve.config import ServeConfig
-from sporelm.serve.conversations import ConversationStore
+from sporelm.serve.conversations import ConversationStore, folder_of, tell_of_others
 from sporelm.serve.endpoint import Endpoint, json_response
 from sporelm.serve.failures import Refusal, shape_for
 from sporelm.serve.keys import ApiKey
@@ -80,8 +80,8 @@ def build_app(config: ServeConfig, open_model: Opener | None = None) -> Starlett
 
 def routes(server: Server) -> list[BaseRoute]:
     """All routes of a server: the endpoints, the conversations of the web chat, and its page."""
-    folder = server.config.session_dir
-    store = ConversationStore(folder / "conversations" if folder is not None else None)
+    store = ConversationStore(folder_of(server.config.session_dir))
+    tell_of_others(store.folder)
     return [
         *(endpoint.route() for endpoint in ENDPOINTS),
         *conversation_routes(store, owner_of),
@@ -97,7 +97,7 @@ def owner_of(request: Request) -> str:
 
 def middleware(server: Server) -> list[Middleware]:
     """What every request passes first: CORS, which answers what browsers ask beforehand, then the limits."""
-    found = [Middleware(Limits, config=server.config, access=server.access)]
+    found = [Middleware(Limits, config=server.config, access=server.access, counted=server.figures.asked)]
     if server.config.cors_origins:
         cors = Middleware(
             CORSMiddleware,

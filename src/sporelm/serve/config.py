@@ -74,7 +74,7 @@ class ServeConfig:
     stall_seconds     after which an engine that does not come to the end of a step is taken for dead
     max_connections   open connections; more get 503
     max_sessions      sessions of /infer that are awake; those unused longest sleep on disk, or go
-    session_dir       where they, and conversations, sleep
+    session_dir       where they sleep and conversations are kept; None: those in the user's data folder
     cors_origins      web origins whose pages may ask; none: none but our own
     allowed_hosts     names under which the server may be asked for, besides those of its own address
     tls_cert, tls_key files in PEM form; both, or none
@@ -214,7 +214,7 @@ def from_environment() -> dict[str, Any]:
 
 def from_file(path: Path) -> dict[str, Any]:
     """What a TOML file says: fields by name, tables [models] and [engine]. Raises RequestError."""
-    text = read_text_file(path, "the configuration", LONGEST_CONFIG)
+    text = read_text_file(path, "the configuration", LONGEST_CONFIG).removeprefix("\ufeff")  # some editors put it before
     try:
         table = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as reason:

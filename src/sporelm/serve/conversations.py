@@ -73,6 +73,30 @@ def default_folder() -> Path:
     return Path(settings.user_folder("data")) / "conversations"
 
 
+def folder_of(session_dir: Path | None) -> Path:
+    """Where a server keeps conversations: in its session folder if it has one, so that all of its state lies together."""
+    return default_folder() if session_dir is None else session_dir / "conversations"
+
+
+def tell_of_others(folder: Path) -> None:
+    """Say in the log, of a folder without any conversations, that there are some in the user's data folder."""
+    usual = default_folder()
+    if folder == usual or _any(folder) or not (number := _any(usual)):
+        return
+    logger.warning(
+        "the web chat begins without conversations in %s: those kept before, of %d keys, lie in %s; to have them here, "
+        "copy its folders, or name no session folder", folder, number, usual,
+    )  # fmt: skip
+
+
+def _any(folder: Path) -> int:
+    """How many keys have conversations in a folder."""
+    try:
+        return sum(1 for shelf in folder.iterdir() if shelf.is_dir() and next(_files(shelf), None) is not None)
+    except (OSError, RequestError):
+        return 0
+
+
 class ConversationStore:
     """Calls may come from several threads. `owner` is the identity of a key, any text; it is never a path."""
 

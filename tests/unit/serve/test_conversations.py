@@ -12,7 +12,13 @@ import pytest
 
 from sporelm.errors import RequestError
 from sporelm.serve.conversation_form import BadConversation, Limits, TooMuch
-from sporelm.serve.conversations import ConversationNotFound, ConversationStore, VersionConflict
+from sporelm.serve.conversations import (
+    ConversationNotFound,
+    ConversationStore,
+    VersionConflict,
+    folder_of,
+    tell_of_others,
+)
 
 A, B, C = ("a" * 32, "b" * 32, "c" * 32)
 HOSTILE = [
@@ -481,3 +487,22 @@ def test_what_is_described_is_what_is_answered(ask: Callable[..., Any]) -> None:
 )
 def test_routes_refuse(ask: Callable[..., Any], method: str, path: str, body: Any, status: int) -> None:
     assert ask(method, path, body).status_code == status
+
+
+def test_a_session_folder_without_conversations_tells_where_the_others_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    usual = tmp_path / "usual"
+    monkeypatch.setattr("sporelm.serve.conversations.default_folder", lambda: usual)
+    assert (folder_of(None), folder_of(tmp_path)) == (usual, tmp_path / "conversations")
+    tell_of_others(folder_of(tmp_path))
+    ConversationStore(usual).create("", talk())
+    tell_of_others(folder_of(None))
+    assert not caplog.records, "there is nothing to find, or it is where one looks"
+    tell_of_others(folder_of(tmp_path))
+    assert str(usual) in caplog.text
+    assert str(tmp_path / "conversations") in caplog.text
+    caplog.clear()
+    ConversationStore(folder_of(tmp_path)).create("", talk())
+    tell_of_others(folder_of(tmp_path))
+    assert not caplog.records
