@@ -185,6 +185,21 @@ def test_commands_are_kept_without_folders() -> None:
     ]
     assert without_folders("/home/me/models/m.gguf") == "m.gguf"
     assert without_folders("/home/me/peer/build-avx2/bin") == "build-avx2/bin"
+    assert without_folders("--save=/home/me/rows.csv") == "--save=rows.csv"
+
+
+@pytest.mark.parametrize(
+    ("address", "kept"),
+    [
+        ("https://localhost:8706/v1", "https://localhost:8706/v1"),
+        ("http://[::1]:8000", "http://[::1]:8000"),
+        ("https://ann:sesame@host/v1/a@b?key=sesame#sesame", "https://host/v1/a@b"),
+        ("https://host?key=https://sesame/", "https://host"),
+    ],
+)
+def test_commands_keep_addresses_without_secrets(address: str, kept: str) -> None:
+    assert without_folders(address) == kept
+    assert without_folders(f"--url={address}") == f"--url={kept}"
 
 
 def test_kept_results_are_explained_and_traceable(root: Path) -> None:

@@ -3,6 +3,7 @@
 import argparse
 import json
 import platform
+import re
 import shlex
 import subprocess
 import sys
@@ -223,8 +224,16 @@ def context(words: Sequence[str], state: "Ready | Missing | None") -> dict[str, 
 def without_folders(word: str) -> str:
     """A word of a command line, paths cut to their last part: folders are the user's own, and differ between machines.
 
-    Of a build's folder of programs the build's name stays too: it tells which build of the peer it was.
+    Of a build's folder of programs the build's name stays too: it tells which build of the peer it was. An address
+    stays, but for what may be a secret in it: user and password, and what stands after '?' or '#'.
     """
+    option, sign, value = word.partition("=")
+    if word.startswith("--") and sign:
+        return f"{option}={without_folders(value)}"
+    if "://" in word:
+        scheme, _, rest = re.split(r"[?#]", word, maxsplit=1)[0].partition("://")
+        place, slash, below = rest.partition("/")
+        return f"{scheme}://{place.rpartition('@')[2]}{slash}{below}"
     if not Path(word).is_absolute() and "/" not in word:
         return word
     path = Path(word)
