@@ -128,7 +128,7 @@ API_KEY = setting(
     "SPORE_API_KEY",
     default="",
     doc="An API key of `spore serve`, as SECRET or NAME:SECRET; and the key that `spore chat --url` and "
-    "`spore bench serve` send, without the name. --api-key goes before it.",
+    "`spore bench serve` send, as it is: give these SECRET alone. --api-key goes before it.",
 )
 API_KEYS_FILE = setting(
     "SPORE_API_KEYS_FILE",

@@ -33,9 +33,7 @@ def parser() -> Parser:
     )
     made.add_argument("--url", required=True, metavar="URL", help="of the server; without a path it is URL/v1")
     made.add_argument("--model", default="", metavar="NAME", help="default: the first one that the server lists")
-    made.add_argument(
-        "--api-key", metavar="KEY", help="sent with each request; default: SPORE_API_KEY, without its name"
-    )
+    made.add_argument("--api-key", metavar="KEY", help="the key that the server wants, sent as it is (SPORE_API_KEY)")
     made.add_argument(
         "--endpoint", choices=("chat", "completions"), default="chat", metavar="E", help="chat (default) or completions"
     )

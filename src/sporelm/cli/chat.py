@@ -55,7 +55,7 @@ def parser() -> Parser:
         help="talk with this OpenAI-compatible server, such as http://127.0.0.1:8000 or https://host/v1; MODEL is then "
         "its name for a model (default: its first), and of the sampling only what is given is sent to it",
     )
-    remote.add_argument("--api-key", metavar="KEY", help="the key that the server wants (SPORE_API_KEY)")
+    remote.add_argument("--api-key", metavar="KEY", help="the key that the server wants, sent as it is (SPORE_API_KEY)")
     sampling.add_sampling(made)
     options.add_engine(made)
     lora.add_lora(made)

@@ -74,7 +74,7 @@ def default_folder() -> Path:
 
 
 def folder_of(session_dir: Path | None) -> Path:
-    """Where a server keeps conversations: in its session folder if it has one, so that all of its state lies together."""
+    """Where a server keeps conversations: in its session folder if it has one, so that its state lies together."""
     return default_folder() if session_dir is None else session_dir / "conversations"
 
 

@@ -64,7 +64,7 @@ def test_keys_that_no_header_can_hold(key: str) -> None:
     [
         (None, "", None),
         (None, "s3cret", "s3cret"),
-        (None, "ann:s3:cret", "s3:cret"),  # a secret may have a colon
+        (None, "ann:s3:cret", "ann:s3:cret"),  # it is sent as it is: another server's key may have a colon
         ("a:b", "other", "a:b"),
         ("", "other", "other"),
     ],

@@ -45,6 +45,14 @@ def failure(*scripts: Any, **more: Any) -> str:
     return str(caught.value)
 
 
+@pytest.mark.parametrize(("key", "hint"), [("ann:s3cret", True), ("s3cret", False)])
+def test_a_key_with_a_colon_that_is_refused_has_a_hint(key: str, hint: bool) -> None:
+    told = failure(reply(401, {"error": {"message": "wrong key"}}), key=key)
+    assert "give another one with --api-key" in told
+    assert ("send SECRET alone" in told) == hint
+    assert "s3cret" not in told
+
+
 def test_an_answer_joins_the_messages_and_the_next_turn_has_them() -> None:
     with scripted(answer("Hel", "lo"), answer("Bye")) as server:
         conversation = talk(server.url, key="s3cret")

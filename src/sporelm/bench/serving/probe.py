@@ -160,6 +160,7 @@ class Probe:
             raise RequestError(f"{where} closed the connection without an answer{other}") from None
         if answer.status in (401, 403):
             advice = "the key is none of its keys" if target.key else "give --api-key, or SPORE_API_KEY"
+            advice += "; of NAME:SECRET, as spore serve is told it, send SECRET alone" if ":" in target.key else ""
             raise RequestError(f"{where} wants an API key: {advice} (HTTP {answer.status})")
         return answer
 

@@ -1,4 +1,8 @@
-"""The API key that a server is asked with: as it was given, or as the environment has it."""
+"""The API key that a server is asked with: --api-key, or SPORE_API_KEY, sent as it is.
+
+Nothing is cut from either: of NAME:SECRET, as `spore serve` is told its keys, the secret alone is the key, but another
+server's key may have a colon itself.
+"""
 
 import re
 
@@ -10,14 +14,13 @@ SECRET = re.compile(r"[!-~]{1,4096}")
 
 def key_of(given: str | None) -> str | None:
     """The key of --api-key, else that of SPORE_API_KEY, else None. Raises UsageError for one that is none."""
-    key = given or key_of_environment()
-    return None if key is None else checked(key)
+    key = given or settings.API_KEY.value
+    return checked(key) if key else None
 
 
-def key_of_environment() -> str | None:
-    """The secret of SPORE_API_KEY, which may have a name before it, as a server of ours has it."""
-    _, colon, secret = settings.API_KEY.value.partition(":")
-    return (secret if colon else settings.API_KEY.value) or None
+def hint_of(key: str) -> str:
+    """What to try with a key that was refused, as the end of a sentence; nothing where it has no colon."""
+    return "; of NAME:SECRET, as spore serve is told it, send SECRET alone" if ":" in key else ""
 
 
 def checked(key: str) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sporelm.cli.remote.address import Address
+from sporelm.cli.remote.key import hint_of
 from sporelm.errors import RemoteError
 
 LONGEST_MESSAGE = 400  # characters that are shown
@@ -12,15 +13,16 @@ LONGEST_BODY = 64 << 10  # bytes of an error that are read
 
 
 def refusal(
-    status: int, headers: Mapping[str, str], body: bytes, address: Address, *, key: bool, named: bool
+    status: int, headers: Mapping[str, str], body: bytes, address: Address, *, key: str | None, named: bool
 ) -> RemoteError:
-    """The error of an answer that is none; `key`: whether one was sent; `named`: whether the user chose the model."""
+    """The error of an answer that is none; `key`: what was sent, which is not shown; `named`: was MODEL given."""
     said = message_of(body)
     what = f" ({status})" + (f": {said}" if said else "")
     if status in (401, 403):
         remedy = "give another one" if key else "give one"
         wrong = f"does not take the key{what}" if key else f"wants a key{what}"
-        return RemoteError(f"{address.origin} {wrong}; {remedy} with --api-key or SPORE_API_KEY")
+        hint = hint_of(key or "")
+        return RemoteError(f"{address.origin} {wrong}; {remedy} with --api-key or SPORE_API_KEY{hint}")
     if status in (404, 405) and not said:
         return RemoteError(f"{address} is no OpenAI-compatible server{what}: what is its address?")
     if status == 404:

@@ -109,7 +109,7 @@ class RemoteServer:
         return change is not None
 
     def _refusal(self, status: int, headers: Mapping[str, str], body: bytes) -> RemoteError:
-        return refusal(status, headers, body, self.address, key=self.key is not None, named=self.named)
+        return refusal(status, headers, body, self.address, key=self.key, named=self.named)
 
     def _exchange(self, path: str, body: dict[str, Any] | None = None) -> Exchange:
         headers = {"Accept": STREAM if body else "application/json"}
