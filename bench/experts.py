@@ -1,7 +1,7 @@
 """Experts of a mixture, measured: each time is set beside a dense product of the same size in the same run.
 
 Usage: python bench/experts.py [--format Q4_K] [--experts 128] [--chosen 8] [--width 2048] [--ffn 768] [--layers 2]
-                               [--tokens 1,8,512] [--threads N] [--repeat N] [--json]
+                               [--tokens 1,8,512] [--threads N] [--repeat N] [--peer DIR] [--json]
 
 A layer is what a model has between two norms: the router's product, `route`, gate and up with silu, down, and the
 weighted sum; shapes are those of Qwen3-30B-A3B when none are named. Layers have weights of their own, so that a step
@@ -15,6 +15,8 @@ compute    share of the machine's integer (or float) products
 dense      time of a dense gated block that multiplies as many pairs of rows and matrices / time of the experts: with
            one token, matrices of `chosen` times the width; with more, the same number of rows for each of as many
            matrices as experts were chosen. 1 means that routing, order and scattered rows cost nothing
+peer       with --peer, the folder of llama.cpp's libraries: their time for the products alone, the better of two ways
+           to hold the weights / ours for the whole layer; `plain` and `repacked` are the two
 
 With one thread times are the thread's own, so that a busy neighbour costs little; the limits are the best of three.
 """
@@ -32,9 +34,11 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "src"))
 
 import numpy as np  # noqa: E402
+from peer_experts import VARIANTS, PeerLayers  # noqa: E402
 
 from sporelm import ops  # noqa: E402
 from sporelm.backends.cpu import CpuBackend  # noqa: E402
+from sporelm.backends.cpu.limits import measure as limits_of  # noqa: E402
 from sporelm.ops import Spec, Symbol, trace  # noqa: E402
 from sporelm.plan import Plan  # noqa: E402
 from sporelm.quant import FORMATS  # noqa: E402
@@ -52,11 +56,15 @@ class Weights:
     def __call__(self, *shape: int) -> Any:
         needed = self.form.tensor_nbytes(shape)
         count = min(1 << 14, needed // self.form.nbytes)
-        values = self.random.standard_normal((count, self.form.values), np.float32) * np.float32(0.05)
-        raw = self.random.integers(0, 256, (count, self.form.nbytes), np.uint8)
-        blocks = self.form.quantize(values) if self.form.can_quantize else made_up_blocks(self.form, raw, values)
-        whole = np.resize(blocks.reshape(-1), needed)
+        whole = np.resize(self.blocks(count).reshape(-1), needed)
         return self.backend.pack(StoredTensor("experts", self.form, shape, whole))
+
+    def blocks(self, count: int) -> np.ndarray:
+        """Random blocks, uint8 [count, bytes of each]."""
+        values = self.random.standard_normal((count, self.form.values), np.float32) * np.float32(0.05)
+        if self.form.can_quantize:
+            return self.form.quantize(values)
+        return made_up_blocks(self.form, self.random.integers(0, 256, (count, self.form.nbytes), np.uint8), values)
 
     def router(self, experts: int, width: int) -> Any:
         values = self.random.standard_normal((experts, width), np.float32)
@@ -123,23 +131,32 @@ def measure(backend: CpuBackend, args: argparse.Namespace, tokens: int, limits: 
         dense = Step(backend, dense_of(backend, args, args.layers, args.chosen * args.ffn), 1, args.width)
         scale = 1.0
     else:
-        blocks = max(args.layers, min(16, round(groups)))
-        dense = Step(backend, dense_of(backend, args, blocks, args.ffn), max(1, round(pairs / groups)), args.width)
-        scale = args.layers * groups / blocks
-    times = [(experts.seconds(), dense.seconds() * scale) for _ in range(args.repeat)]
-    layer = median(mine for mine, _ in times) / args.layers
+        count = max(args.layers, min(16, round(groups)))
+        dense = Step(backend, dense_of(backend, args, count, args.ffn), max(1, round(pairs / groups)), args.width)
+        scale = args.layers * groups / count
     form = FORMATS[args.format]
+    blocks = Weights(backend, args.format).blocks(1 << 12)
+    peers = [PeerLayers(args.peer, way, form, blocks, args, tokens) for way in VARIANTS] if args.peer else []
+    times = [(experts.seconds(), dense.seconds() * scale, *(p.seconds() for p in peers)) for _ in range(args.repeat)]
+    layer = median(each[0] for each in times) / args.layers
+    theirs = [median(each[2 + number] / each[0] for each in times) for number in range(len(peers))]
+    for peer in peers:
+        peer.close()
     values = 3 * args.ffn * args.width
     nbytes = groups * values / form.values * form.nbytes
     rate = limits["f32_ops_s" if form.activation == "float" else "int8_dot_ops_s"]
-    return {
+    row = {
         "tokens": tokens,
         "layer_us": round(layer * 1e6, 1),
         "tok_s": round(tokens / layer, 1),
         "stream": round(nbytes / layer / limits["stream_bytes_s"], 3),
         "compute": round(2 * pairs * values / layer / rate, 3),
-        "dense": round(median(other / mine for mine, other in times), 3),
+        "dense": round(median(each[1] / each[0] for each in times), 3),
     }
+    if theirs:
+        row["peer"] = round(min(theirs), 3)
+        row |= {way: round(ratio, 3) for way, ratio in zip(VARIANTS, theirs, strict=True)}
+    return row
 
 
 def main() -> None:
@@ -150,10 +167,13 @@ def main() -> None:
     parser.add_argument("--tokens", default="1,8,512")
     parser.add_argument("--threads", type=int)
     parser.add_argument("--repeat", type=int, default=15)
+    parser.add_argument("--peer", type=Path)
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     backend = CpuBackend(threads=args.threads)
-    measured = [backend.limits() for _ in range(3)]
+    args.threads = backend.team.threads
+    clock = thread_time if args.threads == 1 else perf_counter
+    measured = [limits_of(backend.compiler, backend.team, clock) for _ in range(3)]
     limits = {name: max(each[name] for each in measured) for name in measured[0]}
     for tokens in map(int, args.tokens.split(",")):
         row = measure(backend, args, tokens, limits)

@@ -93,7 +93,7 @@ def _product(low: Emitter, call: Call, x: Any, weights: list[Any], ids: Any, bia
     many = pairs > target.tiles.few_tokens_of(kind)  # as many as one expert may have
     tiles = experts.tiles_of(shape, target, first.panels, many=many)
     if most(tokens) == 1:
-        fields |= {"ids": low.at(ids), "slot_stride": stride_of(x) if each else 0}
+        fields |= {"ids": low.at(ids), "slots": fixed(slots), "slot_stride": stride_of(x) if each else 0}
         total = tiles * fixed(slots)
         kernel = experts.experts_one(target, shape)
         low.emit(kernel, fields, cell_of(tokens), factor=total, grain=max(1, total // (8 * threads)))

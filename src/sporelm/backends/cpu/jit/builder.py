@@ -80,6 +80,10 @@ class Builder:
             return base
         return Val(self, self.ir.gep(base.raw, [self.index(offset).raw], source_etype=i8))
 
+    def distance(self, start: Val, end: Val) -> Val:
+        """Bytes from one address to another."""
+        return Val(self, self.ir.sub(self.ir.ptrtoint(end.raw, i64), self.ir.ptrtoint(start.raw, i64)))
+
     def load(self, kind: Any, base: Val, offset: Offset = 0, align: int | None = None) -> Val:
         """Load from `base + offset` bytes; aligned to the element unless `align` says better."""
         address = self.at(base, offset).raw

@@ -6,6 +6,7 @@ expert's weights stream past once for all of them. Rows are read and written whe
 """
 
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 from sporelm.backends.cpu.formats import SuperPanels
@@ -50,11 +51,19 @@ def experts_one(target: Any, shape: Shape) -> Kernel:
         with k.range(first, last) as item:
             slot, panel = item // tiles, item % tiles * together
             places = _places(k, shape, f, known(k, f, slot), panel, f.panels, together)
+            following = k.min(item + 1, f.slots * tiles - 1)
+            expert = known(k, f, following // tiles)
+            later = _locate(k, shape, f, expert, following % tiles * together).panels[0]
             row = k.at(f.x, slot * f.slot_stride)
-            sums = products(k, shape, places, [row], f.width, f.panel_bytes if supers else AHEAD)
+            sums = products(k, shape, places, [row], f.width, _aheads(k, places[0], later) if supers else AHEAD)
             put(k, shape, places, sums, [slot])
 
-    return Kernel(f"experts_one_{shape.name}", _fields(shape, "ids:p slot_stride:i"), body)
+    return Kernel(f"experts_one_{shape.name}", _fields(shape, "ids:p slots:i slot_stride:i"), body)
+
+
+def _aheads(k: Builder, place: Place, later: Val) -> list[Val]:
+    """How far it is from each weight's panel to the one that is read after it, the last one's to `later`."""
+    return [k.distance(here, there) for here, there in pairwise([*place.panels, later])]
 
 
 def experts_few(target: Any, shape: Shape) -> Kernel:
@@ -66,7 +75,8 @@ def experts_few(target: Any, shape: Shape) -> Kernel:
         with k.range(first, last) as item:
             expert, pairs, count = _group(k, f, item // tiles)
             panel = item % tiles * together
-            _few(k, shape, f, _places(k, shape, f, expert, panel, f.panels, together), pairs, count)
+            later = _begin(k, shape, f, item + 1, tiles, together)
+            _few(k, shape, f, _places(k, shape, f, expert, panel, f.panels, together), later, pairs, count)
 
     return Kernel(f"experts_few_{shape.name}", _fields(shape, "groups:p pairs:p each:i"), body)
 
@@ -91,7 +101,10 @@ def experts_many(target: Any, shape: Shape) -> Kernel:
             end = k.min(begin + group_panels, f.panels)
             with k.ir.if_else((count <= few_tokens).raw) as (is_few, is_many):
                 with is_few, k.range(begin, end, together) as panel:
-                    _few(k, shape, f, _places(k, shape, f, expert, panel, end, together), pairs, count)
+                    here = _locate(k, shape, f, expert, panel + together).panels[0]
+                    beyond = _begin(k, shape, f, item + 1, tiles, group_panels)
+                    later = k.select(panel + together < end, here, beyond)
+                    _few(k, shape, f, _places(k, shape, f, expert, panel, end, together), later, pairs, count)
                 with is_many:
                     tile.run(k, f, expert, begin, pairs, count, scratch)
 
@@ -105,15 +118,22 @@ def _group(k: Builder, f: Any, number: Val) -> tuple[Val, Val, Val]:
     return k.load(i64, group, EXPERT), k.at(f.pairs, k.load(i64, group, START) * 4), k.load(i64, group, COUNT)
 
 
-def _few(k: Builder, shape: Shape, f: Any, places: list[Place], pairs: Val, count: Val) -> None:
+def _begin(k: Builder, shape: Shape, f: Any, item: Val, tiles: Val, panels: int) -> Val:
+    """Where the first panel of an item lies, to be asked for early; past the last item anywhere."""
+    expert = k.load(i64, f.groups, item // tiles * GROUP + EXPERT)
+    return _locate(k, shape, f, expert, item % tiles * panels).panels[0]
+
+
+def _few(k: Builder, shape: Shape, f: Any, places: list[Place], later: Val, pairs: Val, count: Val) -> None:
     """All pairs of a group times some panels, in tiles that fit the registers."""
     _, largest = k.target.tiles.few_of(shape.format)
+    aheads = _aheads(k, places[0], later)
     done = k.var(k.index(0))
     for size in sizes(largest):
         with k.loop_while(partial(_left, done, size, count)):
             numbers = [_pair(k, pairs, done.value + t) for t in range(size)]
             rows = [_row(k, f, number) for number in numbers]
-            put(k, shape, places, products(k, shape, places, rows, f.width, f.panel_bytes), numbers)
+            put(k, shape, places, products(k, shape, places, rows, f.width, aheads), numbers)
             done.set(done.value + size)
 
 

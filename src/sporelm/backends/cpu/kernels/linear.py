@@ -120,12 +120,15 @@ def locate_all(k: Builder, shape: Shape, f: Any, item: Val, last: Val, count: in
     return [locate(k, shape, f, item if n == 0 else k.min(item + n, last - 1)) for n in range(count)]
 
 
-def products(k: Builder, shape: Shape, places: list[Place], rows: list[Val], width: Val, ahead: int | Val) -> Sums:
-    """[token][place, or gate's and up's of each place]."""
-    if not shape.gated:
-        return dot_panels(k, shape.format, [place.panels[0] for place in places], rows, width, ahead)
+def products(
+    k: Builder, shape: Shape, places: list[Place], rows: list[Val], width: Val, ahead: int | Val | list[Val]
+) -> Sums:
+    """[token][place, or gate's and up's of each place]. What lies `ahead` bytes on is fetched; one for each part."""
+    each = ahead if isinstance(ahead, list) else [ahead] * (1 + shape.gated)
     # gate first, then up: both at once would halve the tokens that fit the registers
-    parts = [dot_panels(k, shape.format, [p.panels[n] for p in places], rows, width, ahead) for n in range(2)]
+    parts = [dot_panels(k, shape.format, [p.panels[n] for p in places], rows, width, at) for n, at in enumerate(each)]
+    if not shape.gated:
+        return parts[0]
     return [[*gate, *up] for gate, up in zip(*parts, strict=True)]
 
 
