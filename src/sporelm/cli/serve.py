@@ -19,7 +19,7 @@ LIMITS = (
     ("max-connections", int, "N", "open connections; default: 1024"),
     ("request-seconds", float, "S", "in which an answer must be made; default: 600"),
     ("shutdown-seconds", float, "S", "in which streams are finished after Ctrl-C or a signal; default: 30"),
-    ("idle-seconds", float, "S", "after which a model that nobody uses is unloaded; default: never"),
+    ("idle-seconds", float, "S", "after which a model that nobody uses is unloaded; default: 0, never"),
     ("model-memory", str, "SIZE", "of loaded models with their KV caches (--kv-memory); the longest unused go first"),
     ("max-sessions", int, "N", "sessions of /infer that are awake; default: 64"),
 )

@@ -14,6 +14,7 @@ from sporelm.errors import RequestError, shown
 from sporelm.serve.keys import ApiKey, read_keys
 from sporelm.weights.text_file import read_text_file
 
+HOST_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_])?")
 MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]{0,127}")
 LONGEST_CONFIG = 1 << 20  # bytes
 LOGS = ("text", "json")
@@ -36,6 +37,8 @@ class ModelSpec:
                 f"a model's name is {shown(self.name)}: take letters, digits and ._:/@-, 128 at most, a letter or a "
                 "digit first, no '..'"
             )
+        if self.path == "":
+            raise RequestError(f"the model {self.name!r} has no file or name to be found by: give NAME=MODEL")
 
     @classmethod
     def of(cls, text: str) -> "ModelSpec":
@@ -120,7 +123,7 @@ class ServeConfig:
             raise RequestError("no model is named: give one, as NAME=PATH")
         names = [model.name for model in self.models]
         if twice := [name for name in names if names.count(name) > 1]:
-            raise RequestError(f"two models are called {twice[0]!r}: give them names, as --model NAME=PATH")
+            raise RequestError(f"two models are called {twice[0]!r}: give each one its own name, as --model NAME=MODEL")
         if self.log not in LOGS:
             raise RequestError(f"log is {shown(self.log)}: it must be {' or '.join(LOGS)}")
         if (self.tls_cert is None) != (self.tls_key is None):
@@ -128,6 +131,9 @@ class ServeConfig:
         for origin in self.cors_origins:
             if re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/\s]+", origin) is None:
                 raise RequestError(f"a CORS origin is {shown(origin)}: give scheme://host[:port], without a path")
+        for name in self.allowed_hosts:
+            if HOST_NAME.fullmatch(name) is None and not _is_address(name):
+                raise RequestError(f"an allowed host is {shown(name)}: give a name alone, without scheme, port or path")
 
     @property
     def is_loopback(self) -> bool:
@@ -146,6 +152,13 @@ class ServeConfig:
             return not self.host or ip_address(self.host).is_unspecified
         except ValueError:
             return False
+
+
+def _is_address(text: str) -> bool:
+    try:
+        return bool(ip_address(text))
+    except ValueError:
+        return False
 
 
 RANGES: dict[str, tuple[float, float]] = {
@@ -178,10 +191,7 @@ def load(flags: Mapping[str, Any], file: Path | None = None) -> ServeConfig:
     place = file or (Path(settings.SERVE_CONFIG.value) if settings.SERVE_CONFIG.value else None)
     found: dict[str, Any] = {}
     if place is not None:
-        try:
-            found |= from_file(place)
-        except RequestError as reason:
-            raise RequestError(f"{shown(str(place), 200)}: {reason}") from None
+        found |= from_file(place)
     found |= from_environment()
     found |= {name: value for name, value in flags.items() if value is not None and name != "engine"}
     written = dict(found.get("engine", {}))
@@ -213,16 +223,14 @@ def from_environment() -> dict[str, Any]:
 
 
 def from_file(path: Path) -> dict[str, Any]:
-    """What a TOML file says: fields by name, tables [models] and [engine]. Raises RequestError."""
-    text = read_text_file(path, "the configuration", LONGEST_CONFIG).removeprefix("\ufeff")  # some editors put it before
+    """What a TOML file says: fields by name, tables [models] and [engine]. Raises RequestError that names the file."""
+    text = read_text_file(path, "the configuration", LONGEST_CONFIG).removeprefix("\ufeff")  # editors put it there
     try:
-        table = tomllib.loads(text)
+        return {name: checked(name, value) for name, value in tomllib.loads(text).items()}
     except (tomllib.TOMLDecodeError, RecursionError) as reason:
-        raise RequestError(f"it is no TOML: {reason}") from None
-    found: dict[str, Any] = {}
-    for name, value in table.items():
-        found[name] = checked(name, value)
-    return found
+        raise RequestError(f"{shown(str(path), 200)} is no TOML: {reason}") from None
+    except RequestError as reason:
+        raise RequestError(f"{shown(str(path), 200)}: {reason}") from None
 
 
 def checked(name: str, value: Any) -> Any:

@@ -81,7 +81,7 @@ def read_keys(path: Path) -> list[ApiKey]:
 
     Raises RequestError for a file that cannot be read, or has no key or a wrong one.
     """
-    lines = read_text_file(path, "the file of API keys", LONGEST_FILE).splitlines()
+    lines = read_text_file(path, "the file of API keys", LONGEST_FILE).removeprefix("\ufeff").splitlines()
     written = [(number, line.strip()) for number, line in enumerate(lines, 1)]
     found = []
     for number, line in written:

@@ -38,8 +38,9 @@ class Gone(Exception):
 class Limits:
     """An ASGI middleware. What a request opened (`opened` of its state) is closed when it ends, however it ends."""
 
-    def __init__(self, app: App, config: ServeConfig, access: Access) -> None:
-        self.app, self.config, self.access = app, config, access
+    def __init__(self, app: App, config: ServeConfig, access: Access, counted: Callable[[str, str, int], None]) -> None:
+        """`counted` is told of each request: its route's path ("" where it has none), its method, its status."""
+        self.app, self.config, self.access, self.counted = app, config, access, counted
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -84,6 +85,7 @@ class Limits:
         except Gone:
             status = status or 499
         finally:
+            self.counted(getattr(scope.get("route"), "path", ""), scope["method"], status or 499)
             logs.asked(
                 {
                     "request_id": number,
@@ -97,7 +99,8 @@ class Limits:
             )
 
     def _check_head(self, scope: Scope) -> None:
-        """Raise Refusal for headers that are too many or too large."""
+        """Raise Refusal for headers that are too many or too large, or do not say once whom they ask: of two hosts a
+        proxy could have looked at the other (RFC 9112, 3.2)."""
         size = sum(len(name) + len(value) + 4 for name, value in scope["headers"])
         size += len(scope.get("raw_path") or b"") + len(scope.get("query_string", b""))
         if size > self.config.max_headers or len(scope["headers"]) > MOST_HEADERS:
@@ -107,6 +110,9 @@ class Limits:
                 f"bytes (max_headers) in {MOST_HEADERS} lines are taken",
                 code="headers_too_large",
             )
+        hosts = sum(name == b"host" for name, _ in scope["headers"])
+        if hosts > 1 or (hosts == 0 and scope["http_version"] == "1.1"):
+            raise Refusal(400, f"a request has one Host header, and this one {hosts}", code="wrong_host")
 
     def _limited(self, headers: dict[str, str], receive: Receive) -> Receive:
         """`receive`, which raises Refusal for a body that is too large or comes too slowly."""

@@ -7,6 +7,7 @@ import socket
 import ssl
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from types import FrameType
 
 import uvicorn
@@ -139,10 +140,7 @@ def options_of(app: Starlette, config: ServeConfig) -> uvicorn.Config:
 def bound(config: ServeConfig) -> socket.socket:
     """The socket to listen on. Raises RequestError for an address that cannot be had, or TLS files that are none."""
     if config.tls_cert is not None and config.tls_key is not None:
-        try:
-            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(config.tls_cert, config.tls_key)
-        except (OSError, ssl.SSLError) as reason:
-            raise RequestError(f"TLS with {config.tls_cert} and {config.tls_key} cannot be had: {reason}") from None
+        check_tls(config.tls_cert, config.tls_key)
     try:
         found = socket.getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, kind, protocol, _, address = found[0]
@@ -161,6 +159,28 @@ def bound(config: ServeConfig) -> socket.socket:
             f"port {config.port} of {config.host} cannot be had: {reason.strerror}; choose another with --port"
         ) from None
     return made
+
+
+def check_tls(certificate: Path, key: Path) -> None:
+    """Raise RequestError, which names the file at fault, for files with which there is no TLS."""
+    for option, path in (("--tls-cert", certificate), ("--tls-key", key)):
+        try:
+            path.open("rb").close()
+        except OSError as reason:
+            raise RequestError(f"{option} {str(path)!r} cannot be read: {reason.strerror}") from None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_verify_locations(certificate)
+    except (OSError, ssl.SSLError):
+        raise RequestError(f"--tls-cert {str(certificate)!r} holds no certificate in PEM form") from None
+    try:
+        context.load_cert_chain(certificate, key)
+    except ssl.SSLError as reason:
+        if reason.reason == "KEY_VALUES_MISMATCH":
+            told = f"--tls-key {str(key)!r} is not the key of --tls-cert {str(certificate)!r}"
+        else:
+            told = f"--tls-key {str(key)!r} holds no key in PEM form: {reason.reason or reason}"
+        raise RequestError(told) from None
 
 
 def words_at_start(config: ServeConfig, listening: socket.socket) -> list[str]:

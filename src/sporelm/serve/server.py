@@ -10,6 +10,7 @@ from sporelm.serve.config import ServeConfig
 from sporelm.serve.conversations import default_folder
 from sporelm.serve.endpoint import Endpoint
 from sporelm.serve.leftovers import clear_leftovers
+from sporelm.serve.metrics import Figures
 from sporelm.serve.models import Models, Opener
 from sporelm.serve.sessions import Sessions
 
@@ -22,6 +23,7 @@ class Server:
         self.config = config
         self.access = Access(config)
         self.models = Models(config, open_model)
+        self.figures = Figures(self.models)
         folder = config.session_dir / "sessions" if config.session_dir is not None else None
         self.sessions = Sessions(config.max_sessions, folder)
         self.models.farewells.append(self.sessions.farewell)

@@ -120,6 +120,12 @@ def test_what_is_no_request_of_ours_is_refused(quick: Running, data: bytes) -> N
     assert b'"data"' not in said
 
 
+def test_a_request_has_one_host(quick: Running) -> None:
+    for hosts in (b"", b"host: localhost\r\nhost: localhost\r\n"):
+        assert said_to(quick.port, b"GET /health HTTP/1.1\r\n" + hosts + b"\r\n").startswith(b"HTTP/1.1 400")
+    assert b"wrong_host" in said_to(quick.port, b"GET /health HTTP/1.1\r\n\r\n")
+
+
 def test_heads_and_bodies_that_trickle_are_cut(quick: Running) -> None:
     """A byte now and then does not win time: the whole of it must be there."""
     body = b'{"prompt": "Lily"' + b" " * 200 + b"}"

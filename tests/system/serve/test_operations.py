@@ -83,6 +83,37 @@ def test_metrics_have_the_names_that_dashboards_know(served: Running) -> None:
     assert [each.value for each in buckets] == sorted(each.value for each in buckets)
 
 
+def counted(client: httpx.Client, name: str) -> dict[tuple[str, ...], float]:
+    """The samples of a family, by the values of their labels in the order of their names."""
+    from prometheus_client.parser import text_string_to_metric_families
+
+    found = {family.name: family for family in text_string_to_metric_families(client.get("/metrics").text)}
+    return {tuple(value for _, value in sorted(sample.labels.items())): sample.value for sample in found[name].samples}
+
+
+def test_answers_are_counted_by_route_method_and_status(served: Running) -> None:
+    client = served.client()
+    for path in ("/nowhere/1", "/nowhere/2", "/v1/models/story", "/v1/models/none"):
+        client.get(path)
+    client.get("/v1/completions")
+    client.request("PROPFIND", "/health")
+    found = counted(client, "sporelm:http_requests")
+    assert found["GET", "other", "404"] >= 2
+    assert found["GET", "/v1/models/{model:path}", "200"] >= 1
+    assert found["GET", "/v1/models/{model:path}", "404"] >= 1
+    assert found["GET", "/v1/completions", "405"] >= 1
+    assert found["other", "/health", "405"] >= 1
+    assert not any("nowhere" in path for _, path, _ in found)
+
+
+def test_the_list_of_models_is_there_with_a_slash_and_says_how_much_goes_in(served: Running) -> None:
+    client = served.client()
+    listed = client.get("/v1/models").json()
+    assert client.get("/v1/models/").json() == listed
+    assert client.get("/v1/models/story").json() == listed["data"][0]
+    assert listed["data"][0]["max_input_tokens"] == listed["data"][0]["max_context"] == 512
+
+
 def test_an_engine_that_stalls_is_told_within_five_seconds(serve: Serve) -> None:
     gate = threading.Event()
     stuck = threading.Event()
@@ -416,4 +447,12 @@ def test_models_that_nobody_uses_are_unloaded(serve: Serve) -> None:
     until(lambda: not running.server.models.loaded)
     ready = running.client().get("/ready")
     assert (ready.status_code, ready.json()["status"]) == (200, "ready"), "the next request loads it"
-    assert running.client().post("/v1/completions", json={"prompt": "Lily", "max_tokens": 1}).status_code == 200
+    client, ask = running.client(), {"prompt": "Lily", "max_tokens": 1}
+    for count in (1.0, 2.0):  # the counters of a model stay, and go on with it
+        assert client.post("/v1/completions", json=ask).status_code == 200
+        until(lambda: not running.server.models.loaded)
+        assert counted(client, "vllm:generation_tokens") == {("story",): count}
+        first = counted(client, "vllm:time_to_first_token_seconds")
+        assert first["+Inf", "story"] == count
+    assert counted(client, "sporelm:model_loaded") == {("story",): 0.0}
+    assert "vllm:num_requests_running" not in client.get("/metrics").text

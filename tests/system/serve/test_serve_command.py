@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -14,7 +15,7 @@ import pytest
 from sporelm.cli.main import main
 from sporelm.errors import RequestError
 from sporelm.serve.config import ServeConfig
-from sporelm.serve.listening import bound
+from sporelm.serve.listening import bound, check_tls
 from system.processes import Spore, command, environment, one_line
 
 
@@ -54,7 +55,10 @@ def test_a_server_from_start_to_end(chatty: Path, tmp_path: Path) -> None:
         (("--api-key", "a b"), "an API key is SECRET or NAME:SECRET"),
         (("--tls-cert", "x.pem"), "TLS needs both files"),
         (("--cors-origin", "*"), "a CORS origin is"),
-        (("--config", "nowhere.toml"), "cannot be read"),
+        (("--config", "nowhere.toml"), "spore: the configuration 'nowhere.toml' cannot be read"),
+        (("--model", "a="), "the model 'a' has no file or name"),
+        (("--model", "a=x", "--model", "a=x"), "two models are called 'a': give each one its own name"),
+        (("--allowed-host", "http://x/y"), "an allowed host is 'http://x/y': give a name alone"),
         (("--max-body", "lots"), "max_body is 'lots'"),
     ],
 )
@@ -78,5 +82,21 @@ def test_addresses_and_certificates_that_cannot_be_had_are_refused(tmp_path: Pat
         bound(ServeConfig(host="no-such-host.invalid"))
     tls = tmp_path / "cert.pem"
     tls.write_text("no certificate")
-    with pytest.raises(RequestError, match="TLS with"):
+    with pytest.raises(RequestError, match=r"--tls-cert '.*cert\.pem' holds no certificate"):
         bound(ServeConfig(port=0, tls_cert=tls, tls_key=tls))
+    with pytest.raises(RequestError, match=r"--tls-key '.*no\.pem' cannot be read: No such file"):
+        bound(ServeConfig(port=0, tls_cert=tls, tls_key=tmp_path / "no.pem"))
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl, which makes the certificate, is not installed")
+def test_a_key_that_is_none_or_anothers_is_told_of_as_the_one_at_fault(tmp_path: Path) -> None:
+    kind = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-subj", "/CN=localhost"]
+    for name in ("one", "other"):
+        words = ["openssl", "req", "-x509", *kind, "-keyout", f"{name}.key", "-out", f"{name}.pem"]
+        subprocess.run(words, check=True, capture_output=True, cwd=tmp_path)
+    certificate, key = tmp_path / "one.pem", tmp_path / "one.key"
+    check_tls(certificate, key)
+    with pytest.raises(RequestError, match=r"--tls-key '.*other\.key' is not the key of --tls-cert '.*one\.pem'"):
+        check_tls(certificate, tmp_path / "other.key")
+    with pytest.raises(RequestError, match=r"--tls-key '.*other\.pem' holds no key in PEM form"):
+        check_tls(certificate, tmp_path / "other.pem")

@@ -55,9 +55,11 @@ def test_flags_go_before_the_environment_and_that_before_the_file(
         ("[engine]\nthread = 1", "engine.thread is unknown"),
         ("[engine]\neager = 1", "engine.eager is 1: it must be a truth"),
         ('[models]\n"../x" = "a"', "a model's name is '../x'"),
-        ("host = ", "it is no TOML"),
+        ("host = ", r"serve\.toml' is no TOML"),
         ("log = 'loud'", "log is 'loud': it must be text or json"),
         ("tls_cert = 'a'", "TLS needs both files"),
+        ("allowed_hosts = ['x:80']", "an allowed host is 'x:80'"),
+        ("[models]\na = ''", "the model 'a' has no file"),
         ("cors_origins = ['*']", r"a CORS origin is '\*'"),
     ],
 )
@@ -80,6 +82,12 @@ def test_an_option_of_the_file_is_called_by_its_name_there_and_one_of_a_flag_by_
     text = "--kv-memory is 1, --max-context is 2, --threads 3"
     models = Models(load({"engine": {"threads": 1}}, written))
     assert models._as_written(text) == "engine.kv_memory is 1, --max-context is 2, --threads 3"
+
+
+def test_a_mark_of_byte_order_is_passed_over_and_hosts_may_be_addresses(tmp_path: Path) -> None:
+    path = tmp_path / "serve.toml"
+    path.write_text("\ufeffallowed_hosts = ['a.example', '::1', '10.0.0.1']\n", encoding="utf-8")
+    assert load({}, path).allowed_hosts == ("a.example", "::1", "10.0.0.1")
 
 
 def test_names_of_models() -> None:

@@ -47,6 +47,8 @@ def test_a_file_of_keys(tmp_path: Path) -> None:
     path = tmp_path / "keys"
     path.write_text("# ours\nanna:one\n\n  two  \n")
     assert [key.owner for key in read_keys(path)] == ["anna", ApiKey.of("two").owner]
+    path.write_text("\ufeffanna:one\n", encoding="utf-8")
+    assert [key.owner for key in read_keys(path)] == ["anna"], "some editors put a mark of byte order before a text"
     path.write_text("anna:one\nno good key\n")
     with pytest.raises(RequestError, match="line 2: an API key is") as told:
         read_keys(path)

@@ -23,6 +23,7 @@ class ModelCard(msgspec.Struct):
     type: Literal["model"] = "model"
     loaded: bool = False
     max_context: int | None = None
+    max_input_tokens: int | None = None  # the same, for Anthropic's clients
     chat: bool | None = None  # whether it has a chat template; None where its files are not there, or are broken
 
 
@@ -41,11 +42,17 @@ async def card(call: Call, spec: ModelSpec) -> ModelCard:
         facts = await asyncio.to_thread(facts_of, spec)
         chat = facts.chat if facts is not None else None
         return ModelCard(spec.name, call.server.began, spec.name, when(call.server.began), chat=chat)
-    llm = model.llm.llm
-    chat = bool(llm.tokenizer.chat_template)
-    loaded_at = int(model.loaded_at)
+    llm, loaded_at = model.llm.llm, int(model.loaded_at)
+    chat, most = bool(llm.tokenizer.chat_template), llm.max_context
     return ModelCard(
-        spec.name, loaded_at, spec.name, when(loaded_at), loaded=True, max_context=llm.max_context, chat=chat
+        spec.name,
+        loaded_at,
+        spec.name,
+        when(loaded_at),
+        loaded=True,
+        max_context=most,
+        max_input_tokens=most,
+        chat=chat,
     )
 
 
@@ -60,9 +67,10 @@ async def models(call: Call, body: None) -> ModelList:
     return ModelList(cards, cards[0].id, cards[-1].id)
 
 
-async def one_model(call: Call, body: None) -> ModelCard:
-    """One model."""
-    return await card(call, call.server.models.spec(call.request.path_params["model"]))
+async def one_model(call: Call, body: None) -> ModelCard | ModelList:
+    """One model; all of them where its name is empty, as in `/v1/models/`."""
+    name = call.request.path_params["model"]
+    return await card(call, call.server.models.spec(name)) if name else await models(call, body)
 
 
 ENDPOINTS: list[Endpoint] = [

@@ -11,8 +11,8 @@ PAGE_POLICY = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'n
 
 
 async def metrics(call: Call, body: None) -> Response:
-    """What the engines have counted, in Prometheus's text format."""
-    return Response(exposed(call.server.models), media_type=MEDIA_TYPE, headers={"cache-control": "no-store"})
+    """What the engines and the server have counted, in Prometheus's text format."""
+    return Response(exposed(call.server.figures), media_type=MEDIA_TYPE, headers={"cache-control": "no-store"})
 
 
 def described(call: Call) -> bytes:
