@@ -107,8 +107,10 @@ class Sessions:
         return session
 
     def give_back(self, session: Session) -> None:
-        """A request is done with a session."""
+        """A request is done with a session. If it was dropped meanwhile, what it holds is freed soon."""
         session.taken, session.stream = False, None
+        if not self.is_kept(session):
+            begin(close_conversation(session.model, session.conversation))
 
     def find(self, key: ApiKey, model: ServedModel, number: str) -> Session | None:
         """A session that is awake, without taking it."""
