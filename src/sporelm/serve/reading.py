@@ -7,6 +7,7 @@ from typing import Any
 from sporelm.api.answer import Answer
 from sporelm.api.llm import LLM
 from sporelm.errors import RequestError
+from sporelm.serve.cut_calls import WithoutCutCalls
 from sporelm.text import ChatTemplate, Detokenizer
 from sporelm.text.dialects import (
     Arguments,
@@ -22,7 +23,7 @@ from sporelm.text.dialects import (
     choose,
 )
 from sporelm.text.dialects.prompt import check_variables, render_with_tools
-from sporelm.text.dialects.tool import allowed
+from sporelm.text.dialects.tool import allowed, tools_of, wanted
 from sporelm.text.grammar import Grammar
 
 __all__ = [
@@ -65,6 +66,8 @@ class Reading:
         self.dialect: Dialect = choose(self.template.source, llm.tokenizer)
         self.tools = list(tools) if tools and choice != "none" else None
         self.prompt = ""
+        # Whether a grammar holds the answers to calls or a form, to calls alone, and whether that form is JSON.
+        self.enforced = self.must_call = self.json = False
 
     def render(self, messages: Sequence[Mapping[str, Any]], *, goes_on: bool = False, **variables: Any) -> str:
         """The text of the chat; if it `goes_on`, it ends where the last message does, which is the assistant's.
@@ -102,6 +105,9 @@ class Reading:
             content=content,
             thinks=self.thinks,
         )
+        self.enforced = form is not None and bool(self.tools)
+        self.must_call = self.enforced and wanted(tools_of(self.tools), self.choice) is not None
+        self.json = content is not None and content.json_schema is not None
         return {} if form is None else {"grammar": form}
 
     def show(self, answer: Answer, *, continues: bool) -> None:
@@ -112,6 +118,9 @@ class Reading:
                 self.llm.tokenizer, skip_special_tokens=True, continues=continues, shown=kept
             )
 
-    def parser(self) -> Parser:
+    def parser(self) -> Parser | WithoutCutCalls:
         """A parser of one answer."""
-        return self.dialect.parser(self.tools, prompt=self.prompt)
+        made = self.dialect.parser(self.tools, prompt=self.prompt)
+        if not self.enforced:
+            return made
+        return WithoutCutCalls(made, self.dialect.all_marks(), must_call=self.must_call, json=self.json)
