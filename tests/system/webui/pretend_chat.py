@@ -1,7 +1,7 @@
 """A server for the web chat without a model: the real page and the real store, and answers that are canned.
 
 What the last message asks for decides the answer: "markdown", "slow", "long", "think", "fail", "break", "late", "cut",
-"busy" (once); else an echo.
+"busy" (once), "huge", "uncached"; else an echo.
 """
 
 import asyncio
@@ -137,6 +137,9 @@ class PretendChat:
         if "messages" in body and body["model"] == self.mute:
             self.loaded.add(self.mute)
             return JSONResponse({"error": {"message": "it has no chat template", "code": None}}, 400)
+        if "huge" in text:
+            told = "the prompt has 9000 tokens, the context holds 8192: shorten it, or raise --max-context"
+            return JSONResponse({"error": {"message": told, "code": "context_length_exceeded"}}, 400)
         if "fail" in text or ("never" in text and "prompt" in body):
             return JSONResponse({"error": {"message": "the context holds 8192 tokens", "code": "context"}}, 400)
         if "busy" in text and self.busy:
@@ -189,5 +192,7 @@ class PretendChat:
             raise
         yield event(choices=[choice("", finish="length" if "cut" in text and "messages" in body else "stop")])
         usage = {"prompt_tokens": 64, "completion_tokens": len(pieces), "total_tokens": 64 + len(pieces)}
-        yield event(choices=[], usage={**usage, "prompt_tokens_details": {"cached_tokens": 48}})
+        yield event(
+            choices=[], usage={**usage, "prompt_tokens_details": {"cached_tokens": 0 if "uncached" in text else 48}}
+        )
         yield "data: [DONE]\n\n"

@@ -1,6 +1,7 @@
 """What can be done with messages in the browser: go on, take away, send files along, wait, take them with you."""
 
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -257,6 +258,66 @@ def test_a_model_without_a_template_leads_to_complete_and_one_with_it_back(serve
     until(page, "location.hash === '#/complete'")
     page.select_option("#model", "pretend-135m")
     until(page, "location.hash === '#/'")
+
+
+@pytest.mark.all
+def test_what_is_too_long_for_the_context_is_told_in_the_pages_words(serve: Serve, open_page: Open) -> None:
+    server = serve()
+    for locale, words in (("en-US", "start a new chat"), ("zh-CN", "开始新对话")):
+        page = open_page(server.url, locale=locale, expected="400")
+        say(page, "a huge one", wait=False)
+        note = page.locator(".note.bad")
+        note.wait_for()
+        told = note.inner_text()
+        assert words in told
+        assert "9,000" in told
+        assert "8,192" in told
+        assert "--max-context" not in told
+
+
+@pytest.mark.all
+def test_settings_that_cannot_be_stay_open_and_say_what_can(serve: Serve, open_page: Open) -> None:
+    server = serve()
+    page = open_page(server.url)
+    page.keyboard.press("Control+,")
+    page.fill("#set-top_p", "7")
+    page.fill("#set-top_k", "1.5")
+    page.locator("#settings").get_by_role("button", name="Done").last.click()
+    assert page.locator("#settings").is_visible()
+    assert page.locator("#wrong-top_p").inner_text() == "From 0.01 to 1"
+    assert page.locator("#wrong-top_k").inner_text() == "A whole number from 0 to 1,000,000"
+    assert page.locator("#set-top_k").get_attribute("aria-invalid") == "true"
+    page.fill("#set-top_p", "0.7")
+    page.fill("#set-top_k", "-5")
+    page.keyboard.press("Escape")
+    assert page.locator("#settings").is_visible()
+    assert page.locator("#wrong-top_p").is_hidden()
+    page.fill("#set-top_k", "3")
+    page.keyboard.press("Escape")
+    page.locator("#settings").wait_for(state="hidden")
+    say(page, "uncached words")
+    assert (server.requests[-1]["top_p"], server.requests[-1]["top_k"]) == (0.7, 3)
+    assert "cached" not in page.locator("article.assistant .stats").inner_text(), "where there are none"
+    say(page, "hello")
+    assert "48 of 64 prompt tokens cached" in page.locator("article.assistant .stats").last.inner_text()
+
+
+@pytest.mark.all
+def test_notices_cover_nothing(serve: Serve, open_page: Open, tmp_path: Path) -> None:
+    page = open_page(serve().url, expected="400")
+    say(page, "it will fail\n" * 60, wait=False)
+    page.locator(".note.bad").wait_for()
+    (tmp_path / "fine.txt").write_text("fine", encoding="utf-8")
+    (tmp_path / "old.txt").write_bytes("na\xefve".encode("latin-1"))
+    (tmp_path / "program").write_bytes(bytes(range(256)))
+    page.set_input_files("#attach-file", [tmp_path / name for name in ("fine.txt", "old.txt", "program")])
+    until(page, "document.querySelectorAll('.notice').length === 2")
+    assert page.locator(".notice").all_inner_texts() == [
+        "old.txt was not attached: it is not UTF-8; save it as UTF-8 first",
+        "program was not attached: it is not a text file",
+    ]
+    boxes = [page.locator(place).bounding_box() for place in (".note.bad", "#notices", "#files", "#composer-text")]
+    assert all(upper["y"] + upper["height"] <= lower["y"] + 0.5 for upper, lower in pairwise(boxes))
 
 
 @pytest.mark.all

@@ -1,6 +1,6 @@
 // Requests to the server: the key, errors as objects, and streams of server-sent events.
 import { kept } from "./dom.js";
-import { t } from "./i18n.js";
+import { number, t } from "./i18n.js";
 
 const OUTLIVING = 60_000; // bytes on their way at a time that outlive the page: browsers refuse more than 64 KiB
 let outliving = 0;
@@ -30,11 +30,21 @@ function headers(json) {
   return result;
 }
 
-async function failure(response) {
+/** What is too long for the context, in the page's words; the server's numbers are in its message. */
+function overflow(message, path) {
+  const numbers = /has (\d+) (?:tokens, the context holds|characters\b.*\bcontext of) (\d+)/.exec(message);
+  const unit = message.includes(" characters") ? "characters" : "tokens";
+  const size = numbers ? ` (${t(unit, { n: number(Number(numbers[1])) })} > ${t("tokens", { n: number(Number(numbers[2])) })})` : "";
+  return t(path === "v1/completions" ? "overflow_text" : "overflow", { size });
+}
+
+async function failure(response, path) {
   const body = await response.json().catch(() => null);
   const told = body?.error ?? body ?? {};
   const wait = Number(response.headers.get("retry-after")) || 1;
-  const message = response.status === 429 ? t("busy", { n: wait }) : told.message || `HTTP ${response.status}`;
+  let message = told.message || `HTTP ${response.status}`;
+  if (response.status === 429) message = t("busy", { n: wait });
+  else if (told.code === "context_length_exceeded") message = overflow(String(message), path);
   return new ApiError(response.status, String(message), told.code ?? "", { version: told.version, wait });
 }
 
@@ -65,7 +75,7 @@ async function send(method, path, options = {}) {
   } else if (response.status === 401 && key && used !== key) {
     return send(method, path, options); // another key was given meanwhile
   }
-  throw await failure(response);
+  throw await failure(response, path);
 }
 
 export async function ask(method, path, options) {

@@ -47,6 +47,7 @@ async function route() {
   state.page = complete ? "complete" : "chat";
   by("chat-page").hidden = complete;
   by("complete-page").hidden = !complete;
+  (complete ? by("complete-text") : by("composer")).before(by("notices")); // where they cover nothing
   by("to-chat").ariaCurrent = complete ? null : "page";
   by("to-complete").ariaCurrent = complete ? "page" : null;
   const known = /^[0-9a-f]{32}$/.test(id ?? "");

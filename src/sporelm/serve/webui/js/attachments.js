@@ -61,7 +61,7 @@ async function read(file) {
       if (!text.includes("\0")) return text.replace(/\r\n?/g, "\n").replace(/\n+$/, "");
     } catch { /* another one, or none */ }
   }
-  throw new Error(t("no_text", { name: file.name }));
+  throw new Error(t(bytes.some((byte) => byte < 9) ? "no_text" : "not_utf8", { name: file.name }));
 }
 
 async function add(files) {

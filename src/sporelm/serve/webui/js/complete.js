@@ -134,7 +134,7 @@ function showStats(stats) {
     stats.tokens_per_s && t("speed", { n: number(stats.tokens_per_s, stats.tokens_per_s < 100 ? 1 : 0) }),
     stats.first_token_s !== undefined && t("first_token", { n: number(stats.first_token_s, 2) }),
     t("tokens", { n: number(stats.completion_tokens) }),
-    stats.prompt_tokens && t("cached", { n: number(stats.cached_tokens ?? 0), total: number(stats.prompt_tokens) }),
+    stats.prompt_tokens && stats.cached_tokens > 0 && t("cached", { n: number(stats.cached_tokens), total: number(stats.prompt_tokens) }),
   ].filter(Boolean).join(" · ");
 }
 

@@ -1,7 +1,7 @@
 // Dialogs: the settings, the list of shortcuts, a question, and the API key.
 import { apiKey, keyRefused, setApiKey } from "./api.js";
 import { by, el, iconButton, kept } from "./dom.js";
-import { language, LANGUAGES, setLanguage, t } from "./i18n.js";
+import { language, LANGUAGES, number, setLanguage, t } from "./i18n.js";
 import { SHORTCUTS } from "./shortcuts.js";
 import { emit, openOne, state } from "./state.js";
 
@@ -18,8 +18,8 @@ const SAMPLING = {
   seed: [0, 2 ** 32 - 1, 1, ""],
 };
 
-const head = (name, title) => el("div", { class: "dialog-head" }, el("h1", { id: `${name}-title` }, title),
-  iconButton("close", t("done"), () => by(name).close()));
+const head = (name, title, close = () => by(name).close()) => el("div", { class: "dialog-head" }, el("h1", { id: `${name}-title` }, title),
+  iconButton("close", t("done"), close));
 
 /** A question with two answers; true for the one that acts. */
 export function askSure(title, text, act) {
@@ -60,14 +60,37 @@ function keyLine() {
       act(there ? "key_change" : "key_give", askKey)));
 }
 
+/** Say beside a field what it takes, where it holds something else; whether it is right. */
+function told(field, wrong, text) {
+  const right = field.checkValidity();
+  wrong.textContent = right ? "" : text;
+  wrong.hidden = right;
+  field.ariaInvalid = right ? null : "true";
+  if (right) field.removeAttribute("aria-describedby");
+  else field.setAttribute("aria-describedby", wrong.id);
+  return right;
+}
+
+/** Close the settings, once what was typed counts; a field with a value that cannot be keeps them open. */
+function closeSettings() {
+  document.activeElement?.blur();
+  const wrong = by("settings").querySelector("input:invalid");
+  if (wrong) wrong.focus();
+  else by("settings").close();
+}
+
 function samplingFields(settings, changed) {
   const fields = Object.entries(SAMPLING).map(([name, [min, max, step, usual]]) => {
     const field = el("input", { type: "number", min, max, step: step === 1 ? 1 : "any", value: settings[name] ?? "", placeholder: usual, id: `set-${name}`, inputMode: "decimal" });
+    const wrong = el("small", { class: "bad", role: "alert", id: `wrong-${name}`, hidden: true });
+    field.addEventListener("input", () => { if (field.checkValidity()) told(field, wrong); });
     field.addEventListener("change", () => {
-      if (!field.checkValidity()) { field.reportValidity(); return; }
+      const said = (value) => number(value, Number.isInteger(value) ? 0 : 2);
+      const range = { min: said(min), max: said(max) };
+      if (!told(field, wrong, t(step === 1 ? "range_whole" : "range", range))) return;
       changed(name, field.value === "" ? null : Number(field.value));
     });
-    return el("label", {}, el("span", {}, t(name)), field);
+    return el("label", {}, el("span", {}, t(name)), field, wrong);
   });
   const stop = el("input", { value: settings.stop ?? "", id: "set-stop", maxLength: 200 });
   stop.addEventListener("change", () => changed("stop", stop.value || null));
@@ -100,14 +123,14 @@ export function openSettings() {
   system.addEventListener("change", () => { open.set("system", system.value); emit("set", open); });
   const chat = state.page === "chat";
   dialog.replaceChildren(
-    head("settings", t("settings")),
+    head("settings", t("settings"), closeSettings),
     el("section", {}, el("h2", {}, t(chat ? "this_chat" : "this_text")),
       chat ? el("label", { class: "block-label" }, el("span", {}, t("system")), system, el("small", {}, t("system_about"))) : null,
       samplingFields(data.settings, changed), el("small", {}, t("sampling_about"))),
     el("section", {}, el("h2", {}, t("this_browser")),
       choice(t("theme"), { auto: t("auto"), light: t("light"), dark: t("dark") }, kept("local", "theme") ?? "auto", setTheme),
       choice(t("language"), LANGUAGES, language, (name) => { setLanguage(name); emit("language"); openSettings(); }), keyLine()),
-    el("div", { class: "row" }, el("span", { class: "space" }), el("button", { type: "button", class: "strong", onclick: () => dialog.close() }, t("done"))));
+    el("div", { class: "row" }, el("span", { class: "space" }), el("button", { type: "button", class: "strong", onclick: closeSettings }, t("done"))));
   if (!dialog.open) dialog.showModal();
 }
 
@@ -123,10 +146,9 @@ export function openShortcuts() {
 }
 
 export function startDialogs() {
-  for (const name of ["settings", "shortcuts"]) {
-    by(name).addEventListener("click", (event) => { if (event.target === by(name)) by(name).close(); });
-  }
-  by("settings").addEventListener("cancel", () => document.activeElement?.blur()); // what was typed counts
+  by("shortcuts").addEventListener("click", (event) => { if (event.target === by("shortcuts")) by("shortcuts").close(); });
+  by("settings").addEventListener("click", (event) => { if (event.target === by("settings")) closeSettings(); });
+  by("settings").addEventListener("cancel", (event) => { event.preventDefault(); closeSettings(); });
   by("open-settings").addEventListener("click", openSettings);
   by("open-shortcuts").addEventListener("click", openShortcuts);
 }
