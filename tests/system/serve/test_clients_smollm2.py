@@ -141,6 +141,15 @@ def test_n_stop_seed_logprobs_and_bias(client: openai.OpenAI) -> None:
     assert other.choices[0].message.content != scored.choices[0].message.content
 
 
+def test_a_call_that_is_cut_off_before_its_name_is_no_content(client: openai.OpenAI) -> None:
+    asked: dict[str, Any] = {"model": "smol", "messages": ASK, "tools": TOOLS, "max_tokens": 5, **COLD}
+    for more in ({"tool_choice": "required"}, {"response_format": {"type": "json_object"}}):
+        choice = client.chat.completions.create(**asked, **more).choices[0]
+        assert choice.finish_reason == "length"
+        assert "<" not in (choice.message.content or "")
+    assert not client.chat.completions.create(**asked, tool_choice="required").choices[0].message.content
+
+
 def test_tools_whole_and_in_deltas(client: openai.OpenAI) -> None:
     asked: dict[str, Any] = {"model": "smol", "messages": ASK, "tools": TOOLS, "max_tokens": 60, **COLD}
     asked["parallel_tool_calls"] = False
