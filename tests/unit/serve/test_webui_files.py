@@ -5,6 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from sporelm.engine.limits import Limits
+from sporelm.errors import ContextOverflow
+from sporelm.serve.failures import overflow
+
 FOLDER = Path(__file__).resolve().parents[3] / "src" / "sporelm" / "serve" / "webui"
 OURS = sorted(
     path for kind in ("html", "js", "css") for path in FOLDER.rglob(f"*.{kind}") if "vendor" not in path.parts
@@ -22,6 +26,21 @@ def test_both_languages_say_the_same() -> None:
     for name, text in english.items():
         holes = [set(re.findall(r"\{(\w+)\}", each)) for each in (text, chinese[name])]
         assert holes[0] == holes[1], name
+
+
+def test_the_page_finds_the_numbers_of_a_prompt_that_is_too_long() -> None:
+    """Which it tells in its own words; the engine's stand in `Limits.check_prompt` and `OpenModel`."""
+    text = (FOLDER / "js" / "api.js").read_text(encoding="utf-8")
+    pattern = re.search(r"const numbers = /(.*)/\.exec", text)
+    assert pattern
+    limits = Limits(max_context=64, model_context=128, vocab=9, token_budget=8, max_batch=1, num_pages=1)
+    with pytest.raises(ContextOverflow) as refused:
+        limits.check_prompt(900)
+    told = "the text has 900 characters: of more than 80 none fits in a context of 64 tokens; shorten it"
+    for message in (overflow(refused.value), told):
+        found = re.search(pattern[1], message)
+        assert found, message
+        assert found.groups() == ("900", "64")
 
 
 def test_every_word_that_is_asked_for_is_there() -> None:
