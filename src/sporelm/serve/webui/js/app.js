@@ -95,8 +95,8 @@ function startFresh() {
 }
 
 function freshChat() {
-  if (location.hash === "#/" || location.hash === "") open(fresh());
-  else location.hash = "#/";
+  open(fresh()); // at once: what is set or typed next is the new one's
+  if (location.hash !== "") location.hash = "#/";
   by("composer-text").focus();
 }
 
