@@ -41,6 +41,7 @@ class ObjectCache:
         self.folder = folder or settings.KERNEL_CACHE.path
         self.limit = limit if limit is not None else settings.KERNEL_CACHE_BYTES.integer or 0
         self.refusal = self._refusal()
+        self._room = 0  # bytes that may be written until the folder is looked through again, as costs time
 
     def _refusal(self) -> str | None:
         """Why the folder is not used, or None."""
@@ -86,30 +87,37 @@ class ObjectCache:
             except OSError:
                 Path(name).unlink(missing_ok=True)
                 raise
-            self._trim()
+            self._room -= DIGEST + len(code)
+            if self._room < 0:
+                self._trim()
         except OSError as error:
             self.refusal = f"{self.folder}: {error.strerror or error}"
 
     def entries(self) -> list[tuple[float, int, Path]]:
         """(last use, bytes, path) of each file, oldest first."""
         found = []
-        for path in self.folder.glob("*.o"):
-            try:
-                state = path.stat()
-            except OSError:  # another process removed it
-                continue
-            found.append((state.st_mtime, state.st_size, path))
+        with os.scandir(self.folder) as files:
+            for file in files:
+                if file.name.endswith(".o"):
+                    with contextlib.suppress(OSError):  # another process removed it
+                        state = file.stat()
+                        found.append((state.st_mtime, state.st_size, Path(file.path)))
         return sorted(found)
 
     def _trim(self) -> None:
+        """Remove what was left half-written, and the oldest files if there is more than the limit."""
         for path in self.folder.glob(f"*{PART}"):
             with contextlib.suppress(FileNotFoundError):  # its process is done with it
                 if path.stat().st_mtime < time() - STALE:
                     path.unlink()
         entries = self.entries()
-        excess = sum(size for _, size, _ in entries) - self.limit
+        total = sum(size for _, size, _ in entries)
+        # A little more goes than must, and others write too: so the folder is looked through now and then only.
+        excess = total - self.limit * 7 // 8 if total > self.limit else 0
         for _, size, path in entries[:-1]:
             if excess <= 0:
                 break
             path.unlink(missing_ok=True)
             excess -= size
+            total -= size
+        self._room = (self.limit - total) // 2

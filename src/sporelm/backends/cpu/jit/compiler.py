@@ -17,6 +17,7 @@ from sporelm.backends.cpu.jit.cache import ObjectCache, source_digest
 from sporelm.backends.cpu.jit.emission import machine_of, native_triple, optimised
 from sporelm.backends.cpu.jit.kernel import Traceable
 from sporelm.ops.attention import PAGE
+from sporelm.ops.routing import MOST_EXPERTS
 
 log = logging.getLogger(__name__)
 told: set[str] = set()  # what was logged already, once a process
@@ -35,9 +36,9 @@ class Compiler:
         _tell_symbols()
         self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine_of(target))
         self._idle = False  # since `rest`
-        # a target's repr has its name, CPU, features and tiles; PAGE is the one number that kernels take from elsewhere
+        # a target's repr has its name, CPU, features and tiles; the numbers are those that kernels take from elsewhere
         versions = (llvmlite.__version__, str(llvm.llvm_version_info))
-        parts = (source_digest(), native_triple(), repr(target), f"page {PAGE}", *versions)
+        parts = (source_digest(), native_triple(), repr(target), f"page {PAGE}", f"experts {MOST_EXPERTS}", *versions)
         self._salt = "\0".join(parts)
 
     def key(self, kernel: Traceable) -> str:
