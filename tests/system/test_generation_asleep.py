@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -120,7 +121,7 @@ def test_chat_saves_loads_and_refuses(spore: Spore, talker: Path, tmp_path: Path
     (tmp_path / "README").write_text("mine")
     done = spore("chat", talker, "--temp", 0, "-n", 5, "--session-dir", "asleep", stdin="\n".join(lines))
     assert done.returncode == 1
-    assert "wrote my talk, 0." in done.stdout
+    assert re.search(r"wrote my talk, [1-9][0-9.]* kB", done.stdout)
     assert "conversation 2 (from my talk, 1 turn)" in done.stdout
     assert "* 2  1 turn  Once upon a time" in done.stdout
     assert "README is there and is no session" in done.stderr

@@ -283,7 +283,7 @@ def test_info_of_what_cannot_run(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert main(["info", str(path), "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert (report["runs"], report["vocabulary"], report["chat_template"]) == (False, 32, True)
-    assert "does not describe its model" in report["reason"]
+    assert "is not supported" in report["reason"]
     assert main(["info", str(path)]) == 0
     assert "runs here" in capsys.readouterr().out
 
