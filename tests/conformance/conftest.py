@@ -22,11 +22,25 @@ def expected(reference: ReferenceBackend) -> Callable[[Case], Arrays]:
     return cache(lambda case: case.run(reference))
 
 
-@pytest.fixture(scope="session", params=TARGETS)
-def opened_cpu(request: pytest.FixtureRequest) -> Iterator[GuardedCpu]:
-    backend = guarded(request.param)
-    yield backend
-    backend.close()
+@pytest.fixture(scope="session")
+def open_cpus() -> Iterator[Callable[[str], GuardedCpu]]:
+    """The CPU on each target, opened when it is first asked for. A fixture that had the targets as its parameters would
+    be closed, and opened anew, after each row of a test's own list of (target, case)."""
+    opened: dict[str, GuardedCpu] = {}
+
+    def of(target: str) -> GuardedCpu:
+        if target not in opened:
+            opened[target] = guarded(target)
+        return opened[target]
+
+    yield of
+    for backend in opened.values():
+        backend.close()
+
+
+@pytest.fixture(params=TARGETS)
+def opened_cpu(request: pytest.FixtureRequest, open_cpus: Callable[[str], GuardedCpu]) -> GuardedCpu:
+    return open_cpus(request.param)
 
 
 @pytest.fixture
