@@ -1,4 +1,4 @@
-"""Writes what transformers computes for the models of `family_models` into goldens/families. Needs torch, transformers:
+"""Writes what transformers computes for the models of `families` into goldens/families. Needs torch, transformers:
 
 PYTHONPATH=src python tests/models/make_family_goldens.py [NAME ...]
 """
@@ -14,7 +14,7 @@ HERE = Path(__file__).resolve().parent
 GOLDENS = HERE / "goldens" / "families"
 sys.path.insert(0, str(HERE.parent))
 
-from family_models import CASES, POSITIONS, Case, write_case  # noqa: E402
+from families import CASES, POSITIONS, Case, write_case  # noqa: E402
 
 
 def transformers_logits(case: Case, folder: Path) -> np.ndarray:

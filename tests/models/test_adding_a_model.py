@@ -10,7 +10,7 @@ import pytest
 
 from available import opened
 from close import assert_close
-from family_models import CASES, write_case
+from families import CASES, write_case
 from sporelm.models import registry
 from stepping import Stepper
 

@@ -1,4 +1,4 @@
-"""Every family of `family_models` against its reference, against itself run otherwise, and as GGUF file.
+"""Every family of `families` against its reference, against itself run otherwise, and as GGUF file.
 
 With --all: also what transformers says now, and llama.cpp on the same file where SPORE_PEER names one.
 """
@@ -17,7 +17,7 @@ import pytest
 
 from available import opened
 from close import assert_close, assert_near_in_nat
-from family_models import CASES, POSITIONS, TOKENS, Case, write_case
+from families import CASES, POSITIONS, TOKENS, Case, write_case
 from hf_folders import tokenizer_json, write_tokenizer
 from sporelm.cli.main import main
 from sporelm.errors import UnsupportedModel

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from architecture.sources import PACKAGE
-from family_models import CASES, Case
+from families import CASES, Case
 from sporelm.errors import ModelError, ModelFileError, UnsupportedModel
 from sporelm.models import config_from_hf
 from sporelm.models.families import FAMILIES

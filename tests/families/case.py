@@ -1,0 +1,111 @@
+"""A tiny model of a family: its configuration, random weights, and how its logits are vouched for.
+
+Needs sporelm and numpy alone, so that `make_family_goldens.py` can import it where transformers is.
+"""
+
+import json
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+from safetensors.numpy import save_file
+
+from sporelm.models import Decoder, build, config_from_hf
+from sporelm.weights.forms import held_as
+from sporelm.weights.names import Param
+
+TOKENS = 70  # more than a page
+POSITIONS = (0, 1, 2, 7, 20, 41, 63, 64, 69)  # whose logits the goldens hold
+
+
+@dataclass(frozen=True)
+class Case:
+    """A configuration as config.json has it, and how its logits are vouched for.
+
+    wide   what changes for llama.cpp, whose K-quants want rows of whole blocks of 256; None: this case is not compared
+    numpy  the reference is tests/models/paper/NAME.py, for what transformers lacks; else transformers' golden file
+    """
+
+    name: str
+    config: dict[str, Any]
+    wide: dict[str, Any] | None = field(default_factory=lambda: WIDE)
+    numpy: str = ""
+
+    @cached_property
+    def model(self) -> Decoder:
+        return build(config_from_hf(self.config, "config.json"))
+
+    @property
+    def family(self) -> str:
+        """The name of the family's file."""
+        return type(self.model).__module__.rpartition(".")[2]
+
+    def ids(self) -> list[int]:
+        """The prompt."""
+        return _random(self.name).randint(0, self.model.config.vocab, TOKENS).tolist()
+
+    def weights(self) -> dict[str, np.ndarray]:
+        """float32 weights by our names: those of matrices uniform, so that every row keeps a variance near one."""
+        return {param.name: _values(f"{self.name} {param.name}", param) for param in self.model.params()}
+
+    def tensors(self) -> dict[str, np.ndarray]:
+        """The same as a Hugging Face folder holds them."""
+        model = self.model
+        return held_as(self.weights(), "hf", model.family.names, model.config)
+
+    def widened(self) -> "Case":
+        """The model for llama.cpp: with enough tokens for all bytes."""
+        assert self.wide is not None
+        return Case(f"{self.name}-wide", self.config | self.wide | {"vocab_size": 320})
+
+
+def _random(name: str) -> np.random.RandomState:
+    """numpy's frozen legacy generator, seeded with a name."""
+    return np.random.RandomState(crc32(name.encode()))
+
+
+def _values(name: str, param: Param) -> np.ndarray:
+    random, shape = _random(name), param.shape
+    if len(shape) == 1:
+        centre = 0.0 if param.name.endswith(".bias") else 1.0
+        return (centre + 0.4 * (random.random_sample(shape) - 0.5)).astype(np.float32)
+    factor = 2.0 if param.name == "embedding.weight" else 1.0
+    return ((random.random_sample(shape) * 2 - 1) * factor * np.sqrt(3 / shape[-1])).astype(np.float32)
+
+
+def write_case(folder: Path, case: Case) -> Path:
+    """A Hugging Face folder of the model, without a tokenizer."""
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(case.config))
+    save_file(case.tensors(), folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
+SHAPE: dict[str, Any] = {
+    "hidden_size": 48,
+    "intermediate_size": 88,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 10000.0,
+    "tie_word_embeddings": False,
+    "vocab_size": 131,
+}
+ODD: dict[str, Any] = {"hidden_size": 70, "num_attention_heads": 7, "num_key_value_heads": 1}  # heads of 10
+WIDE: dict[str, Any] = {
+    "hidden_size": 256,
+    "intermediate_size": 512,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+}
+TIED: dict[str, Any] = {"tie_word_embeddings": True}
+
+
+def named(name: str, model_type: str, **values: Any) -> dict[str, Any]:
+    """The start of a config.json."""
+    return {"architectures": [name], "model_type": model_type, **SHAPE, **values}

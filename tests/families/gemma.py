@@ -1,0 +1,23 @@
+"""Gemma 1 to 3."""
+
+from families.case import ODD, TIED, WIDE, Case, named
+
+GELU = {"hidden_activation": "gelu_pytorch_tanh", "head_dim": 16}
+GEMMA = named("GemmaForCausalLM", "gemma", hidden_act="gelu_pytorch_tanh", head_dim=16) | TIED
+GEMMA2 = named("Gemma2ForCausalLM", "gemma2", sliding_window=9, query_pre_attn_scalar=16) | TIED | GELU
+GEMMA2 |= {"attn_logit_softcapping": 5.0, "final_logit_softcapping": 8.0}
+GEMMA3 = named("Gemma3ForCausalLM", "gemma3_text", sliding_window=9, query_pre_attn_scalar=16) | TIED | GELU
+GEMMA3 |= {"rope_theta": 1e6, "rope_local_base_freq": 1e4, "num_hidden_layers": 6, "sliding_window_pattern": 6}
+
+CASES = (
+    Case("gemma", GEMMA, WIDE | {"head_dim": 64}),
+    Case("gemma-odd", GEMMA | ODD | {"head_dim": 12}, None),
+    Case("gemma2", GEMMA2, WIDE | {"head_dim": 64, "query_pre_attn_scalar": 64}),
+    Case(
+        "gemma2-odd", GEMMA2 | {"num_attention_heads": 3, "num_key_value_heads": 1, "query_pre_attn_scalar": 24}, None
+    ),
+    Case("gemma3", GEMMA3, WIDE | {"head_dim": 64, "query_pre_attn_scalar": 64}),
+    Case(
+        "gemma3-scaled", GEMMA3 | {"rope_scaling": {"rope_type": "linear", "factor": 8.0}, "num_hidden_layers": 7}, None
+    ),
+)
