@@ -55,7 +55,7 @@ class Stepper:
             lengths.append(self.lengths[sequence])
         wanted = range(len(tokens)) if rows is None else rows
         pages = self.pages[[sequence for sequence, _ in parts]]
-        lists = (tokens, positions, slots, starts, lengths, pages, list(wanted))
+        lists = (tokens, positions, slots, starts, lengths, pages, list(wanted), [sequence for sequence, _ in parts])
         inputs = StepInputs(*(np.ascontiguousarray(values, np.int32) for values in lists))
         if self.plan is None:
             results = self.model.forward(StepInputs(*map(self.backend.tensor, inputs)), self.weights, self.caches)

@@ -51,6 +51,7 @@ class Inputs:
             "lengths": np.zeros(sequences, np.int32),
             "pages": np.zeros((sequences, pages_for(limits.max_context)), np.int32),
             "rows": np.zeros(tokens, np.int32),
+            "states": np.zeros(sequences, np.int32),
         }
         # Writing one number through a memoryview takes half the time it takes through the array.
         self.cells = {name: array.data for name, array in self.arrays.items() if array.ndim == 1}
@@ -61,9 +62,9 @@ class Inputs:
         """The arrays of a step by name, and its extents by symbol. Valid until the next fill."""
         cells, arrays = self.cells, self.arrays
         tokens, positions, slots = cells["tokens"], cells["positions"], cells["slots"]
-        starts, lengths, rows = cells["starts"], cells["lengths"], cells["rows"]
+        starts, lengths, rows, states = cells["starts"], cells["lengths"], cells["rows"], cells["states"]
         row = wanted = 0
-        for index, (_, ids, position, pages, outputs, _) in enumerate(step.parts):
+        for index, (_, ids, position, pages, outputs, _, state) in enumerate(step.parts):
             if self.tables[index] is not pages:
                 arrays["pages"][index, : len(pages)] = pages
                 self.tables[index] = pages
@@ -80,6 +81,7 @@ class Inputs:
             row += count
             starts[index + 1] = row
             lengths[index] = position + count
+            states[index] = state
             for output in range(row - outputs, row):
                 rows[wanted] = output
                 wanted += 1
@@ -91,7 +93,13 @@ class Inputs:
     def _view(self, key: tuple[int, int, int]) -> tuple[dict[str, np.ndarray], dict[str, int]]:
         tokens, sequences, rows = key
         extents = {"tokens": tokens, "sequences": sequences, "starts": sequences + 1, "rows": rows}
-        lengths = {"positions": tokens, "slots": tokens, "lengths": sequences, "pages": sequences, **extents}
+        lengths = {
+            "positions": tokens,
+            "slots": tokens,
+            "lengths": sequences,
+            "pages": sequences,
+            "states": sequences,
+        } | extents
         del lengths["sequences"]
         if len(self.views) >= MOST_VIEWS:
             self.views.clear()

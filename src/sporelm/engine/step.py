@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 class Part(NamedTuple):
     """One sequence's share of a step: `tokens` from `position` on, the logits of the last `rows` of them wanted.
 
-    `adapter` is the number of an adapter that is loaded, 0 for none.
+    `adapter` is the number of an adapter that is loaded, 0 for none; `state` the slot of its recurrent states.
     """
 
     request: int
@@ -16,6 +16,7 @@ class Part(NamedTuple):
     pages: tuple[int, ...]  # the page table of the sequence, long enough for position + len(tokens)
     rows: int
     adapter: int = 0
+    state: int = 0
 
 
 class Step(NamedTuple):

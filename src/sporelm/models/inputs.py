@@ -24,6 +24,7 @@ class StepInputs(NamedTuple):
     lengths: Any  # [sequences] positions that the sequence has after this step
     pages: Any  # [sequences, max_pages] the sequence's pages in order, the rest is not read
     rows: Any  # [rows] the rows whose logits are wanted
+    states: Any  # [sequences] the slot of each sequence's recurrent states, where layers have such
 
 
 def input_specs(tokens: int, sequences: int, rows: int, max_pages: int) -> dict[str, Spec]:
@@ -40,6 +41,7 @@ def input_specs(tokens: int, sequences: int, rows: int, max_pages: int) -> dict[
         "lengths": (sequence,),
         "pages": (sequence, max_pages),
         "rows": (row,),
+        "states": (sequence,),
     }
     return {name: Spec(shape, I32) for name, shape in shapes.items()}
 

@@ -1,11 +1,12 @@
 """The parts that models are composed of, one file each; a block lists its weights and says what memory it keeps."""
 
-from sporelm.models.blocks.attention import Attention, Paged
+from sporelm.models.blocks.attention import Attention
 from sporelm.models.blocks.embedding import Embedding
 from sporelm.models.blocks.gated_mlp import GatedMLP
 from sporelm.models.blocks.layer import Layer, Part
 from sporelm.models.blocks.layer_norm import LayerNorm
 from sporelm.models.blocks.linear import Linear
+from sporelm.models.blocks.memory import Memory, Paged, State
 from sporelm.models.blocks.mixture import Mixture
 from sporelm.models.blocks.mlp import MLP
 from sporelm.models.blocks.rms_norm import RMSNorm
@@ -18,8 +19,10 @@ __all__ = [
     "Layer",
     "LayerNorm",
     "Linear",
+    "Memory",
     "Mixture",
     "Paged",
     "Part",
     "RMSNorm",
+    "State",
 ]

@@ -1,23 +1,15 @@
 """Attention of grouped queries over a paged cache, with rotary positions or none."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from sporelm import ops
 from sporelm.models.blocks.linear import Linear, products
+from sporelm.models.blocks.memory import Paged
 from sporelm.models.blocks.rms_norm import RMSNorm
 from sporelm.models.inputs import LOCAL, ROPE, StepInputs
 from sporelm.weights.config import ModelConfig
 from sporelm.weights.names import Columns, Param, Rows
-
-
-@dataclass(frozen=True)
-class Paged:
-    """What a block keeps of each position: keys and values of `kv_heads` heads, in pages of 64 positions."""
-
-    kv_heads: int
-    head_dim: int
 
 
 class Attention:

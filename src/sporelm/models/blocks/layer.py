@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from sporelm import ops
-from sporelm.models.blocks.attention import Attention, Paged
+from sporelm.models.blocks.attention import Attention
+from sporelm.models.blocks.memory import Paged
 from sporelm.models.inputs import StepInputs
 from sporelm.weights.names import Param
 

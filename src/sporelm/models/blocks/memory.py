@@ -1,0 +1,25 @@
+"""What blocks keep from step to step."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Paged:
+    """What a block keeps of each position: keys and values of `kv_heads` heads, in pages of 64 positions."""
+
+    kv_heads: int
+    head_dim: int
+
+
+@dataclass(frozen=True)
+class State:
+    """What a block keeps of a whole sequence: float32 arrays of these shapes, which each token changes.
+
+    Its cache is a tuple of tensors [slots, *shape]; `StepInputs.states` says which slot is a sequence's. What a slot
+    holds is not read where a sequence begins, at position 0.
+    """
+
+    shapes: tuple[tuple[int, ...], ...]
+
+
+Memory = Paged | State
