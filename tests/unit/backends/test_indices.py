@@ -1,6 +1,6 @@
 """Arguments that would reach memory: element types, and indices outside what they point into, refused in one line."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -62,8 +62,10 @@ class Arguments:
 
 
 @pytest.fixture(scope="module")
-def given(backend: Any) -> Arguments:
-    return Arguments(backend)
+def given(backend: Any) -> Iterator[Arguments]:
+    found = Arguments(backend)
+    yield found
+    backend.free_pages([found.cache])  # the last refusal still holds them by its traceback
 
 
 OUTSIDE: dict[str, tuple[Callable[[Arguments], Any], str]] = {
@@ -127,6 +129,10 @@ WRONG: dict[str, tuple[Callable[[Arguments], Any], str]] = {
         lambda a: ops.rope(a.f32(1, 8), a.other(1, kind=np.int64), a.table, head_dim=8, style="half"),
         "positions i64",
     ),
+    "rope streams": (
+        lambda a: ops.rope(a.f32(1, 8), a.i32(0), a.table, head_dim=8, style="half", streams=(0, 0, 1, 1)),
+        "positions i32.* 2 dimensions",
+    ),
     "rope table": (
         lambda a: ops.rope(a.f32(1, 8), a.i32(0), a.other(9, 8, kind=np.float16), head_dim=8, style="half"),
         "table f16",
@@ -152,6 +158,10 @@ WRONG: dict[str, tuple[Callable[[Arguments], Any], str]] = {
     "attention sinks": (
         lambda a: ops.attention(a.f32(1, 8), a.cache, a.i32(0, 1), a.i32(1), a.i32((0,)), a.i32(1), scale=1.0),
         "sinks i32",
+    ),
+    "attention slopes": (
+        lambda a: ops.attention(a.f32(1, 8), a.cache, a.i32(0, 1), a.i32(1), a.i32((0,)), None, a.i32(1), scale=1.0),
+        "slopes i32",
     ),
     "embedding ids": (lambda a: ops.embedding(a.f32(2), a.weight), "ids f32"),
     "embedding table": (lambda a: ops.embedding(a.i32(0), a.f32(4, 8)), "table f32.* not of a number format"),
