@@ -1,5 +1,8 @@
 """What every test may ask for: the shared data beside the repository, the models, and `--all`."""
 
+import io
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -52,3 +55,16 @@ def smollm2(request: pytest.FixtureRequest) -> Path:
     if request.config.getoption("--all"):
         return store.pull("smollm2")
     pytest.skip("SmolLM2 is not in the model store: run 'spore pull smollm2', or the tests with --all")
+
+
+@pytest.fixture
+def spoken(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Run `spore chat` with lines of input; exit code, stdout, stderr."""
+    from sporelm.cli.main import main
+
+    def run(words: list[str], *lines: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "stdin", io.StringIO("".join(f"{line}\n" for line in lines)))
+        code = main(["chat", *words])
+        return code, *capsys.readouterr()
+
+    return run

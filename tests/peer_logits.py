@@ -45,13 +45,19 @@ class _Batch(ctypes.Structure):
     ]
 
 
-def load(peer: Path, root: Path) -> Any:
-    """llama.cpp's library out of the folder in which it was built."""
+def load_peer_vocab(root: Path) -> Any:
+    """The module bench/peer_vocab.py, which is in no package."""
     spec = importlib.util.spec_from_file_location("peer_vocab", root / "bench" / "peer_vocab.py")
     assert spec
     assert spec.loader
     peer_vocab = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(peer_vocab)
+    return peer_vocab
+
+
+def load(peer: Path, root: Path) -> Any:
+    """llama.cpp's library out of the folder in which it was built."""
+    peer_vocab = load_peer_vocab(root)
     library = peer_vocab.load_library(peer)
     library.loader = peer_vocab  # whose function for messages the library calls
     pointer = ctypes.c_void_p

@@ -16,6 +16,7 @@ from safetensors.numpy import save_file
 from sporelm.models import Decoder, build, config_from_hf
 from sporelm.weights.forms import held_as
 from sporelm.weights.names import Param
+from tiny_models import LLAMA
 
 TOKENS = 70  # more than a page
 POSITIONS = (0, 1, 2, 7, 20, 41, 63, 64, 69)  # whose logits the goldens hold
@@ -84,18 +85,8 @@ def write_case(folder: Path, case: Case) -> Path:
     return folder
 
 
-SHAPE: dict[str, Any] = {
-    "hidden_size": 48,
-    "intermediate_size": 88,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 6,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 256,
-    "rms_norm_eps": 1e-5,
-    "rope_theta": 10000.0,
-    "tie_word_embeddings": False,
-    "vocab_size": 131,
-}
+OF_LLAMA = ("architectures", "model_type", "hidden_act", "bos_token_id", "eos_token_id")
+SHAPE: dict[str, Any] = {key: value for key, value in LLAMA.items() if key not in OF_LLAMA}
 ODD: dict[str, Any] = {"hidden_size": 70, "num_attention_heads": 7, "num_key_value_heads": 1}  # heads of 10
 WIDE: dict[str, Any] = {
     "hidden_size": 256,

@@ -158,6 +158,16 @@ def grown_by(first: list[int], last: list[int]) -> float:
     return round(median(last) / median(first), 4) if first and median(first) else 1.0
 
 
+def told(found: dict[str, Any], *, as_json: bool) -> int:
+    """Print what a soak found; the exit code."""
+    if as_json:
+        print(json.dumps(found))
+    else:
+        print("\n".join(f"{key}: {value}" for key, value in found.items() if key != "faults"))
+        print("\n".join(found["faults"]) or "nothing is wrong")
+    return 1 if found["faults"] else 0
+
+
 def story(folder: Path) -> Path:
     """The story model with a chat template, in a folder."""
     shutil.copytree(ROOT.parent / "shared" / "data" / "story", folder, copy_function=shutil.copyfile)
@@ -181,12 +191,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as name:
         model = args.model or story(Path(name) / "story")
         found = asyncio.run(soak(model, 60 * args.minutes, args.clients, args.seed, Path(name), **options))
-    if args.json:
-        print(json.dumps(found))
-    else:
-        print("\n".join(f"{key}: {value}" for key, value in found.items() if key != "faults"))
-        print("\n".join(found["faults"]) or "nothing is wrong")
-    return 1 if found["faults"] else 0
+    return told(found, as_json=args.json)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ be 1.05 times that of the first at most: what clients have open differs from one
 
 import argparse
 import asyncio
-import json
 import os
 import re
 import shutil
@@ -29,7 +28,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
 
-from soak.run import WARM_UP, WINDOW, Sample, course, grown_by, story  # noqa: E402
+from soak.run import WARM_UP, WINDOW, Sample, course, grown_by, story, told  # noqa: E402
 from soak.serve_load import ACTS, KEYS, ServerLoad, good, streamed  # noqa: E402
 from soak.wire import asked  # noqa: E402
 
@@ -312,12 +311,7 @@ def main() -> int:
         finally:
             if args.keep_log is not None and (folder / "log").exists():
                 shutil.copyfile(folder / "log", args.keep_log)
-    if args.json:
-        print(json.dumps(found))
-    else:
-        print("\n".join(f"{key}: {value}" for key, value in found.items() if key != "faults"))
-        print("\n".join(found["faults"]) or "nothing is wrong")
-    return 1 if found["faults"] else 0
+    return told(found, as_json=args.json)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 """`spore gguf from-hf | to-hf` as a user runs them; and llama.cpp as the reader, where it is there."""
 
 import contextlib
-import importlib.util
 import io
 import json
 import os
@@ -17,6 +16,7 @@ import pytest
 
 from gguf_models import contents
 from hf_folders import write_model
+from peer_logits import load_peer_vocab
 from sporelm.cli.main import main
 from sporelm.quant import BF16
 from sporelm.text import load_tokenizer
@@ -187,11 +187,7 @@ def test_llama_cpp_goes_on_with_the_same_words(story: Path, peer: Path, tmp_path
 
 
 def test_llama_cpp_cuts_texts_alike(story: Path, peer: Path, root: Path, tmp_path: Path) -> None:
-    spec = importlib.util.spec_from_file_location("peer_vocab", root / "bench" / "peer_vocab.py")
-    assert spec
-    assert spec.loader
-    peer_vocab = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(peer_vocab)
+    peer_vocab = load_peer_vocab(root)
     library = peer_vocab.load_library(peer)
     for number, source in enumerate([story, write_model(tmp_path / "model", MODEL)]):
         file = tmp_path / f"{number}.gguf"

@@ -19,24 +19,31 @@ BAR, GAP, BETWEEN = 16, 3, 18
 TOP, BOTTOM = 74, 30
 LONGEST_TITLE = 90
 
-# No variables: not every program that shows SVG knows them.
-STYLE = """
+# What every chart has. No variables: not every program that shows SVG knows them.
+LIGHT = """
 text { font-family: system-ui, sans-serif; font-size: 13px; fill: #1f2328; }
 .title { font-weight: 600; font-size: 15px; }
 .faint { font-size: 12px; fill: #59636e; }
 .back { fill: #ffffff; }
+"""
+DARK = "text { fill: #f0f6fc; } .faint { fill: #9198a1; } .back { fill: #0d1117; }\n"
+BARS_LIGHT = """
 .ours { fill: #1a7f5a; } .peer { fill: #8c6bb8; } .limit { fill: #afb8c1; }
 .range { fill: none; stroke: #1f2328; stroke-width: 1.5; }
-@media (prefers-color-scheme: dark) {
-text { fill: #f0f6fc; } .faint { fill: #9198a1; } .back { fill: #0d1117; }
+"""
+BARS_DARK = """
 .ours { fill: #3fb98a; } .peer { fill: #b393e0; } .limit { fill: #4a535e; }
 .range { stroke: #f0f6fc; }
-}
 """
 
 
+def style(light: str, dark: str) -> str:
+    """A chart's style: what every chart has, and rules of its own for light and for dark schemes."""
+    return LIGHT + light.lstrip() + f"@media (prefers-color-scheme: dark) {{\n{DARK}{dark.lstrip()}}}\n"
+
+
 class Bar(NamedTuple):
-    """One bar: its class in `STYLE`, tokens per second, and what stands beside it."""
+    """One bar: its class in `BARS_LIGHT`, tokens per second, and what stands beside it."""
 
     kind: str
     value: float
@@ -62,7 +69,7 @@ def as_svg(rows: Sequence[Row], title: str, caption: str = "") -> str:
         viewBox=f"0 0 {WIDTH} {height}", role="img",
     )  # fmt: skip
     ElementTree.SubElement(root, "title").text = printable(title)
-    ElementTree.SubElement(root, "style").text = STYLE
+    ElementTree.SubElement(root, "style").text = style(BARS_LIGHT, BARS_DARK)
     ElementTree.SubElement(root, "rect", {"class": "back", "width": str(WIDTH), "height": str(height)})
     text(root, 16, 28, title if len(title) <= LONGEST_TITLE else title[: LONGEST_TITLE - 3] + "...", "title")
     legend(root, {bar.kind for _, found, _ in charted for bar in found})

@@ -1,31 +1,16 @@
 """`spore chat --url` against our own server, with the story model."""
 
-import io
 import signal
-import sys
 import time
 from collections.abc import Callable
 
 import pytest
 
 from sporelm.cli.chat_screen import Screen
-from sporelm.cli.main import main
 from sporelm.serve.keys import ApiKey
 from system.serve.conftest import Running
 
 Chat = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def spoken(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Chat:
-    """Run the chat with lines of input; exit code, stdout, stderr."""
-
-    def run(words: list[str], *lines: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "stdin", io.StringIO("".join(f"{line}\n" for line in lines)))
-        code = main(["chat", *words])
-        return code, *capsys.readouterr()
-
-    return run
 
 
 def test_the_chat_says_what_the_server_answers(spoken: Chat, served: Running) -> None:

@@ -1,7 +1,6 @@
 """`spore chat --url` as a program: its options, what it prints, how it ends."""
 
 import _thread
-import io
 import signal
 import socket
 import subprocess
@@ -16,7 +15,6 @@ from architecture.sources import PACKAGE
 from sporelm import settings
 from sporelm.cli import chat
 from sporelm.cli.chat_screen import Screen
-from sporelm.cli.main import main
 from sporelm.cli.plain_text import without_controls
 from sporelm.cli.remote.values import RemoteParams
 from sporelm.cli.sampling import CHOOSING, ENDING, REPEATING, name_of
@@ -24,18 +22,6 @@ from sporelm.cli.sessions import ARGUMENTS, field_of
 from unit.cli.scripted_server import DONE, STREAM, answer, chunk, models, reply, scripted
 
 Chat = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def spoken(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Chat:
-    """Run the chat with lines of input; exit code, stdout, stderr."""
-
-    def run(words: list[str], *lines: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "stdin", io.StringIO("".join(f"{line}\n" for line in lines)))
-        code = main(["chat", *words])
-        return code, *capsys.readouterr()
-
-    return run
 
 
 def test_a_chat_through_a_pipe(spoken: Chat) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from math import ceil, log, log10
 from xml.etree import ElementTree
 
-from sporelm.bench.plot import printable, text
+from sporelm.bench.plot import printable, style, text
 from sporelm.bench.serving.figures import ServingRow, Spread
 
 WIDTH, TOP, BOTTOM = 860, 84, 34  # pixels
@@ -19,29 +19,23 @@ HEAD = 34  # above a panel's area
 LEAST_GAP = 26  # between the numbers below the axis
 LONGEST_TITLE = 100
 
-# No variables: not every program that shows SVG knows them.
-STYLE = """
-text { font-family: system-ui, sans-serif; font-size: 13px; fill: #1f2328; }
-.title { font-weight: 600; font-size: 15px; }
-.faint { font-size: 12px; fill: #59636e; }
-.back { fill: #ffffff; }
+LINES_LIGHT = """
 .grid { stroke: #d1d9e0; stroke-width: 1; } .axis { stroke: #59636e; stroke-width: 1; }
 .line { fill: none; stroke-width: 2; stroke-linejoin: round; }
 .speed { stroke: #1a7f5a; } .p50 { stroke: #2f6fb3; } .p90 { stroke: #8c6bb8; } .p99 { stroke: #c2557a; }
 .dot-speed { fill: #1a7f5a; } .dot-p50 { fill: #2f6fb3; } .dot-p90 { fill: #8c6bb8; } .dot-p99 { fill: #c2557a; }
-@media (prefers-color-scheme: dark) {
-text { fill: #f0f6fc; } .faint { fill: #9198a1; } .back { fill: #0d1117; }
+"""
+LINES_DARK = """
 .grid { stroke: #2a3038; } .axis { stroke: #9198a1; }
 .speed { stroke: #3fb98a; } .p50 { stroke: #6ea8e6; } .p90 { stroke: #b393e0; } .p99 { stroke: #ee8fac; }
 .dot-speed { fill: #3fb98a; } .dot-p50 { fill: #6ea8e6; } .dot-p90 { fill: #b393e0; } .dot-p99 { fill: #ee8fac; }
-}
 """
 PERCENTILES = ("p50", "p90", "p99")
 
 
 @dataclass(frozen=True)
 class Panel:
-    """A small chart: lines by their class in `STYLE`, each with a value for every load, or None."""
+    """A small chart: lines by their class in `LINES_LIGHT`, each with a value for every load, or None."""
 
     title: str
     lines: dict[str, list[float | None]]
@@ -60,7 +54,7 @@ def as_svg(rows: Sequence[ServingRow], title: str, caption: str = "") -> str:
         viewBox=f"0 0 {WIDTH} {height}", role="img",
     )  # fmt: skip
     ElementTree.SubElement(root, "title").text = printable(title)
-    ElementTree.SubElement(root, "style").text = STYLE
+    ElementTree.SubElement(root, "style").text = style(LINES_LIGHT, LINES_DARK)
     ElementTree.SubElement(root, "rect", {"class": "back", "width": str(WIDTH), "height": str(height)})
     text(root, 16, 28, title if len(title) <= LONGEST_TITLE else title[: LONGEST_TITLE - 3] + "...", "title")
     legend(root)
