@@ -1,8 +1,9 @@
-"""Writes template_goldens.json: what transformers makes of chat templates. Run it where transformers is installed:
+"""Writes what transformers makes of chat templates. Run it where transformers is installed:
 
-    python tests/data/make_template_goldens.py FOLDER_OF_TEMPLATES
+    python tests/data/make_template_goldens.py FOLDER_OF_TEMPLATES [template_goldens_peer.json]
 
-The templates themselves are not stored here; of each rendering only its hash, its length and its end are.
+The templates themselves are not stored here; of each rendering its hash, its length and its end are, or of those that
+llama.cpp's sources carry the beginning of the hash alone.
 """
 
 import datetime
@@ -10,6 +11,7 @@ import hashlib
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).resolve().parent
 NOW = datetime.datetime(2026, 1, 2, 3, 4, 5)
@@ -79,7 +81,12 @@ def digest(text: str) -> dict[str, object]:
     return {"sha256": hashlib.sha256(text.encode()).hexdigest(), "characters": len(text), "end": text[-24:]}
 
 
-def main(folder: Path) -> None:
+def short(kept: Any) -> str:
+    """What is kept of a rendering where there are many."""
+    return "error" if kept == "error" else str(kept["sha256"])[:16]
+
+
+def main(folder: Path, name: str = "template_goldens.json") -> None:
     from transformers.utils import chat_template_utils
 
     class Fixed(datetime.datetime):
@@ -91,20 +98,22 @@ def main(folder: Path) -> None:
     goldens: dict[str, dict[str, object]] = {}
     for path in sorted(folder.glob("*.jinja")):
         found = goldens[path.name] = {}
-        for name, case in CASES.items():
+        for number, case in CASES.items():
             arguments = {"add_generation_prompt": True, **SPECIAL, **case}
             messages = arguments.pop("messages")
             try:
                 texts, _ = chat_template_utils.render_jinja_template(
                     [messages], chat_template=path.read_text(encoding="utf-8"), **arguments
                 )
-                found[name] = digest(texts[0])
+                found[number] = digest(texts[0])
             except Exception:
-                found[name] = "error"
-    target = HERE / "template_goldens.json"
-    target.write_text(json.dumps(goldens, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+                found[number] = "error"
+    target, lines = HERE / name, {}
+    for key, found in goldens.items():
+        lines[key] = found if name == "template_goldens.json" else {case: short(kept) for case, kept in found.items()}
+    target.write_text(json.dumps(lines, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
     print(target)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), *sys.argv[2:])

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import os
 import threading
 from pathlib import Path
 from types import ModuleType
@@ -15,6 +16,7 @@ from sporelm.text.budget import Budget, LimitReached
 
 DATA = Path(__file__).resolve().parents[2] / "data"
 GOLDENS: dict[str, dict[str, Any]] = json.loads((DATA / "template_goldens.json").read_text(encoding="utf-8"))
+PEER_GOLDENS: dict[str, dict[str, str]] = json.loads((DATA / "template_goldens_peer.json").read_text(encoding="utf-8"))
 USER = [{"role": "user", "content": "Hi"}]
 
 
@@ -54,6 +56,36 @@ def test_renders_as_transformers_does(shared: Path, name: str, case: str) -> Non
 
 
 PLAIN_PARTS = {"Minueza-32M-UltraChat.jinja", "google-gemma-2-2b-it.jinja", "Qwen-Qwen2.5-7B-Instruct.jinja"}
+
+
+@pytest.fixture(scope="module")
+def peers_templates() -> Path:
+    """The templates in the sources of which llama.cpp was built."""
+    place = os.environ.get("SPORE_PEER")
+    if not place:
+        pytest.skip(
+            "SPORE_PEER names no folder with llama.cpp's programs: bench/peer.sh builds them and keeps its sources"
+        )
+    found = sorted(Path(place).resolve().parents[1].glob("llama_cpp_python-*/vendor/llama.cpp/models/templates"))
+    if not found:
+        pytest.skip(f"beside {place} are no sources of llama.cpp with models/templates")
+    return found[-1]
+
+
+@pytest.mark.all
+@pytest.mark.parametrize("name", PEER_GOLDENS)
+def test_renders_llama_cpps_templates_as_transformers_does(peers_templates: Path, name: str) -> None:
+    template, wrong = ChatTemplate((peers_templates / name).read_text(encoding="utf-8"), MADE.SPECIAL), []
+    for case, expected in PEER_GOLDENS[name].items():
+        if case == "parts" and not template._takes_parts:
+            continue
+        try:
+            found = MADE.short(MADE.digest(template.render(**MADE.CASES[case])))
+        except SporeError:
+            found = "error"
+        if found != expected:
+            wrong.append(case)
+    assert not wrong
 
 
 def test_goldens_cover_the_interesting_cases() -> None:
