@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from sporelm.text.dialects.cohere import ACTIONS, Cohere
 from sporelm.text.dialects.deepseek import BEGIN, SEPARATOR, DeepSeek
 from sporelm.text.dialects.dialect import THINK, Dialect, Thinking
 from sporelm.text.dialects.gemma4 import CHANNELS, Gemma4
@@ -10,6 +11,7 @@ from sporelm.text.dialects.glm import Glm
 from sporelm.text.dialects.granite import Granite
 from sporelm.text.dialects.harmony import Harmony
 from sporelm.text.dialects.hermes import Hermes
+from sporelm.text.dialects.kimi import Kimi
 from sporelm.text.dialects.llama3 import Llama3
 from sporelm.text.dialects.minicpm import MiniCpm
 from sporelm.text.dialects.mistral import BRACKETS, Mistral
@@ -19,10 +21,11 @@ from sporelm.text.tokenizer import Tokenizer
 DIALECTS: dict[str, type[Dialect]] = {
     each.name: each
     for each in (
-        Harmony, DeepSeek, Mistral, Gemma4, QwenCoder, Seed, Glm, MiniCpm, Granite, Hermes, Llama3, Gemma, Generic
+        Harmony, DeepSeek, Kimi, Cohere, Mistral, Gemma4, QwenCoder, Seed, Glm, MiniCpm, Granite, Hermes, Llama3, Gemma,
+        Generic,
     )
 }  # fmt: skip
-THOUGHTS = (THINK, BRACKETS, CHANNELS, SEED_THINK)
+THOUGHTS = (ACTIONS, THINK, BRACKETS, CHANNELS, SEED_THINK)
 
 _Test = Callable[[str], bool]
 
@@ -36,6 +39,8 @@ _BY_TEMPLATE: tuple[tuple[_Test, Callable[[Thinking | None], Dialect]], ...] = (
     (_has("<|channel|>", "<|message|>"), lambda thinking: Harmony()),
     (_has(BEGIN, "```json"), lambda thinking: DeepSeek(thinking, fenced=True)),
     (_has(SEPARATOR), lambda thinking: DeepSeek(thinking, fenced=False)),
+    (_has("<|tool_calls_section_begin|>"), Kimi),
+    (_has("<|START_ACTION|>"), Cohere),
     (_has("[TOOL_CALLS]", "[ARGS]"), lambda thinking: Mistral(thinking, named=True)),
     (_has("[TOOL_CALLS]"), lambda thinking: Mistral(thinking, named=False)),
     (_has("<|tool_call>"), lambda thinking: Gemma4(thinking or CHANNELS)),
@@ -52,6 +57,7 @@ _BY_TEMPLATE: tuple[tuple[_Test, Callable[[Thinking | None], Dialect]], ...] = (
 # Where the template says nothing of calls, special tokens may. Qwen's are in vocabularies of models without calls.
 _BY_TOKEN: tuple[tuple[str, str, Callable[[Thinking | None], Dialect]], ...] = (
     ("<|python_tag|>", "<|start_header_id|>", Llama3),
+    ("<|START_ACTION|>", "<|CHATBOT_TOKEN|>", Cohere),
     ("[TOOL_CALLS]", "[INST]", Mistral),
     (SEPARATOR, "<｜User｜>", DeepSeek),
     ("<|tool_call|>", "<|start_of_role|>", Granite),

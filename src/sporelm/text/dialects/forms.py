@@ -88,16 +88,16 @@ class Forms:
         guided = {**schema, "x-guidance": GUIDANCE}
         return Expression(self._rule("json", f": %json {json.dumps(guided, ensure_ascii=False)}"))
 
-    def json_call(self, key: str, *, many: bool = False) -> Expression:
-        """{"name": ..., key: {...}} for one of the tools; an array of them with `many`."""
+    def json_call(self, key: str, *, name: str = "name", many: bool = False) -> Expression:
+        """{name: ..., key: {...}} for one of the tools; an array of them with `many`."""
         definitions, calls = {}, []
         for index, tool in enumerate(self.tools):
             definitions[f"t{index}"] = rooted(self.schema(tool), f"#/$defs/t{index}")
             calls.append(
                 {
                     "type": "object",
-                    "properties": {"name": {"const": tool.name}, key: {"$ref": f"#/$defs/t{index}"}},
-                    "required": ["name", key],
+                    "properties": {name: {"const": tool.name}, key: {"$ref": f"#/$defs/t{index}"}},
+                    "required": [name, key],
                     "additionalProperties": False,
                 }
             )

@@ -6,7 +6,7 @@ from sporelm.text.dialects.dialect import Turn
 from sporelm.text.dialects.json_text import as_object, copy_value, read_string, whole
 from sporelm.text.dialects.source import Steps
 
-NAMES = ("name", "function")
+NAMES = ("name", "function", "tool_name")
 ARGUMENTS = ("arguments", "parameters")
 OTHERS = ("id", "type", "index", "call_id", "tool_call_id")
 

@@ -38,6 +38,7 @@ CLOCK = '<tool_call>\n{"name": "clock", "arguments": {}}\n</tool_call>'
 TAGS = '{"place": "a</tool_call>b<tool_call>"}'
 CODER = "<tool_call>\n<function=weather>\n<parameter=place>\nZürich\n</parameter>\n<parameter=days>\n2\n</parameter>\n"
 HARMONY = "<|channel|>commentary to=functions.weather <|constrain|>json<|message|>"
+KIMI = f"<|tool_calls_section_begin|><|tool_call_begin|>functions.weather:0<|tool_call_argument_begin|>{BOTH}<|tool_call_end|>"
 GEMMA = '<|tool_call>call:weather{days:2,near:{k:true},place:<|"|>a "b"\n<|"|>}<tool_call|>'
 
 ANSWERS: dict[str, tuple[str, str, str, str, str, list[tuple[str, str, bool]]]] = {
@@ -98,6 +99,12 @@ ANSWERS: dict[str, tuple[str, str, str, str, str, list[tuple[str, str, bool]]]] 
     "harmony, own tool": ("harmony", "", "<|channel|>analysis to=python code<|message|>1+1<|call|>", "", "1+1", []),
     "harmony, no header": ("harmony", "", "Just text <|chan", "Just text <|chan", "", []),
     "harmony, no JSON": ("harmony", "", HARMONY + "hello", "hello", "", []),
+    "cohere": ("cohere", "<|START_THINKING|>", f'Hm<|END_THINKING|><|START_ACTION|>[\n    {{"tool_call_id": "0", "tool_name": "weather", "parameters": {BOTH}}},\n    {{"tool_call_id": "1", "tool_name": "clock", "parameters": {{}}}}\n]<|END_ACTION|>', "", "Hm", [call(), call("{}", "clock")]),
+    "cohere, response": ("cohere", "<|START_THINKING|><|END_THINKING|>", "<|START_RESPONSE|>Hi\n[1]<|END_RESPONSE|>", "Hi\n[1]", "", []),
+    "cohere, no call": ("cohere", "", "<|START_ACTION|>[1]", "<|START_ACTION|>[1]", "", []),
+    "kimi": ("kimi", "", f"<think>Hm</think>{CHECKS}{KIMI}<|tool_call_begin|>functions.clock:1<|tool_call_argument_begin|>{{}}<|tool_call_end|><|tool_calls_section_end|>", CHECKS, "Hm", [call(), call("{}", "clock")]),
+    "kimi, no number": ("kimi", "", "<|tool_call_begin|>clock<|tool_call_argument_begin|>{}<|tool_call_end|>", "", "", [call("{}", "clock")]),
+    "kimi, no call": ("kimi", "", "<|tool_calls_section_begin|> is a mark", "<|tool_calls_section_begin|> is a mark", "", []),
     "gemma 4": ("gemma4", "", f"<|channel>thought\nHm\n<channel|>{CHECKS}{GEMMA}<|tool_call>call:clock{{}}<tool_call|>", CHECKS, "Hm", [call('{"days":2,"near":{"k":true},"place":"a \\"b\\"\\n"}'), call("{}", "clock")]),
     "gemma 4, cut": ("gemma4", "", GEMMA[: GEMMA.index("true")], "", "", [call('{"days":2,"near":{}}', complete=False)]),
     "gemma 4, odd keys": ("gemma4", "", "<|tool_call>call:clock{a\\x:1,b\x01:2}<tool_call|>", "", "", [call('{"a\\\\x":1,"b\\u0001":2}', "clock")]),
@@ -129,6 +136,8 @@ FORCED: dict[str, tuple[Dialect, str]] = {
     "mistral, old": (Mistral(named=False), f'[TOOL_CALLS][{{"name": "weather", "arguments": {BOTH}}}]'),
     "deepseek": (DeepSeek(), f"<think>x</think>{BEGIN}{CALL}function{SEPARATOR}weather\n```json\n{BOTH}\n```{CALL_END}{END}"),
     "deepseek 3.1": (DeepSeek(fenced=False), f"{BEGIN}{CALL}weather{SEPARATOR}{BOTH}{CALL_END}{CALL}clock{SEPARATOR}{{}}{CALL_END}{END}"),
+    "cohere": (DIALECTS["cohere"](), f'<|START_THINKING|>x<|END_THINKING|><|START_ACTION|>[{{"tool_name": "weather", "parameters": {BOTH}}}, {{"tool_name": "clock", "parameters": {{}}}}]<|END_ACTION|>'),
+    "kimi": (DIALECTS["kimi"](), f"<think>x</think>{KIMI}<|tool_call_begin|>functions.clock:1<|tool_call_argument_begin|>{{}}<|tool_call_end|><|tool_calls_section_end|>"),
     "harmony": (DIALECTS["harmony"](), f"<|channel|>analysis<|message|>Hm<|end|><|start|>assistant{HARMONY}{BOTH}"),
 }  # fmt: skip
 

@@ -178,16 +178,23 @@ FORMS = {
 }
 
 
+# What stands around content.
+FRAMED = {
+    "harmony": ("<|channel|>final<|message|>", ""),
+    "cohere": ("<|START_RESPONSE|>", "<|END_RESPONSE|>"),
+}
+
+
 @pytest.mark.parametrize("kind", FORMS)
 @pytest.mark.parametrize("name", FORCED)
 def test_content_has_its_form_where_the_model_may_call_or_not(name: str, kind: str, letters: Tokenizer) -> None:
     (dialect, call), (form, right, wrong) = FORCED[name], FORMS[kind]
-    head = "<|channel|>final<|message|>" if name == "harmony" else ""
+    head, end = FRAMED.get(name, ("", ""))
 
     def begun() -> Matcher:
         return matcher(dialect, letters, "auto", content=form)
 
-    for text in (call, head + right):
+    for text in (call, head + right + end):
         found = begun()
         assert followed(found, letters, text) == text
         assert can_end(found, letters)
@@ -196,7 +203,7 @@ def test_content_has_its_form_where_the_model_may_call_or_not(name: str, kind: s
     assert len(followed(begun(), letters, "Hello there")) < 2
     assert followed(matcher(dialect, letters, content=form), letters, call) == call
     without = call_grammar(dialect, None, None, letters, content=form)
-    assert without is form or name == "harmony"
+    assert without is form or name in FRAMED
 
 
 def test_reasoning_may_come_before_content_of_a_form(letters: Tokenizer) -> None:
