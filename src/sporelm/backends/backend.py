@@ -11,6 +11,7 @@ from sporelm.tensor.dtype import ElementType
 from sporelm.tensor.tensor import Tensor
 
 Progress = Callable[[str, int, int], None]  # stage, bytes or items done, total
+Shapes = Sequence[tuple[int, ...]]  # of the arrays that one layer keeps of a sequence
 
 
 @dataclass(frozen=True)
@@ -132,6 +133,29 @@ class Backend(Protocol):
 
     def import_pages(self, cache: Tensor, pages: Sequence[int], canonical: np.ndarray) -> None:
         """Write pages given in canonical form."""
+
+    def state_pool(self, count: int, layers: Sequence[Shapes]) -> list[tuple[Tensor, ...]]:
+        """Room for `count` recurrent states: for each layer a tensor float32 [count, *shape] of each of its shapes.
+
+        One state of all layers lies together; within a tensor a state's numbers are plain, row after row.
+        """
+
+    def free_states(self, caches: Sequence[tuple[Tensor, ...]]) -> None:
+        """Give back a pool of states; its tensors cannot be used after that."""
+
+    def state_bytes(self, layers: Sequence[Shapes]) -> int:
+        """Bytes of one state of such a pool."""
+
+    def copy_states(self, caches: Sequence[tuple[Tensor, ...]], copies: Sequence[tuple[int, int]]) -> None:
+        """Copy states of all layers (source, target), one after the other."""
+
+    def export_states(self, caches: Sequence[tuple[Tensor, ...]], states: Sequence[int]) -> list[np.ndarray]:
+        """What states hold: float32 [len(states), *shape] of each tensor of the pool, copies."""
+
+    def import_states(
+        self, caches: Sequence[tuple[Tensor, ...]], states: Sequence[int], arrays: Sequence[np.ndarray]
+    ) -> None:
+        """Put into states what `export_states` gave."""
 
     def run(self, op: Op, args: Sequence[Any], options: Mapping[str, Any]) -> Any:
         """Run one op now, by its numpy meaning where there is no kernel. Checks indices against what they point into.

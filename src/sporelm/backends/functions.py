@@ -10,12 +10,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
+from math import prod
 from time import perf_counter
 from typing import Any, cast
 
 import numpy as np
 
-from sporelm.backends.backend import Backend, CallTime, Place, Program
+from sporelm.backends.backend import Backend, CallTime, Place, Program, Shapes
 from sporelm.backends.context import Context, Resource
 from sporelm.backends.meaning import contiguous_arguments, mapped, run_gap
 from sporelm.errors import BackendError
@@ -23,7 +25,7 @@ from sporelm.ops import ALL, Call, Graph, Op, Value
 from sporelm.ops.attention import PAGE
 from sporelm.ops.cache import BlockPages, canonical_shape
 from sporelm.ops.op import leaves
-from sporelm.tensor.dtype import U8, DType, ElementType, dtype_of
+from sporelm.tensor.dtype import F32, U8, DType, ElementType, dtype_of
 from sporelm.tensor.layout import Layout
 from sporelm.tensor.tensor import Tensor, seen_through
 
@@ -31,10 +33,10 @@ SIDE = 768  # of the square product that measures float32 arithmetic
 
 
 class PageMemory(Resource):
-    """The caches of a page pool, freed together."""
+    """The caches of a pool of pages, or of `kind`, freed together."""
 
-    def __init__(self, context: Context, caches: list[Any]) -> None:
-        super().__init__(context, f"{caches[0].shape[0]} pages of {len(caches)} layers")
+    def __init__(self, context: Context, caches: list[Any], kind: str = "pages") -> None:
+        super().__init__(context, f"{caches[0].shape[0]} {kind} of {len(caches)} layers")
         self.caches = caches
 
     def release(self) -> None:
@@ -161,6 +163,38 @@ class FunctionBackend(ABC):
 
     def import_pages(self, cache: Tensor, pages: Sequence[int], canonical: np.ndarray) -> None:
         cache.storage.canonical[list(pages)] = self.load(canonical)
+
+    # ---- recurrent states
+
+    def state_pool(self, count: int, layers: Sequence[Shapes]) -> list[tuple[Tensor, ...]]:
+        shapes = [(count, *shape) for layer in layers for shape in layer]
+        memory = PageMemory(self.context, [self.zeros(shape, F32) for shape in shapes], "states")
+        tensors = [
+            Tensor(F32, Layout.contiguous(shape), Pages(memory, number, shape), self)
+            for number, shape in enumerate(shapes)
+        ]
+        return by_layer(tensors, layers)
+
+    def free_states(self, caches: Sequence[tuple[Tensor, ...]]) -> None:
+        self.free_pages([tensor for cache in caches for tensor in cache])
+
+    def state_bytes(self, layers: Sequence[Shapes]) -> int:
+        return sum(prod(shape) * 4 for layer in layers for shape in layer)
+
+    def copy_states(self, caches: Sequence[tuple[Tensor, ...]], copies: Sequence[tuple[int, int]]) -> None:
+        for held in [tensor.storage.values for cache in caches for tensor in cache]:
+            for source, target in copies:
+                held[target] = held[source]
+
+    def export_states(self, caches: Sequence[tuple[Tensor, ...]], states: Sequence[int]) -> list[np.ndarray]:
+        return [self.read(tensor.storage.values[list(states)]) for cache in caches for tensor in cache]
+
+    def import_states(
+        self, caches: Sequence[tuple[Tensor, ...]], states: Sequence[int], arrays: Sequence[np.ndarray]
+    ) -> None:
+        tensors = [tensor for cache in caches for tensor in cache]
+        for tensor, array in zip(tensors, arrays, strict=True):
+            tensor.storage.values[list(states)] = self.load(array)
 
     # ---- running
 
@@ -300,6 +334,12 @@ def called(
         given += mapped((arg,), partial(value, on_host=index in op.host))
     results = function(*given, **options)
     return results if type(results) is tuple else (results,)  # a named tuple is one result
+
+
+def by_layer(tensors: Sequence[Tensor], layers: Sequence[Shapes]) -> list[tuple[Tensor, ...]]:
+    """Tensors, one for each shape of each layer, as a tuple for each layer."""
+    left = iter(tensors)
+    return [tuple(islice(left, len(layer))) for layer in layers]
 
 
 def whole(tensor: Tensor) -> bool:

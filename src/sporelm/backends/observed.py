@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from sporelm.backends.backend import Backend, WeightArray
+from sporelm.backends.backend import Backend, Shapes, WeightArray
 from sporelm.ops import Op
 from sporelm.tensor.dtype import ElementType
 from sporelm.tensor.tensor import Tensor
@@ -41,6 +41,9 @@ class _Observed:
 
     def page_pool(self, count: int, heads: Sequence[tuple[int, int]], dtype: ElementType) -> list[Tensor]:
         return [self._here(cache) for cache in self._inner.page_pool(count, heads, dtype)]
+
+    def state_pool(self, count: int, layers: Sequence[Shapes]) -> list[tuple[Tensor, ...]]:
+        return [self._here(cache) for cache in self._inner.state_pool(count, layers)]
 
     def contiguous(self, tensor: Tensor) -> Tensor:
         settled = self._inner.contiguous(tensor)

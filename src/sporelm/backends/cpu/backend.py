@@ -10,7 +10,7 @@ import llvmlite
 import numpy as np
 
 from sporelm import settings
-from sporelm.backends.backend import CallTime, Place, Placement, Program, Ready, WeightArray
+from sporelm.backends.backend import CallTime, Place, Placement, Program, Ready, Shapes, WeightArray
 from sporelm.backends.context import Context
 from sporelm.backends.cpu import targets
 from sporelm.backends.cpu.formats import FORMATS, Panels
@@ -25,6 +25,7 @@ from sporelm.backends.cpu.memory import Heap
 from sporelm.backends.cpu.page_arrays import exported, imported
 from sporelm.backends.cpu.program import CpuProgram
 from sporelm.backends.cpu.run_native import run_kernel
+from sporelm.backends.cpu.states import copied, exported_states, imported_states, made_states, state_bytes
 from sporelm.backends.cpu.storage import (
     Packed,
     PackedExperts,
@@ -181,6 +182,28 @@ class CpuBackend:
 
     def import_pages(self, cache: Tensor, pages: Sequence[int], canonical: np.ndarray) -> None:
         imported(cache, list(pages), canonical)
+
+    # ---- recurrent states
+
+    def state_pool(self, count: int, layers: Sequence[Shapes]) -> list[tuple[Tensor, ...]]:
+        return made_states(self, count, layers)
+
+    def free_states(self, caches: Sequence[tuple[Tensor, ...]]) -> None:
+        self.free_pages([tensor for cache in caches for tensor in cache])
+
+    def state_bytes(self, layers: Sequence[Shapes]) -> int:
+        return state_bytes(layers)
+
+    def copy_states(self, caches: Sequence[tuple[Tensor, ...]], copies: Sequence[tuple[int, int]]) -> None:
+        copied(caches, copies)
+
+    def export_states(self, caches: Sequence[tuple[Tensor, ...]], states: Sequence[int]) -> list[np.ndarray]:
+        return exported_states(caches, states)
+
+    def import_states(
+        self, caches: Sequence[tuple[Tensor, ...]], states: Sequence[int], arrays: Sequence[np.ndarray]
+    ) -> None:
+        imported_states(caches, states, arrays)
 
     # ---- running
 

@@ -88,7 +88,7 @@ class PageMemory(Resource):
 
 @dataclass(frozen=True)
 class PageStore(Stored):
-    """A layer's part of a page pool: page p begins `stride` * p bytes past the address."""
+    """A layer's part of a pool of pages or states: that of number p begins `stride` * p bytes past the address."""
 
     stride: int
     memory: PageMemory
@@ -98,7 +98,8 @@ def page_store(cache: Tensor) -> PageStore:
     """Where a cache's pages lie. Raises BackendError for another tensor or a view, ContextError after its end."""
     store = cache.storage
     if not isinstance(store, PageStore) or cache.layout != Layout.contiguous(store.shape):
-        raise BackendError(f"{cache} is not a whole cache; make caches with page_pool() and pass them as they are")
+        made = "page_pool() or state_pool()"
+        raise BackendError(f"{cache} is not a whole cache; make caches with {made} and pass them as they are")
     store.memory.check()
     return store
 
