@@ -18,7 +18,7 @@ from sporelm.bench.limits import Work, work_of
 from sporelm.bench.rows import CSV_HEADS, Limit, PeerFigure, Row, append, as_csv, as_markdown, check_file
 from sporelm.cli.bench import CONTEXT, commit, without_folders
 from sporelm.errors import RequestError
-from sporelm.weights.config import ModelConfig
+from sporelm.weights.config import Experts, ModelConfig
 
 
 class SteadyEngine:
@@ -106,6 +106,23 @@ def test_work_of_a_model() -> None:
     machine = {"stream_bytes_s": 1e6}
     assert windowed.limit(Case(2, True, depth=50), machine).value == 1e6 / (work.weight_bytes + 51 * 32 + 10 * 32)
     assert windowed.limit(Case(2, True), machine) == work.limit(Case(2, True), machine), "all is within the window"
+
+
+def test_of_experts_those_that_tokens_chose_count() -> None:
+    config = ModelConfig(
+        name="m", architecture="qwen3moe", layers=2, width=8, heads=4, kv_heads=2, head_dim=2, ffn=16, vocab=32,
+        eps=1e-5, rope_theta=1e4, context_length=64, tie_embeddings=True, dtype="F32",
+        experts=Experts(count=8, used=2, ffn=12, renormalize=True),
+    )  # fmt: skip
+    work = work_of(config, 10_000, 4, 8_000)
+    # q 8x8, k 8x4, v 8x4, o 8x8, the router 8x8, and of eight experts of three 8x12 two.
+    assert work.matrix_values == 2 * (64 + 32 + 32 + 64 + 64 + 2 * 3 * 96)
+    assert (work.weight_bytes, work.expert_bytes) == (10_000, 8_000)
+    assert work.read_bytes(1) == 2_000 + 8_000 / 4
+    assert work.read_bytes(2) == 2_000 + 8_000 * (1 - 0.75**2)
+    assert work.read_bytes(1000) == pytest.approx(10_000)
+    machine = {"stream_bytes_s": 1e6}
+    assert work.limit(Case(2, True), machine).value == 1e6 / (4_000 + work.kv_bytes)
 
 
 ROW = Row(

@@ -26,7 +26,9 @@ class Incoming:
         self.model = build(source.config)
         self.params = self.model.params()
         self.kv = kv or ("f32" if dequantize or source.config.dtype == "F32" else "f16")
-        self.nbytes = packed_bytes(source, self.params, backend, dequantize=dequantize)
+        sizes = packed_sizes(source, self.params, backend, dequantize=dequantize)
+        self.nbytes = sum(sizes.values())
+        self.expert_bytes = sum(nbytes for param, nbytes in sizes.items() if param.is_experts)
 
     @property
     def page_bytes(self) -> int:
@@ -56,11 +58,13 @@ class Incoming:
         return worker
 
 
-def packed_bytes(source: ModelSource, params: Sequence[Param], backend: Backend, *, dequantize: bool) -> int:
-    """Bytes of all weights once they are packed: what one decoding step reads of a tied model."""
+def packed_sizes(
+    source: ModelSource, params: Sequence[Param], backend: Backend, *, dequantize: bool
+) -> dict[Param, int]:
+    """Bytes of each weight once it is packed."""
     names = match_names(source, params)
-    total = 0
+    sizes = {}
     for param in params:
         stored = F32_FORMAT if dequantize else format_of(source.files.tensors[names[param.name]].type_name)
-        total += backend.packed_bytes(stored, param.shape)
-    return total
+        sizes[param] = backend.packed_bytes(stored, param.shape)
+    return sizes

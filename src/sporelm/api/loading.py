@@ -108,7 +108,8 @@ class Opened:
     engine: Engine
     threads: int
     kv: str
-    model_bytes: int
+    model_bytes: int  # of all packed weights
+    expert_bytes: int  # of those, the matrices of experts
     load_s: float
     notes: tuple[str, ...]
     draft: Worker | None = None  # of the draft model
@@ -208,6 +209,7 @@ def _load(
         threads,
         model.kv,
         model.nbytes,
+        model.expert_bytes,
         load_s,
         source.notes,
         second,

@@ -46,7 +46,7 @@ class OpenModel:
         self.config: ModelConfig = self._opened.config
         self.tokenizer: Tokenizer = self._opened.tokenizer
         self.max_context = self._opened.engine.limits.max_context
-        self.model_bytes = self._opened.model_bytes
+        self.model_bytes, self.expert_bytes = self._opened.model_bytes, self._opened.expert_bytes
         self.threads = self._opened.threads
         self.kv = self._opened.kv
         self.notes = self._opened.notes

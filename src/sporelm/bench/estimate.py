@@ -3,9 +3,10 @@ packed weights and pages, and the bandwidth of the memory."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
-from sporelm.api.incoming import packed_bytes
+from sporelm.api.incoming import packed_sizes
 from sporelm.backends.backend import Backend
 from sporelm.bench.driver import Case
 from sporelm.bench.limits import Work, work_of
@@ -84,7 +85,9 @@ class Estimate:
         self.kv = kv or ("f32" if source.config.dtype == "F32" else "f16")
         model = build(source.config)
         self._memory = model.memory()
-        self.weights = packed_bytes(source, model.params(), backend, dequantize=False)
+        sizes = packed_sizes(source, model.params(), backend, dequantize=False)
+        self.weights = sum(sizes.values())
+        self.experts = sum(nbytes for param, nbytes in sizes.items() if param.is_experts)
 
     def memory(self, context: int | None = None, batch: int = 1) -> Memory:
         """What running takes. `context` None: as many positions as a model is opened with if nothing is asked for.
@@ -110,14 +113,19 @@ class Estimate:
             available=available_on(self.backend),
         )
 
+    @cached_property
+    def work(self) -> Work:
+        """What the model asks of a machine."""
+        kind = KV_TYPES[self.kv]
+        return work_of(self.config, self.weights, kind.nbytes / kind.values, self.experts)
+
     def decode(self, machine: Mapping[str, float], batch: int = 1, depth: int = 0) -> Speed:
         """How fast tokens can come at most; `machine` is what the back-end's `limits()` measured.
 
-        A step reads each weight once for the whole batch and each sequence's keys and values, and multiplies each
-        token with every matrix: the slower of both counts.
+        A step reads each weight once for the whole batch, of experts those that a token chose, and each sequence's keys
+        and values, and multiplies each token with every matrix that it goes through: the slower of both counts.
         """
-        kind = KV_TYPES[self.kv]
-        work: Work = work_of(self.config, self.weights, kind.nbytes / kind.values)
+        work = self.work
         stream = work.limit(Case(1, decode=True, batch=batch, depth=depth), machine)
         peak = machine["int8_dot_ops_s" if work.integer else "f32_ops_s"]
         compute = peak / (2 * (work.matrix_values + work.output_values))

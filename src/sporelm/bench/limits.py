@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import prod
 from typing import TYPE_CHECKING
 
 from sporelm.bench.driver import Case
@@ -10,26 +11,35 @@ from sporelm.quant import F32, FOLDER_FORMATS, FORMATS
 
 if TYPE_CHECKING:
     from sporelm.weights.config import ModelConfig
+    from sporelm.weights.names import Param
 
 
 @dataclass(frozen=True)
 class Work:
-    """What a model asks of a machine. `weight_bytes` are those that every step reads, the output matrix included."""
+    """What a model asks of a machine. `weight_bytes` are those that a step may read, the output matrix included."""
 
     weight_bytes: int
     kv_bytes: float  # keys and values of one position, in the layers that see all
-    matrix_values: int  # numbers in the matrices of the layers, without embedding and output
+    matrix_values: int  # numbers in the layers' matrices that a token is multiplied with, without embedding and output
     output_values: int  # numbers in the output matrix: multiplied for the last row of a prompt only
     integer: bool  # whether the products are integer dot products
     window: int = 0  # positions that the other layers see
     window_bytes: float = 0  # keys and values of one position, in those layers
+    expert_bytes: int = 0  # of `weight_bytes`, those of matrices of which a token chooses
+    chosen: float = 1.0  # the share of the experts that one token chooses
+
+    def read_bytes(self, batch: int) -> float:
+        """Bytes of the weights that a decode step of so many tokens reads, each with experts of its own, chosen evenly:
+        (1 - chosen) ** batch of the experts are then chosen by none."""
+        return self.weight_bytes - self.expert_bytes * (1 - self.chosen) ** batch
 
     def limit(self, case: Case, machine: Mapping[str, float]) -> Limit:
         """The fastest that a case can be.
 
         `machine` holds stream_bytes_s (bytes per second) and int8_dot_ops_s, f32_ops_s (a multiplication and an
-        addition count as two). A decode step reads every weight once and each sequence's keys and values; a prompt must
-        multiply each of its tokens with every matrix. Attention's own products are not counted.
+        addition count as two). A decode step reads once every weight, of experts those that a token chose, and each
+        sequence's keys and values; a prompt must multiply each of its tokens with every matrix, of the experts' with
+        those chosen. Attention's own products are not counted.
         """
         if case.prompt:
             prompts, tokens = Case(case.prompt, decode=False), replace(case, prompt=0, depth=case.prompt)
@@ -39,29 +49,40 @@ class Work:
         if case.decode:
             held = case.depth + case.tokens / 2  # on average over the tokens decoded
             kv_bytes = held * self.kv_bytes + min(held, self.window) * self.window_bytes
-            step_bytes = self.weight_bytes + case.batch * kv_bytes
+            step_bytes = self.read_bytes(case.batch) + case.batch * kv_bytes
             return Limit("stream", case.batch * machine["stream_bytes_s"] / step_bytes)
         operations = 2 * (case.tokens * self.matrix_values + self.output_values)
         peak = machine["int8_dot_ops_s" if self.integer else "f32_ops_s"]
         return Limit("compute", case.tokens * peak / operations)
 
 
-def work_of(config: "ModelConfig", weight_bytes: int, kv_value_bytes: float) -> Work:
-    """The work of a decoder with a gated MLP; `weight_bytes` is the size of all packed weights, `kv_value_bytes` of
-    one number in the cache."""
-    attention = config.width * config.head_dim * (2 * config.heads + 2 * config.kv_heads)
+def work_of(config: "ModelConfig", weight_bytes: int, kv_value_bytes: float, expert_bytes: int = 0) -> Work:
+    """The work of a model. Bytes are those of all packed weights, of one number in the cache, and, among the weights'
+    bytes, those of the experts."""
+    from sporelm.models import build
+
     embedding = config.vocab * config.width
     main = (FORMATS | FOLDER_FORMATS).get(config.dtype, F32)
     # Of an embedding that is not the output matrix too, a step reads one row a token.
     unread = 0 if config.tie_embeddings else embedding * main.nbytes // main.values
     layer_kv = 2 * config.kv_heads * config.head_dim * kv_value_bytes
     windowed = sum(config.window_of(layer) is not None for layer in range(config.layers))
+    chosen = config.experts.used / config.experts.count if config.experts else 1.0
     return Work(
         weight_bytes=weight_bytes - unread,
         kv_bytes=(config.layers - windowed) * layer_kv,
         window=config.window or 0,
         window_bytes=windowed * layer_kv,
-        matrix_values=config.layers * (attention + 3 * config.width * config.ffn),
+        matrix_values=sum(multiplied(param, chosen) for param in build(config).params()),
         output_values=embedding,
         integer=main.activation != "float",
+        expert_bytes=expert_bytes,
+        chosen=chosen,
     )
+
+
+def multiplied(param: "Param", chosen: float) -> int:
+    """Numbers of a layer's weight that a token is multiplied with."""
+    if len(param.shape) < 2 or not param.name.startswith("layers."):
+        return 0
+    return round(prod(param.shape) * chosen) if param.is_experts else prod(param.shape)

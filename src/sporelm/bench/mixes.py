@@ -6,6 +6,7 @@ from sporelm.quant import F32, FORMATS, QuantFormat
 from sporelm.quant.made_up import FACTOR_AT
 from sporelm.quant.mixes import MIXES as ALL_MIXES
 from sporelm.quant.mixes import Traits, choose
+from sporelm.quant.untouched import is_untouched
 
 NOT_FOR_WEIGHTS = {"F64", "Q8_1", "Q8_K"}  # ggml multiplies no matrices of these
 
@@ -39,20 +40,23 @@ def known() -> list[str]:
 
 
 def formats(name: str, shape: Shape, label: str) -> dict[str, type[QuantFormat]]:
-    """The format of every tensor of `shape` by its name: `name` (see `known`) for the matrices, F32 for vectors.
+    """The format of every tensor of `shape` by its name: `name` (see `known`) for the matrices, F32 for vectors
+    and routers.
 
     Raises RequestError where a row is not whole blocks of the one format asked for; a mix takes smaller blocks there.
     """
     shapes = shape.tensors()
     if name in MIXES:
-        chosen = choose(MIXES[name], shapes, Traits("llama", shape.layers, shape.heads, shape.kv_heads))
+        traits = Traits(shape.architecture, shape.layers, shape.heads, shape.kv_heads, shape.experts)
+        chosen = choose(MIXES[name], shapes, traits)
         return {tensor: FORMATS[chosen[tensor].format_name] if tensor in chosen else F32 for tensor in shapes}
     wanted = FORMATS[name.upper()]
-    for extents in shapes.values():
-        if len(extents) > 1 and extents[-1] % wanted.values:
+    matrices = [tensor for tensor, extents in shapes.items() if not is_untouched(tensor, extents, shape.architecture)]
+    for extents in (shapes[tensor] for tensor in matrices):
+        if extents[-1] % wanted.values:
             fits = [other for other in plain() if extents[-1] % FORMATS[other.upper()].values == 0]
             raise RequestError(
                 f"{label}: rows of {extents[-1]} values are not whole blocks of {name}'s {wanted.values}: "
                 f"take one of {', '.join(fits)}, or a mix such as q4_k_m, which has smaller blocks there"
             )
-    return {tensor: wanted if len(extents) > 1 else F32 for tensor, extents in shapes.items()}
+    return {tensor: wanted if tensor in matrices else F32 for tensor in shapes}

@@ -1,15 +1,22 @@
 """Shapes of models, for measuring speed without their weights: what a step costs depends on these numbers alone.
 
 The numbers are those in the config.json of the models named; llama-1b is Llama 3.2 1B with a vocabulary of 32768 and an
-output matrix of its own. All are run as Llama: the biases of Qwen 2.5 and any scaling of the rotary base are left out.
+output matrix of its own. Those without experts are run as Llama: the biases of Qwen 2.5 and any scaling of the rotary
+base are left out. A name that ends in -4l is cut to four layers, so that a small file shows what a layer costs.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+EPS = 1e-5
 
 
 @dataclass(frozen=True)
 class Shape:
-    """A decoder's numbers: grouped-query attention, gated MLP. `tied`: the embedding is the output matrix too."""
+    """A decoder's numbers: grouped-query attention, gated MLP. `tied`: the embedding is the output matrix too.
+
+    With `experts` each layer has so many blocks of width `ffn` in place of the MLP, of which a token goes through
+    `used`; it is Qwen3's layer then, with norms of heads.
+    """
 
     layers: int
     width: int
@@ -21,29 +28,61 @@ class Shape:
     context: int
     rope_theta: float
     tied: bool = False
+    experts: int = 0
+    used: int = 0
+
+    @property
+    def architecture(self) -> str:
+        """As GGUF calls it."""
+        return "qwen3moe" if self.experts else "llama"
+
+    def numbers(self) -> dict[str, int | float]:
+        """Keys of its metadata, without the architecture."""
+        found: dict[str, int | float] = {
+            "block_count": self.layers,
+            "context_length": self.context,
+            "embedding_length": self.width,
+            "feed_forward_length": self.ffn,
+            "attention.head_count": self.heads,
+            "attention.head_count_kv": self.kv_heads,
+            "attention.key_length": self.head_dim,
+            "attention.value_length": self.head_dim,
+            "rope.dimension_count": self.head_dim,
+            "vocab_size": self.vocab,
+        }
+        if self.experts:
+            found |= {"expert_count": self.experts, "expert_used_count": self.used}
+            found["expert_feed_forward_length"] = self.ffn
+        return found | {"attention.layer_norm_rms_epsilon": EPS, "rope.freq_base": self.rope_theta}
 
     def tensors(self) -> dict[str, tuple[int, ...]]:
         """The tensors of its GGUF file, logical shapes ([out, in] for matrices) by name, in the file's order."""
         query, key = self.heads * self.head_dim, self.kv_heads * self.head_dim
         found: dict[str, tuple[int, ...]] = {"token_embd.weight": (self.vocab, self.width)}
         for layer in range(self.layers):
-            parts = {
+            parts: dict[str, tuple[int, ...]] = {
                 "attn_norm": (self.width,),
                 "attn_q": (query, self.width),
                 "attn_k": (key, self.width),
                 "attn_v": (key, self.width),
                 "attn_output": (self.width, query),
                 "ffn_norm": (self.width,),
-                "ffn_gate": (self.ffn, self.width),
-                "ffn_up": (self.ffn, self.width),
-                "ffn_down": (self.width, self.ffn),
             }
+            if self.experts:
+                parts |= {"attn_q_norm": (self.head_dim,), "attn_k_norm": (self.head_dim,)}
+                parts["ffn_gate_inp"] = (self.experts, self.width)
+            each, end = ((self.experts,), "_exps") if self.experts else ((), "")
+            for part in ("gate", "up"):
+                parts[f"ffn_{part}{end}"] = (*each, self.ffn, self.width)
+            parts[f"ffn_down{end}"] = (*each, self.width, self.ffn)
             found |= {f"blk.{layer}.{name}.weight": shape for name, shape in parts.items()}
         found["output_norm.weight"] = (self.width,)
         if not self.tied:
             found["output.weight"] = (self.vocab, self.width)
         return found
 
+
+QWEN3_30B_A3B = Shape(48, 2048, 768, 32, 4, 128, 151_936, 40_960, 1_000_000.0, experts=128, used=8)
 
 SHAPES = {
     # Large enough for a block of 256 values in every row, small enough for tests.
@@ -60,4 +99,8 @@ SHAPES = {
     "qwen-0.5b": Shape(24, 896, 4864, 14, 2, 64, 151_936, 32_768, 1_000_000.0, tied=True),
     "qwen-1.5b": Shape(28, 1536, 8960, 12, 2, 128, 151_936, 32_768, 1_000_000.0, tied=True),
     "qwen-7b": Shape(28, 3584, 18_944, 28, 4, 128, 152_064, 32_768, 1_000_000.0),
+    # Large enough for a choice, small enough for tests.
+    "tiny-moe": Shape(2, 256, 256, 4, 2, 64, 512, 2048, 10_000.0, experts=6, used=2),
+    "qwen3-30b-a3b": QWEN3_30B_A3B,
+    "qwen3-30b-a3b-4l": replace(QWEN3_30B_A3B, layers=4),
 }

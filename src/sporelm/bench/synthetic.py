@@ -34,7 +34,6 @@ Progress = Callable[[str, int, int], None]  # stage, done, total; both in bytes
 
 PREFIX = "synthetic:"
 RECIPE = 1  # in the file's name; raise it when anything changes what is written
-EPS = 1e-5
 RUN = 256  # values: whole blocks of every format
 POOL_RUNS = 4096  # a power of two up to 1 << 16
 SEED = 0x5F0E
@@ -65,7 +64,8 @@ def file_name(name: str, number_format: str) -> str:
     numbers = (
         f"l{shape.layers}-w{shape.width}-f{shape.ffn}-h{shape.heads}-k{shape.kv_heads}-d{shape.head_dim}-v{shape.vocab}"
     )
-    return f"{name}-{numbers}-{number_format}-r{RECIPE}.gguf"
+    experts = f"-e{shape.experts}-u{shape.used}" if shape.experts else ""
+    return f"{name}-{numbers}{experts}-{number_format}-r{RECIPE}.gguf"
 
 
 def synthetic_file(model: str, progress: Progress | None = None) -> Path:
@@ -104,25 +104,12 @@ def write(
     from sporelm.weights.gguf import GgufWriter
 
     shape, writer = SHAPES[name], GgufWriter(path)
-    writer.add("general.architecture", "llama")
+    writer.add("general.architecture", shape.architecture)
     writer.add("general.name", f"synthetic {name} {number_format}")
     if number_format in FILE_TYPES:
         writer.add("general.file_type", FILE_TYPES[number_format], "u32")
-    for key, value in (
-        ("block_count", shape.layers),
-        ("context_length", shape.context),
-        ("embedding_length", shape.width),
-        ("feed_forward_length", shape.ffn),
-        ("attention.head_count", shape.heads),
-        ("attention.head_count_kv", shape.kv_heads),
-        ("attention.key_length", shape.head_dim),
-        ("attention.value_length", shape.head_dim),
-        ("rope.dimension_count", shape.head_dim),
-        ("vocab_size", shape.vocab),
-    ):
-        writer.add(f"llama.{key}", value, "u32")
-    writer.add("llama.attention.layer_norm_rms_epsilon", EPS, "f32")
-    writer.add("llama.rope.freq_base", shape.rope_theta, "f32")
+    for key, value in shape.numbers().items():
+        writer.add(f"{shape.architecture}.{key}", value, "f32" if isinstance(value, float) else "u32")
     add_vocabulary(writer, shape.vocab)
     pools = Pools(shape.width)
     extents = shape.tensors()

@@ -176,7 +176,8 @@ def limit_of(llm: "LLM", case: "Case", machine: dict[str, float]) -> "Limit":
     from sporelm.ops.cache import KV_TYPES
 
     kind = KV_TYPES[llm.kv]
-    return work_of(llm.config, llm.model_bytes, kind.nbytes / kind.values).limit(case, machine)
+    work = work_of(llm.config, llm.model_bytes, kind.nbytes / kind.values, llm.expert_bytes)
+    return work.limit(case, machine)
 
 
 def render(found: Sequence["Row"], args: argparse.Namespace) -> str:

@@ -103,8 +103,15 @@ def speeds(estimate: "Estimate", context: int, batch: int) -> dict[str, Any]:
     if sys.stderr.isatty():
         sys.stderr.write(" " * 40 + "\r")
     cases = [(1, 0), (1, context - 1)] + ([(batch, 0), (batch, context - 1)] if batch > 1 else [])
+    experts = estimate.config.experts
+    chosen = experts and {
+        "count": experts.count,
+        "used": experts.used,
+        "read_bytes": round(estimate.work.read_bytes(1)),
+    }
     return {
         "stream_bytes_s": machine["stream_bytes_s"],
+        "experts": chosen,
         "decode": [estimate.decode(machine, *case).as_json() for case in cases],
     }
 
@@ -157,7 +164,14 @@ def print_memory(memory: dict[str, Any], backend: str) -> None:
 
 def print_speed(speed: dict[str, Any]) -> None:
     """What the bandwidth allows."""
+    from sporelm.cli.gguf_text import bytes_text
+
     print(f"{'speed':<15}memory is read at {speed['stream_bytes_s'] / 1e9:.1f} GB/s, measured now; at most, tokens/s:")
+    if experts := speed["experts"]:
+        read = bytes_text(experts["read_bytes"])
+        print(
+            f"{'':<17}(a token reads {read} of the weights: {experts['used']} of a layer's {experts['count']} experts)"
+        )
     for row in speed["decode"]:
         together = f"batch {row['batch']}, " if row["batch"] > 1 else ""
         note = " (multiplying takes longer than reading)" if row["limit"] == "compute" else ""

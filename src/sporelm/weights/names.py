@@ -36,6 +36,11 @@ class Param:
     shape: tuple[int, ...]
     split: Rows | Columns | None = None
 
+    @property
+    def is_experts(self) -> bool:
+        """Whether it is a stack of matrices of which a token goes through a few; all families name them alike."""
+        return "_exps." in self.name
+
 
 @dataclass(frozen=True)
 class Stored:

@@ -18,6 +18,7 @@ from sporelm.errors import ModelNotFound, RequestError
 from sporelm.models import config_from_gguf
 from sporelm.text import load_tokenizer
 from sporelm.weights import store
+from sporelm.weights.config import Experts
 from sporelm.weights.gguf import open_gguf
 
 SHA256 = "1916bbfb9c8686396c62740c38bf310211c2135ae7852078efaf2153ad52ee69"
@@ -44,9 +45,10 @@ def test_the_shape_of_the_issue() -> None:
 def test_shapes_are_possible(name: str) -> None:
     shape = SHAPES[name]
     assert shape.heads % shape.kv_heads == 0
-    assert shape.heads * shape.head_dim == shape.width
+    assert shape.heads * shape.head_dim == shape.width or shape.experts
+    assert shape.used <= shape.experts
     assert 258 <= shape.vocab <= 258 + 26**2 + 26**3 + 26**4, "as many tokens as there are made-up words"
-    assert len(shape.tensors()) == 9 * shape.layers + 3 - shape.tied
+    assert len(shape.tensors()) == (9 + 3 * bool(shape.experts)) * shape.layers + 3 - shape.tied
 
 
 def test_the_content_is_the_same_everywhere() -> None:
@@ -97,6 +99,22 @@ def test_the_file_describes_its_model() -> None:
     for name in ("layers", "width", "ffn", "heads", "kv_heads", "head_dim", "vocab", "rope_theta"):
         assert getattr(config, name) == getattr(shape, name), name
     assert (config.context_length, config.tie_embeddings) == (shape.context, shape.tied)
+
+
+@pytest.mark.parametrize("number_format", ["q4_k", "q4_k_m"])
+def test_a_mixture_describes_its_experts(number_format: str) -> None:
+    path = synthetic_file(f"synthetic:tiny-moe:{number_format}")
+    shape = SHAPES["tiny-moe"]
+    assert path.name == f"tiny-moe-l2-w256-f256-h4-k2-d64-v512-e6-u2-{number_format}-r1.gguf"
+    with open_gguf(path) as file:
+        shapes = {name: info.shape for name, info in file.tensors.items()}
+        config = config_from_gguf(file.metadata, shapes, "tiny-moe")
+        forms = {name: file.tensor(name).format.name for name in shapes}
+    assert shapes == shape.tensors()
+    assert config.architecture == "qwen3moe"
+    assert config.experts == Experts(count=6, used=2, ffn=256, renormalize=True)
+    assert forms["blk.0.ffn_gate_inp.weight"] == forms["blk.0.attn_q_norm.weight"] == "F32"
+    assert forms["blk.0.ffn_up_exps.weight"] == "Q4_K"
 
 
 def test_the_vocabulary_reads_and_writes_any_text() -> None:
