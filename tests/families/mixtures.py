@@ -2,17 +2,52 @@
 
 from families.case import ODD, TIED, WIDE, Case, named
 
+DEEPSEEK = named("DeepseekForCausalLM", "deepseek", n_routed_experts=6, num_experts_per_tok=3, n_shared_experts=2)
+DEEPSEEK |= {"moe_intermediate_size": 24, "first_k_dense_replace": 1, "norm_topk_prob": False}
+GLM4MOE = named("Glm4MoeForCausalLM", "glm4_moe", n_routed_experts=8, num_experts_per_tok=3, n_shared_experts=1)
+GLM4MOE |= {"moe_intermediate_size": 24, "first_k_dense_replace": 1, "routed_scaling_factor": 1.5, "head_dim": 16}
+GLM4MOE |= {"num_hidden_layers": 3, "use_qk_norm": True, "pad_token_id": None}
+GPT_OSS = named("GptOssForCausalLM", "gpt_oss", num_local_experts=5, num_experts_per_tok=2, head_dim=16)
+GPT_OSS |= {"num_hidden_layers": 3, "sliding_window": 9, "rope_theta": 150000.0}
+GRANITEMOE = named("GraniteMoeForCausalLM", "granitemoe", num_local_experts=5, num_experts_per_tok=2)
+GRANITEMOE |= {"embedding_multiplier": 3.0, "logits_scaling": 2.0, "residual_multiplier": 0.4}
+GRANITEMOE |= {"attention_multiplier": 0.2}
+SHARED = {"architectures": ["GraniteMoeSharedForCausalLM"], "model_type": "granitemoeshared"}
 MIXTRAL = named("MixtralForCausalLM", "mixtral", num_local_experts=5, num_experts_per_tok=2)
+OLMOE = named("OlmoeForCausalLM", "olmoe", num_experts=6, num_experts_per_tok=3, num_key_value_heads=6)
 QWEN2MOE = named("Qwen2MoeForCausalLM", "qwen2_moe", num_experts=6, num_experts_per_tok=3, moe_intermediate_size=24)
 QWEN2MOE |= {"shared_expert_intermediate_size": 40, "norm_topk_prob": False}
 QWEN3MOE = named("Qwen3MoeForCausalLM", "qwen3_moe", num_experts=6, num_experts_per_tok=2, moe_intermediate_size=24)
 QWEN3MOE |= {"norm_topk_prob": True, "head_dim": 16}
 
 CASES = (
+    Case("deepseek", DEEPSEEK, WIDE | {"moe_intermediate_size": 256}, "deepseek"),
+    Case("deepseek-odd-tied", DEEPSEEK | ODD | TIED | {"norm_topk_prob": True}, None, "deepseek"),
+    Case("glm4moe", GLM4MOE, WIDE | {"moe_intermediate_size": 256, "head_dim": 64}),
+    Case(
+        "glm4moe-groups-biases-tied",
+        GLM4MOE | TIED | {"n_group": 4, "topk_group": 2, "attention_bias": True, "use_qk_norm": False},
+        WIDE | {"moe_intermediate_size": 256, "head_dim": 64},
+    ),
+    Case("granitemoe", GRANITEMOE, WIDE | {"logits_scaling": 1.3}),
+    Case(
+        "granitemoe-shared-odd-tied-biases",
+        GRANITEMOE | SHARED | ODD | TIED | {"attention_bias": True, "shared_intermediate_size": 40},
+        None,
+    ),
+    Case(
+        "granitemoe-shared",
+        GRANITEMOE | SHARED | {"shared_intermediate_size": 40},
+        WIDE | {"logits_scaling": 1.3, "shared_intermediate_size": 256},
+    ),
     Case("mixtral", MIXTRAL),
     Case("mixtral-odd-tied", MIXTRAL | ODD | TIED | {"num_experts_per_tok": 1}, None),
+    Case("olmoe", OLMOE, WIDE | {"num_key_value_heads": 8}),
+    Case("olmoe-odd-tied", OLMOE | ODD | TIED | {"norm_topk_prob": True}, None),
     Case("qwen2moe", QWEN2MOE, WIDE | {"moe_intermediate_size": 256, "shared_expert_intermediate_size": 512}),
     Case("qwen2moe-odd-tied", QWEN2MOE | ODD | TIED | {"norm_topk_prob": True}, None),
+    Case("qwen2moe-dense-layers", QWEN2MOE | {"decoder_sparse_step": 2, "num_hidden_layers": 3}, None),
     Case("qwen3moe", QWEN3MOE, WIDE | {"moe_intermediate_size": 256, "head_dim": 64}),
     Case("qwen3moe-odd-tied-biases", QWEN3MOE | ODD | TIED | {"norm_topk_prob": False, "attention_bias": True}, None),
+    Case("qwen3moe-dense-layer", QWEN3MOE | {"mlp_only_layers": [0]}, None),
 )

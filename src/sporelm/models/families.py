@@ -23,11 +23,19 @@ class Listed(NamedTuple):
 
 
 FAMILIES = (
+    Listed("deepseek", "DeepSeek MoE (V1)", ("deepseek", "DeepseekForCausalLM"), ("numpy", "llama.cpp")),
     Listed("gemma", "Gemma 1", ("gemma", "GemmaForCausalLM"), ("transformers", "llama.cpp")),
     Listed("gemma2", "Gemma 2", ("gemma2", "Gemma2ForCausalLM"), ("transformers", "llama.cpp")),
     Listed("gemma3", "Gemma 3 (text)", ("gemma3", "Gemma3ForCausalLM"), ("transformers", "llama.cpp")),
+    Listed("glm4moe", "GLM-4.5, GLM-4.6", ("glm4moe", "Glm4MoeForCausalLM"), ("transformers", "llama.cpp")),
     Listed("gpt2", "GPT-2", ("gpt2", "GPT2LMHeadModel"), ("transformers", "llama.cpp")),
     Listed("granite", "Granite 3 (dense)", ("granite", "GraniteForCausalLM"), ("transformers", "llama.cpp")),
+    Listed(
+        "granitemoe",
+        "Granite 3 MoE",
+        ("granitemoe", "GraniteMoeForCausalLM", "GraniteMoeSharedForCausalLM"),
+        ("transformers", "llama.cpp"),
+    ),
     Listed("internlm2", "InternLM2, InternLM2.5", ("internlm2", "InternLM2ForCausalLM"), ("numpy", "llama.cpp")),
     Listed(
         "llama",
@@ -37,6 +45,7 @@ FAMILIES = (
     ),
     Listed("minicpm", "MiniCPM 1 and 2", ("minicpm", "MiniCPMForCausalLM"), ("numpy", "llama.cpp")),
     Listed("olmo2", "OLMo 2", ("olmo2", "Olmo2ForCausalLM"), ("transformers", "llama.cpp")),
+    Listed("olmoe", "OLMoE", ("olmoe", "OlmoeForCausalLM"), ("transformers", "llama.cpp")),
     Listed("phi3", "Phi-3, Phi-3.5, Phi-4", ("phi3", "Phi3ForCausalLM"), ("transformers", "llama.cpp")),
     Listed("qwen2", "Qwen2, Qwen2.5", ("qwen2", "Qwen2ForCausalLM"), ("transformers", "llama.cpp")),
     Listed(

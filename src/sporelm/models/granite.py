@@ -11,9 +11,16 @@ from sporelm.weights.fields import Fields
 from sporelm.weights.names import GGUF, Kind
 
 LEAST, MOST = 1e-6, 1e6
+NUMBERS = (
+    Field("scales.embedding", "embedding_scale", "f32", "embedding_multiplier", LEAST, MOST, 1.0),
+    Field("scales.residual", "residual_scale", "f32", "residual_multiplier", LEAST, MOST, 1.0),
+    Field("scales.attention", "attention.scale", "f32", "attention_multiplier", LEAST, MOST, 1.0),
+    Field("scales.logits", "logit_scale", "f32", "logits_scaling", LEAST, MOST, 1.0),
+    *ATTENTION_BIAS,
+)
 
 
-def _scored(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
+def scored(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
     """GGUF files that say nothing of scores have the usual scale."""
     usual = kind == GGUF and not values.has("attention.scale")
     return replace(config, scales=replace(config.scales, attention=None)) if usual else config
@@ -29,15 +36,8 @@ def _scored(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
                 fields=(("attention_bias", "attention_bias"), ("mlp_bias", "mlp_bias")),
             ),
         ),
-        fields(
-            Field("scales.embedding", "embedding_scale", "f32", "embedding_multiplier", LEAST, MOST, 1.0),
-            Field("scales.residual", "residual_scale", "f32", "residual_multiplier", LEAST, MOST, 1.0),
-            Field("scales.attention", "attention.scale", "f32", "attention_multiplier", LEAST, MOST, 1.0),
-            Field("scales.logits", "logit_scale", "f32", "logits_scaling", LEAST, MOST, 1.0),
-            *ATTENTION_BIAS,
-            Field("mlp_bias", "", "bool", "mlp_bias"),
-        ),
-        finish=_scored,
+        fields(*NUMBERS, Field("mlp_bias", "", "bool", "mlp_bias")),
+        finish=scored,
         paired_rows=True,
     )
 )

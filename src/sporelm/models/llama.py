@@ -3,15 +3,16 @@
 from dataclasses import replace
 
 from sporelm.errors import UnsupportedModel
-from sporelm.models.blocks import Attention, GatedMLP, Layer, Mixture, RMSNorm
+from sporelm.models.blocks import Attention, Layer, RMSNorm, feed_forward
 from sporelm.models.decoder import Decoder
 from sporelm.models.registry import architecture
 from sporelm.ops.routing import MOST_EXPERTS
 from sporelm.weights.config import ModelConfig
 from sporelm.weights.config_files import full_layers_of, window_of
+from sporelm.weights.experts import expert_names
 from sporelm.weights.family import ATTENTION_BIAS, Family, Field, HfClass, fields
 from sporelm.weights.fields import Fields
-from sporelm.weights.names import COMMON, HF, Kind, Names, Stored, changed
+from sporelm.weights.names import COMMON, HF, Kind, changed
 
 
 def _windowed(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
@@ -34,19 +35,6 @@ def _class(config: ModelConfig) -> str:
     return "MistralForCausalLM"
 
 
-MOE = "model.layers.{}.block_sparse_moe."
-NAMES = changed(
-    COMMON,
-    Names("layers.{}.ffn_gate_inp.weight", "blk.{}.ffn_gate_inp.weight", f"{MOE}gate.weight"),
-    *(
-        Names(
-            f"layers.{{}}.ffn_{part}_exps.weight",
-            f"blk.{{}}.ffn_{part}_exps.weight",
-            Stored(f"{MOE}experts.{{e}}.{hf}.weight", each=True),
-        )
-        for part, hf in (("gate", "w1"), ("down", "w2"), ("up", "w3"))
-    ),
-)
 FLAGS = (("attention_bias", "attention_bias"), ("mlp_bias", "mlp_bias"))
 
 
@@ -75,7 +63,8 @@ FLAGS = (("attention_bias", "attention_bias"), ("mlp_bias", "mlp_bias"))
             Field("experts.count", "expert_count", "u32", "num_local_experts", 0, MOST_EXPERTS, 0),
             Field("experts.used", "expert_used_count", "u32", "num_experts_per_tok", 0, MOST_EXPERTS, 0),
         ),
-        NAMES,
+        changed(COMMON, *expert_names("model.layers.{}.block_sparse_moe.", ("w1", "w3", "w2"))),
+        fixed={"experts.scores": "softmax_of_chosen"},
         finish=_windowed,
         choose=_class,
         paired_rows=True,
@@ -91,5 +80,5 @@ class Llama(Decoder):
             RMSNorm(f"{name}.attn_norm", config.width, config.eps),
             Attention(name, config, config.window_of(index)),
             RMSNorm(f"{name}.ffn_norm", config.width, config.eps),
-            Mixture(name, config, scores="softmax_of_chosen") if config.experts else GatedMLP(name, config),
+            feed_forward(name, config, index),
         )

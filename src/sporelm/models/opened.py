@@ -1,6 +1,7 @@
 """Opens a model's files: the registry says which family reads their configuration."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from sporelm.weights.config_files import architecture_of_gguf, architecture_of_h
 from sporelm.weights.gguf import GgufFile, open_gguf
 from sporelm.weights.json_object import read_object
 from sporelm.weights.load import ModelSource
+from sporelm.weights.pooling import pooling_of_folder
 from sporelm.weights.quantized import QuantizedFolder, with_quantized
 from sporelm.weights.rope_fields import FACTOR_TENSORS
 from sporelm.weights.safetensors import SafetensorsFiles, open_safetensors
@@ -28,11 +30,13 @@ def open_model(path: str | Path) -> ModelSource:
         values = read_object(place / "config.json")
         files = with_quantized(open_safetensors(place), values)
         config = config_from_hf(values, str(place / "config.json"), _main_format(files))
-        return ModelSource("hf", place, files, config, model_of(config.architecture).family)
+        config = replace(config, pooling=pooling_of_folder(place))
+        family = model_of(config.architecture).family.of_file("hf", files.tensors)
+        return ModelSource("hf", place, files, config, family)
     gguf = open_gguf(place)
     shapes = {name: info.shape for name, info in gguf.tensors.items()}
     config = config_from_gguf(gguf.metadata, shapes, str(place), _main_format(gguf), _rope_factors(gguf, place))
-    return ModelSource("gguf", place, gguf, config, model_of(config.architecture).family)
+    return ModelSource("gguf", place, gguf, config, model_of(config.architecture).family.of_file("gguf", gguf.tensors))
 
 
 def config_from_gguf(

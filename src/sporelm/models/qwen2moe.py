@@ -1,52 +1,41 @@
 """Qwen1.5-MoE and Qwen2-57B-A14B: Qwen2 with experts, and one that every token goes through by a gate of its own."""
 
-from sporelm.models.blocks import Attention, Layer, Mixture, RMSNorm
+from dataclasses import replace
+
+from sporelm.errors import ModelFileError
+from sporelm.models.blocks import Attention, Layer, RMSNorm, feed_forward
 from sporelm.models.decoder import Decoder
 from sporelm.models.qwen2 import windowed
 from sporelm.models.registry import architecture
-from sporelm.ops.routing import MOST_EXPERTS
-from sporelm.weights.config import MOST_WIDTH, ModelConfig
-from sporelm.weights.family import Family, Field, HfClass, fields
-from sporelm.weights.names import COMMON, Names, Stored, Table, changed
+from sporelm.weights.config import ModelConfig
+from sporelm.weights.experts import MLP, expert_fields, expert_names, meaning, shared_names
+from sporelm.weights.family import Family, HfClass, fields
+from sporelm.weights.fields import Fields, shown
+from sporelm.weights.names import COMMON, HF, Kind, Names, Stored, changed
 
-MLP = "model.layers.{}.mlp."
-EXPERTS = (
-    Field("experts.count", "expert_count", "u32", "num_experts", 1, MOST_EXPERTS),
-    Field("experts.used", "expert_used_count", "u32", "num_experts_per_tok", 1, MOST_EXPERTS),
-    Field("experts.ffn", "expert_feed_forward_length", "u32", "moe_intermediate_size", 1, MOST_WIDTH),
-    Field("experts.renormalize", "", "bool", "norm_topk_prob"),
+EXPERTS = expert_fields(
+    ("renormalize", "step"),
+    count="num_experts",
+    used="num_experts_per_tok",
+    ffn="moe_intermediate_size",
+    renormalize="norm_topk_prob",
+    step="decoder_sparse_step",
 )
-EXPERT_NAMES: Table = (
-    Names("layers.{}.ffn_gate_inp.weight", "blk.{}.ffn_gate_inp.weight", f"{MLP}gate.weight"),
-    *(
-        Names(
-            f"layers.{{}}.ffn_{part}_exps.weight",
-            f"blk.{{}}.ffn_{part}_exps.weight",
-            Stored(f"{MLP}experts.{{e}}.{part}_proj.weight", each=True),
-        )
-        for part in ("gate", "up", "down")
-    ),
+GATE = Names(
+    "layers.{}.ffn_gate_inp_shexp.weight",
+    Stored("blk.{}.ffn_gate_inp_shexp.weight", flat=True),
+    f"{MLP}shared_expert_gate.weight",
 )
-SHARED_NAMES: Table = (
-    Names(
-        "layers.{}.ffn_gate_inp_shexp.weight",
-        Stored("blk.{}.ffn_gate_inp_shexp.weight", flat=True),
-        f"{MLP}shared_expert_gate.weight",
-    ),
-    *(
-        Names(
-            f"layers.{{}}.ffn_{part}_shexp.weight",
-            f"blk.{{}}.ffn_{part}_shexp.weight",
-            f"{MLP}shared_expert.{part}_proj.weight",
-        )
-        for part in ("gate", "up", "down")
-    ),
-)
-EVERY_LAYER = {"hidden_act": ("silu",), "decoder_sparse_step": (1,), "mlp_only_layers": ([],)}
 
 
-def _unsaid(config: ModelConfig) -> str:
-    return "the weights of its experts are renormalized" if config.experts and config.experts.renormalize else ""
+def finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
+    """`mlp_only_layers` of config.json have no experts."""
+    config = windowed(config, values, kind)
+    assert config.experts is not None
+    listed = values.values.get("mlp_only_layers") or [] if kind == HF else []
+    if not isinstance(listed, list) or any(type(layer) is not int or layer < 0 for layer in listed):
+        raise ModelFileError(f"{values.where}: mlp_only_layers is {shown(listed)}; it must be numbers of layers")
+    return replace(config, experts=replace(config.experts, dense=frozenset(listed)))
 
 
 @architecture(
@@ -62,22 +51,12 @@ def _unsaid(config: ModelConfig) -> str:
                 (("norm_topk_prob", "experts.renormalize"),),
             ),
         ),
-        fields(
-            *EXPERTS,
-            Field(
-                "experts.shared_ffn",
-                "expert_shared_feed_forward_length",
-                "u32",
-                "shared_expert_intermediate_size",
-                1,
-                MOST_WIDTH,
-            ),
-        ),
-        changed(COMMON, *EXPERT_NAMES, *SHARED_NAMES),
-        fixed={"attention_bias": True},
-        only={**EVERY_LAYER, "qkv_bias": (True,)},
-        finish=windowed,
-        unsaid=_unsaid,
+        fields(*EXPERTS, *expert_fields(shared_ffn="shared_expert_intermediate_size")),
+        changed(COMMON, *expert_names(), *shared_names(f"{MLP}shared_expert."), GATE),
+        fixed={"attention_bias": True, "experts.shared_gate": True},
+        only={"hidden_act": ("silu",), "qkv_bias": (True,)},
+        finish=finished,
+        unsaid=meaning(renormalize=False),
         windowless=True,
     )
 )
@@ -90,5 +69,5 @@ class Qwen2Moe(Decoder):
             RMSNorm(f"{name}.attn_norm", config.width, config.eps),
             Attention(name, config, config.window_of(index)),
             RMSNorm(f"{name}.ffn_norm", config.width, config.eps),
-            Mixture(name, config, scores="softmax"),
+            feed_forward(name, config, index),
         )

@@ -2,12 +2,12 @@
 
 from dataclasses import replace
 
-from sporelm.models.blocks import Attention, Layer, Mixture, RMSNorm
+from sporelm.models.blocks import Attention, Layer, RMSNorm, feed_forward
 from sporelm.models.decoder import Decoder
-from sporelm.models.qwen2 import windowed
-from sporelm.models.qwen2moe import EVERY_LAYER, EXPERT_NAMES, EXPERTS
+from sporelm.models.qwen2moe import EXPERTS, finished
 from sporelm.models.registry import architecture
 from sporelm.weights.config import ModelConfig
+from sporelm.weights.experts import expert_names, meaning
 from sporelm.weights.family import ATTENTION_BIAS, Family, HfClass, fields
 from sporelm.weights.fields import Fields
 from sporelm.weights.names import COMMON, HEAD_NORMS, HF, Kind, changed
@@ -15,13 +15,10 @@ from sporelm.weights.names import COMMON, HEAD_NORMS, HF, Kind, changed
 
 def _finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
     """GGUF files mean weights of experts that sum to one."""
+    config = finished(config, values, kind)
     if kind == HF or config.experts is None:
-        return windowed(config, values, kind)
+        return config
     return replace(config, experts=replace(config.experts, renormalize=True))
-
-
-def _unsaid(config: ModelConfig) -> str:
-    return "" if config.experts and config.experts.renormalize else "the weights of its experts are not renormalized"
 
 
 @architecture(
@@ -37,10 +34,9 @@ def _unsaid(config: ModelConfig) -> str:
             ),
         ),
         fields(*EXPERTS, *ATTENTION_BIAS),
-        changed(COMMON, *HEAD_NORMS, *EXPERT_NAMES),
-        only=EVERY_LAYER,
+        changed(COMMON, *HEAD_NORMS, *expert_names()),
         finish=_finished,
-        unsaid=_unsaid,
+        unsaid=meaning(renormalize=True),
         windowless=True,
     )
 )
@@ -53,5 +49,5 @@ class Qwen3Moe(Decoder):
             RMSNorm(f"{name}.attn_norm", config.width, config.eps),
             Attention(name, config, config.window_of(index), norm="heads"),
             RMSNorm(f"{name}.ffn_norm", config.width, config.eps),
-            Mixture(name, config, scores="softmax"),
+            feed_forward(name, config, index),
         )

@@ -19,17 +19,46 @@ class Scales:
     residual: float = 1.0  # what attention and the feed-forward block add to the rows
     attention: float | None = None  # scores, in place of head_dim ** -0.5
     logits: float = 1.0  # by which they are divided
+    output: float = 1.0  # by which they are multiplied
 
 
 @dataclass(frozen=True)
 class Experts:
-    """Feed-forward blocks of which each token goes through a few (Shazeer et al. 2017)."""
+    """Feed-forward blocks of which each token goes through a few (Shazeer et al. 2017), and which layers have them.
+
+    How experts are chosen, and what their weights are, is that of `ops.route`.
+    """
 
     count: int
     used: int  # by a token
     ffn: int = 0  # width of each; 0: that of the model
+    # What every token goes through besides: a block as wide as `shared` experts, or of a width of its own.
+    shared: int = 0
+    shared_ffn: int = 0
+    shared_gate: bool = False  # it counts as much as a sigmoid of its own says
+    scores: str = "softmax"
+    choice_bias: bool = False  # a learned one is added when experts are chosen
+    groups: int = 0  # in which experts stand; 0, as 1: there are none
+    top_groups: int = 0
+    group_score: str = "max"
     renormalize: bool = False  # the weights of those that were chosen sum to one
-    shared_ffn: int = 0  # width of the one that every token goes through; 0: there is none
+    epsilon: float = 0.0
+    scale: float = 1.0  # of the weights; 0 stands for 1
+    bias: bool = False  # of the router and of each expert's matrices
+    clamp: tuple[float, float] | None = None  # alpha and limit of `ops.clamped_swiglu`, in place of SiLU
+    # Layers that have a dense block in place of experts:
+    leading: int = 0  # the first ones
+    step: int = 1  # all but every so many
+    dense: frozenset[int] = frozenset()  # these
+
+    @property
+    def shared_width(self) -> int:
+        """Of the block that every token goes through; 0: there is none."""
+        return self.shared_ffn or self.shared * self.ffn
+
+    def at(self, layer: int) -> bool:
+        """Whether a layer has experts."""
+        return layer >= self.leading and (layer + 1) % self.step == 0 and layer not in self.dense
 
 
 @dataclass(frozen=True)
@@ -53,6 +82,8 @@ class ModelConfig:
     window: int | None = None  # positions that a windowed layer sees, the row's own included
     full_layers: frozenset[int] = frozenset()  # layers without the window
     nope_layers: frozenset[int] = frozenset()  # layers whose queries and keys are not rotated
+    rope_style: str = "half"  # which numbers of a head make pairs, as `ops.rope` has it
+    alibi: float = 0.0  # how many octaves the slopes of linear biases span (Press et al. 2022); 0: there are none
     local_theta: float = 0.0  # rotary base of the layers with a window, unscaled; 0: as the others
     score_cap: float | None = None  # attention's scores and the logits lie between -cap and cap
     logit_cap: float | None = None
@@ -60,6 +91,10 @@ class ModelConfig:
     attention_bias: bool = False  # of query, key and value
     attention_out_bias: bool = False
     mlp_bias: bool = False
+    output_bias: bool = False  # of the scores of tokens
+    qkv_limit: float | None = None  # queries, keys and values lie between -limit and limit
+    parallel: bool = False  # attention and the feed-forward block read the same rows
+    pooling: str = ""  # how its makers make one vector of a text: "mean", "cls", "last"; "": its files do not say
     dtype: str = "F32"
     scales: Scales = Scales()
     experts: Experts | None = None
@@ -88,4 +123,9 @@ def checked(config: ModelConfig, where: str) -> ModelConfig:
     experts = config.experts
     if experts is not None and not 1 <= experts.used <= experts.count:
         raise ModelFileError(f"{where}: a token uses {experts.used} of {experts.count} experts")
+    if experts is not None and experts.groups > 1:
+        most = experts.count // experts.groups * experts.top_groups
+        if experts.count % experts.groups or not experts.used <= most <= experts.count:
+            what = f"{experts.used} experts of {experts.top_groups} of {experts.groups} groups"
+            raise ModelFileError(f"{where}: a token uses {what}, into which {experts.count} experts cannot be cut")
     return config

@@ -1,6 +1,7 @@
 """Reads a model's configuration from GGUF metadata and from config.json, every value checked: files are hostile."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
+from dataclasses import replace
 from typing import Any
 
 from sporelm.errors import ModelFileError, UnsupportedModel
@@ -17,8 +18,10 @@ from sporelm.weights.config import (
 )
 from sporelm.weights.family import OPTIONAL, SHAPE, Family, Field
 from sporelm.weights.fields import LONGEST_NAME, Fields, shown
-from sporelm.weights.names import GGUF, HF, Kind, stored_name
+from sporelm.weights.names import GGUF, HF, Kind, Stored, stored_name, templated
+from sporelm.weights.pooling import pooling_of_gguf
 from sporelm.weights.rope_fields import MOST_CONTEXT, rope_from_gguf, rope_from_hf
+from sporelm.weights.rope_scaling import Yarn
 
 BIASES = {"attention_bias": "attn_q", "attention_out_bias": "attn_o", "mlp_bias": "ffn_down"}
 _SHAPED = {each.ours for each in SHAPE}  # what is read here by name; other fields are read as their table says
@@ -62,21 +65,14 @@ def read_gguf_config(
             f"{where}: {prefix}attention.value_length differs from the keys' {head_dim}: not supported"
         )
     context_length = fields.integer("context_length", 1, MOST_CONTEXT)
-    found: dict[str, Any] = {"rope_theta": 0.0, "context_length": context_length}
-    if family.fixed.get("rotary") != 0:
-        rotary = fields.integer("rope.dimension_count", 1, MOST_HEAD_DIM, head_dim)
-        if rotary != head_dim and not family.partial_rotary:
-            raise UnsupportedModel(
-                f"{where}: {prefix}rope.dimension_count is below the head's {head_dim}: not supported"
-            )
-        rope = rope_from_gguf(fields, rope_factors or {}, _rotated(rotary, head_dim, where), context_length)
-        found = {"rope_theta": rope.theta, "rope_scaling": rope.scaling, "rotary": rotary}
-        found["context_length"] = rope.context_length
+    found = _rotary_of_gguf(family, fields, rope_factors or {}, head_dim, context_length)
     embedded = shapes.get("token_embd.weight", ())
     vocab = embedded[0] if len(embedded) == 2 else fields.integer("vocab_size", 1, MOST_VOCAB)
     for bias, weight in BIASES.items():
         found[bias] = stored_name(f"layers.0.{weight}.bias", GGUF, family.names) in shapes
     layers = fields.integer("block_count", 1, MOST_LAYERS)
+    if family.further_layers:
+        layers -= fields.integer("nextn_predict_layers", 0, layers - 1, 0)
     config = ModelConfig(
         name=Fields(metadata, where).name("general.name", architecture),
         architecture=architecture,
@@ -91,10 +87,32 @@ def read_gguf_config(
         window=window_of(fields, "attention.sliding_window", None) if family.key("window", GGUF) else None,
         full_layers=family.full_layers(layers),
         tie_embeddings="output.weight" not in shapes,
+        pooling=pooling_of_gguf(fields),
         dtype=dtype,
-        **{**found, **family.fixed, **_others(family, fields, GGUF)},
+        **{**found, **_others(family, fields, GGUF, {templated(name)[0] for name in shapes})},
     )
-    return checked(family.finish(config, fields, GGUF) if family.finish else config, where)
+    config = family.finish(config, fields, GGUF) if family.finish else config
+    return checked(family.noticed(config, metadata, shapes) if family.noticed else config, where)
+
+
+def _rotary_of_gguf(
+    family: Family, fields: Fields, rope_factors: Mapping[str, tuple[float, ...]], head_dim: int, context_length: int
+) -> dict[str, Any]:
+    """What the metadata says of rotary positions, and of the positions that there are."""
+    where = fields.where
+    if family.fixed.get("rotary") == 0:
+        return {"rope_theta": 0.0, "context_length": context_length}
+    rotary = fields.integer("rope.dimension_count", 1, MOST_HEAD_DIM, head_dim)
+    if rotary != head_dim and not family.partial_rotary:
+        raise UnsupportedModel(
+            f"{where}: {family.gguf}.rope.dimension_count is below the head's {head_dim}: not supported"
+        )
+    rope = rope_from_gguf(fields, rope_factors, _rotated(rotary, head_dim, where), context_length)
+    scaling = rope.scaling
+    if isinstance(scaling, Yarn):
+        scaling = replace(scaling, truncate=family.yarn_truncates)
+    found = {"rope_theta": rope.theta, "rope_scaling": scaling, "rotary": rotary}
+    return {**found, "context_length": rope.context_length}
 
 
 def read_hf_config(family: Family, values: Mapping[str, Any], where: str, dtype: str = "F32") -> ModelConfig:
@@ -131,7 +149,7 @@ def read_hf_config(family: Family, values: Mapping[str, Any], where: str, dtype:
         eps=fields.number(keys["eps"], 1e-12, 1.0, 1e-6),
         tie_embeddings=fields.flag("tie_word_embeddings", False),
         dtype=dtype,
-        **{**found, **family.fixed, **_others(family, fields, HF)},
+        **{**found, **_others(family, fields, HF)},
     )
     return checked(family.finish(config, fields, HF) if family.finish else config, where)
 
@@ -154,16 +172,23 @@ def full_layers_of(fields: Fields, layers: int) -> frozenset[int]:
     return frozenset(index for index, kind in enumerate(kinds) if kind == "full_attention")
 
 
-def _others(family: Family, fields: Fields, kind: Kind) -> dict[str, Any]:
-    """The values of the fields that only some families have; those of parts as the parts that they make."""
+def _others(family: Family, fields: Fields, kind: Kind, held: Set[str] = frozenset()) -> dict[str, Any]:
+    """The values that only some families have, fixed ones and fields; those of parts as the parts that they make.
+
+    `held` are the templates of a GGUF file's tensors.
+    """
     found: dict[str, Any] = {}
     parts: dict[str, dict[str, Any]] = {"scales": {}, "experts": {}, "own": {}}
+    for ours, value in family.fixed.items():
+        part, _, name = ours.rpartition(".")
+        (parts[part] if part else found)[name] = value
     for field in family.fields:
         key = field.gguf if kind == GGUF else field.hf
-        if field.ours in _SHAPED or not key:
-            continue
         part, _, name = field.ours.rpartition(".")
-        (parts[part] if part else found)[name] = _value(field, key, fields)
+        if field.weight and kind == GGUF:
+            (parts[part] if part else found)[name] = _template(family, field.weight) in held
+        elif field.ours not in _SHAPED and key:
+            (parts[part] if part else found)[name] = _value(field, key, fields, kind)
     if parts["scales"]:
         found["scales"] = Scales(**parts["scales"])
     if parts["experts"].get("count"):
@@ -173,15 +198,32 @@ def _others(family: Family, fields: Fields, kind: Kind) -> dict[str, Any]:
     return found
 
 
-def _value(field: Field, key: str, fields: Fields) -> Any:
+def _template(family: Family, ours: str) -> str:
+    """What GGUF files call the weights of a template of our names."""
+    named = next(names.gguf for names in family.names if names.ours == ours)
+    return named.name if isinstance(named, Stored) else named
+
+
+def _value(field: Field, key: str, fields: Fields, kind: Kind) -> Any:
     if field.default is OPTIONAL and not fields.has(key):
         return None
+    if field.words:
+        return _word(field, key, fields, kind)
     if field.kind == "bool":
         return fields.flag(key, bool(field.default))
     if field.kind == "u32":
         return fields.integer(key, int(field.low), int(field.high), field.default)
     default = None if field.default is OPTIONAL else field.default
     return fields.number(key, field.low, field.high, default)
+
+
+def _word(field: Field, key: str, fields: Fields, kind: Kind) -> str:
+    if kind == GGUF:
+        return field.words[fields.integer(key, 0, len(field.words) - 1, 0)] or str(field.default)
+    if (word := fields.text(key, field.default)) not in field.words or not word:
+        known = ", ".join(each for each in field.words if each)
+        raise UnsupportedModel(f"{fields.where}: {key} {shown(word)} is not supported; {known} are")
+    return word
 
 
 def _rotated(rotary: int, head_dim: int, where: str) -> int:

@@ -4,13 +4,13 @@ GGUF keys: the specification, section "LLM", and llama.cpp's llama-arch.cpp. Hug
 transformers.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from sporelm.weights.config import ModelConfig
 from sporelm.weights.fields import Fields
-from sporelm.weights.names import COMMON, Kind, Table
+from sporelm.weights.names import COMMON, Kind, Table, changed, form_in, templated
 
 OPTIONAL = object()
 
@@ -24,6 +24,8 @@ class Field(NamedTuple):
     hf        its key in config.json; "" where that does not say it
     low, high the values that it may have; those of SHAPE are in `weights.config_files`
     default   where neither file nor class says it; None if it must be there, OPTIONAL if it is then None
+    words     what config.json may say, where that is a word; GGUF files hold its place among them, or 0: the default
+    weight    of our names: a GGUF file means the bool by having such a weight in a layer
     """
 
     ours: str
@@ -33,6 +35,12 @@ class Field(NamedTuple):
     low: float = 0
     high: float = 0
     default: Any = None
+    words: tuple[str, ...] = ()
+    weight: str = ""
+
+    def held(self, value: Any) -> Any:
+        """A value as GGUF files hold it."""
+        return self.words.index(value) if self.words else value
 
 
 SHAPE = (
@@ -76,15 +84,18 @@ class HfClass(NamedTuple):
 
     defaults   what it takes where config.json has no such key, and differs from what we would take
     fields     keys of config.json that only it has -> attribute in `ModelConfig`, for folders that we write
+    names      of its weights, where they are not its family's
     """
 
     name: str
     model_type: str
     defaults: Mapping[str, Any] = {}
     fields: tuple[tuple[str, str], ...] = ()
+    names: Table = ()
 
 
 Finish = Callable[[ModelConfig, Fields, Kind], ModelConfig]
+Notice = Callable[[ModelConfig, Mapping[str, Any], Mapping[str, tuple[int, ...]]], ModelConfig]
 
 
 @dataclass(frozen=True)
@@ -95,10 +106,14 @@ class Family:
     classes         those of transformers with these weights and this meaning; the first is written by default
     fields          the numbers of its configuration
     names           of its weights
-    fixed           attributes of `ModelConfig` that all its models share
+    others          by kind of files, rows of `names` as some of them have them
+    fixed           attributes of `ModelConfig` that all its models share, with a dot those of one of its parts
     only            keys of config.json that would change the result -> the values that we compute; the first is that of
                     a folder that does not say
     finish          what the tables cannot say: of the configuration so far, the file's fields and its kind
+    noticed         what GGUF files tell by other metadata, or by their tensors' shapes: of the configuration so far,
+                    all metadata, and shapes by name
+    said            more of GGUF metadata, for files that we write: key -> (kind, value)
     choose          which of the classes a GGUF file's configuration is converted back into
     words           more of config.json, for folders that we write
     positions       the key of config.json for the number of positions
@@ -111,6 +126,8 @@ class Family:
     paired_rows     its GGUF files have the rows of query and key as adjacent pairs (llama.cpp's converter)
     partial_rotary  files may say that only the first numbers of a head are rotated
     windowless      llama.cpp knows no sliding window for it
+    further_layers  its files may have layers past the last that predict tokens further ahead; they are left unread
+    yarn_truncates  the ends of YaRN's ramp are whole numbers in its GGUF files, which cannot say it
     own             the record of numbers that only this family has, `ModelConfig.own`
     """
 
@@ -118,9 +135,12 @@ class Family:
     classes: tuple[HfClass, ...]
     fields: tuple[Field, ...] = SHAPE
     names: Table = COMMON
+    others: Mapping[Kind, Table] = field(default_factory=dict)
     fixed: Mapping[str, Any] = field(default_factory=dict)
     only: Mapping[str, tuple[Any, ...]] = field(default_factory=lambda: {"hidden_act": ("silu",)})
     finish: Finish | None = None
+    noticed: Notice | None = None
+    said: Callable[[ModelConfig], dict[str, tuple[str, Any]]] | None = None
     choose: Callable[[ModelConfig], str] | None = None
     words: Callable[[ModelConfig], dict[str, Any]] | None = None
     full_layers: Callable[[int], frozenset[int]] = lambda layers: frozenset()
@@ -133,6 +153,8 @@ class Family:
     paired_rows: bool = False
     partial_rotary: bool = False
     windowless: bool = False
+    further_layers: bool = False
+    yarn_truncates: bool = True
     own: type | None = None
 
     @property
@@ -140,10 +162,21 @@ class Family:
         """Every name of the architecture."""
         return (self.gguf, *(one.name for one in self.classes))
 
+    def of_file(self, kind: Kind, tensors: Iterable[str]) -> "Family":
+        """The family with its weights' names as files of a kind have them that hold these tensors."""
+        held = {templated(name)[0] for name in tensors} if kind in self.others else set()
+        found = [names for names in self.others.get(kind, ()) if form_in(names, kind).name in held]
+        return replace(self, names=changed(self.names, *found)) if found else self
+
     def class_of(self, config: ModelConfig) -> HfClass:
         """The class of transformers for a configuration. Raises UnsupportedModel if there is none."""
         name = self.choose(config) if self.choose else self.classes[0].name
         return next(one for one in self.classes if one.name == name)
+
+    def table(self, config: ModelConfig) -> Table:
+        """The names of a configuration's weights."""
+        names = self.class_of(config).names if any(one.names for one in self.classes) else ()
+        return names or self.names
 
     def class_named(self, name: str) -> HfClass:
         """The class of this name; the first for any other."""

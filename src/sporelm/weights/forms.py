@@ -36,6 +36,23 @@ def ffn_rows(config: ModelConfig) -> int:
     return config.ffn
 
 
+def expert_rows(config: ModelConfig) -> int:
+    """Of the gate, or of the up part, of each expert."""
+    assert config.experts is not None
+    return config.experts.ffn or config.ffn
+
+
+def shared_rows(config: ModelConfig) -> int:
+    """Of those of the block that every token goes through."""
+    assert config.experts is not None
+    return config.experts.shared_width
+
+
+def every_other(first: int, count: Callable[[ModelConfig], int]) -> Rows:
+    """`count` rows of a tensor where two parts take turns, from the one of number `first` on."""
+    return lambda config: np.arange(count(config)) * 2 + first
+
+
 QKV = {part: stacked(number, query_rows, key_rows, key_rows) for number, part in enumerate("qkv")}
 
 
@@ -53,16 +70,36 @@ def by_group(part: str) -> Rows:
 
 def brought(stored: StoredTensor, form: Stored, config: ModelConfig) -> StoredTensor:
     """The weight, out of the tensor that holds it. Raises UnsupportedModel for blocks that cannot be transposed."""
+    form = form.of_format(stored.format.values)
+    if form.inner:
+        return _of_experts(stored, form, config)
     if form.transposed:
         stored = _transposed(stored)
     if form.flat:
         stored = StoredTensor(stored.name, stored.format, (1, *stored.shape), stored.blocks.reshape(-1))
     if form.rows is not None:
         stored = stored.take_rows(form.rows(config))
+    if form.skip:
+        stored = stored.take_rows(np.arange(form.skip, stored.shape[0]))
     if form.plus:
         values = stored.dequantize() + np.float32(form.plus)
         stored = StoredTensor(stored.name, F32, stored.shape, values.reshape(-1).view(np.uint8))
     return stored
+
+
+def _of_experts(stored: StoredTensor, form: Stored, config: ModelConfig) -> StoredTensor:
+    """Those parts of each expert that the form names, of a tensor [experts, out, in], or [experts, out] of biases."""
+    experts, name, each = stored.shape[0], stored.name, stored.shape[1:]
+    if form.transposed:
+        blocks = stored.blocks.reshape(*stored.shape, stored.format.nbytes).swapaxes(1, 2)
+        each = each[::-1]
+        stored = StoredTensor(name, stored.format, (experts, *each), np.ascontiguousarray(blocks).reshape(-1))
+    if form.rows is None:
+        return stored
+    index = form.rows(config)
+    joined = StoredTensor(name, stored.format, (experts * each[0], *each[1:]), stored.blocks.reshape(-1))
+    taken = joined.take_rows((np.arange(experts)[:, None] * each[0] + index).reshape(-1))
+    return StoredTensor(name, stored.format, (experts, len(index), *each[1:]), taken.blocks.reshape(-1))
 
 
 def _transposed(stored: StoredTensor) -> StoredTensor:
@@ -83,13 +120,14 @@ def stored_shapes(
         if form.each:
             found |= dict.fromkeys(form.tensors(param), shape[1:])
             continue
-        shape = shape[1:] if form.flat else shape
+        shape = shape[1:] if form.flat else (shape[0] + form.skip, *shape[1:]) if form.skip else shape
         if name in found:  # one more part of its rows
-            shape = (shape[0] + found[name][0], *shape[1:])
+            axis = int(form.inner)
+            shape = (*shape[:axis], shape[axis] + found[name][axis], *shape[axis + 1 :])
         found[name] = shape
-    for param in params:
-        if form_of(param.name).transposed and (shape := found.pop(names[param.name], ())):
-            found[names[param.name]] = shape[::-1]
+    for name, form in {names[param.name]: form_of(param.name) for param in params}.items():
+        if form.transposed:
+            found[name] = (*found[name][:-2], *found[name][:-3:-1])
     return found
 
 
@@ -111,11 +149,15 @@ def held_as(
 def _joined(parts: list[tuple[Stored, NDArray[np.float32]]], config: ModelConfig) -> NDArray[np.float32]:
     form, values = parts[0]
     if form.rows is not None:
-        whole = np.empty((sum(len(part) for _, part in parts), *values.shape[1:]), np.float32)
+        axis = int(form.inner)
+        count = sum(part.shape[axis] for _, part in parts)
+        whole = np.empty((*values.shape[:axis], count, *values.shape[axis + 1 :]), np.float32)
         for each, part in parts:
             assert each.rows is not None
-            whole[each.rows(config)] = part
+            np.moveaxis(whole, axis, 0)[each.rows(config)] = np.moveaxis(part, axis, 0)
         values = whole
+    if form.skip:
+        values = np.concatenate([np.zeros((form.skip, *values.shape[1:]), np.float32), values])
     if form.flat:
         return values.reshape(-1)
-    return np.ascontiguousarray(values.T) if form.transposed else values
+    return np.ascontiguousarray(values.swapaxes(-1, -2)) if form.transposed else values

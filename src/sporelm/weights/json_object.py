@@ -1,4 +1,4 @@
-"""Reading the JSON objects of Hugging Face folders: small, whole, and of nobody we trust."""
+"""Reading the JSON files of Hugging Face folders: small, whole, and of nobody we trust."""
 
 import json
 from pathlib import Path
@@ -14,14 +14,19 @@ def read_object(path: Path, longest: int = LONGEST_CONFIG) -> dict[str, Any]:
 
     Raises ModelNotFound without the file, ModelFileError for anything but an object.
     """
+    values = read_json(path, longest)
+    if not isinstance(values, dict):
+        raise ModelFileError(f"{path} must hold a JSON object, it holds a {type(values).__name__}")
+    return values
+
+
+def read_json(path: Path, longest: int = LONGEST_CONFIG) -> Any:
+    """What a JSON file of at most `longest` bytes holds. Raises as `read_object`."""
     if not path.is_file():
         raise ModelNotFound(f"{path} does not exist; a Hugging Face folder has one")
     try:
         if path.stat().st_size > longest:
             raise ModelFileError(f"{path} has {path.stat().st_size} bytes; the limit is {longest}")
-        values = json.loads(path.read_text("utf-8"))
+        return json.loads(path.read_text("utf-8"))
     except (OSError, ValueError, RecursionError) as reason:
         raise ModelFileError(f"{path} is not readable JSON: {str(reason)[:120]}") from None
-    if not isinstance(values, dict):
-        raise ModelFileError(f"{path} must hold a JSON object, it holds a {type(values).__name__}")
-    return values

@@ -20,7 +20,19 @@ from sporelm.weights.config import MOST_WIDTH, ModelConfig
 from sporelm.weights.family import Family
 from sporelm.weights.forms import brought, stored_shapes
 from sporelm.weights.gguf import GgufFile
-from sporelm.weights.names import GGUF, HF, ORDERED, Kind, Param, Stored, ignorable, listed, order_name, stored_form
+from sporelm.weights.names import (
+    GGUF,
+    HF,
+    ORDERED,
+    Kind,
+    Param,
+    Stored,
+    ignorable,
+    listed,
+    of_further_layers,
+    order_name,
+    stored_form,
+)
 from sporelm.weights.progress import counted
 from sporelm.weights.quantized import QuantizedFolder
 from sporelm.weights.resident import available_bytes, drop_pages
@@ -88,7 +100,10 @@ def load_parameters(
         if wanted[0].order is not None:
             orders[order_name(param.name)] = wanted[0].order
             wanted = [replace(wanted[0], order=None)]
-        packed = backend.pack(stacked(wanted) if each else wanted[0])
+        if param.plain:
+            packed = backend.tensor(np.ascontiguousarray(wanted[0].dequantize()))
+        else:
+            packed = backend.pack(stacked(wanted) if each else wanted[0])
         for stored in parts:
             drop_pages(stored.blocks)
             report(stored.nbytes)
@@ -117,6 +132,8 @@ def match_names(source: ModelSource, params: Sequence[Param]) -> dict[str, str]:
     names = {param.name: forms[param.name].tensors(param)[0] for param in params}
     used = {name for param in params for name in forms[param.name].tensors(param)}
     spare = ignorable(held, source.kind, source.family.ignored)
+    if source.family.further_layers:
+        spare |= of_further_layers(held, source.config.layers)
     if source.kind == HF and source.config.tie_embeddings:
         embedding, output = (form_of(source, name).name for name in ("embedding.weight", "output.weight"))
         if embedding not in held and output in held:
@@ -136,10 +153,12 @@ def match_names(source: ModelSource, params: Sequence[Param]) -> dict[str, str]:
 
 def form_of(source: ModelSource, name: str) -> Stored:
     """How the model's files hold our weight `name`."""
-    form = stored_form(name, source.kind, source.family.names)
+    form = stored_form(name, source.kind, source.family.table(source.config))
     prefix = source.family.prefix if source.kind == HF else ""
     held, bare = source.files.tensors, form.name.removeprefix(prefix)
-    return replace(form, name=bare) if form.name not in held and bare in held else form
+    if form.name not in held and bare in held:
+        form = replace(form, name=bare)
+    return form.of_format(format_of(held[form.name].type_name).values) if form.inner and form.name in held else form
 
 
 def check_shapes(source: ModelSource, params: Sequence[Param], names: Mapping[str, str]) -> None:

@@ -30,11 +30,15 @@ class Columns:
 
 @dataclass(frozen=True)
 class Param:
-    """One weight of a model: its name, its shape ([out, in] for matrices), and how it may be cut (None: copied)."""
+    """One weight of a model: its name, its shape ([out, in] for matrices), and how it may be cut (None: copied).
+
+    plain    it is no matrix of products but a table of float32 values, a vector for each expert
+    """
 
     name: str
     shape: tuple[int, ...]
     split: Rows | Columns | None = None
+    plain: bool = False
 
     @property
     def is_experts(self) -> bool:
@@ -53,6 +57,9 @@ class Stored:
     plus         what is added to the tensor's values (Gemma's norms)
     each         each matrix of [experts, out, in] is a tensor of its own, its number in place of "{e}" in the name
     flat         a matrix of one row is a vector
+    skip         rows at the tensor's beginning that are of no weight; zeros, where we write it
+    inner        `rows` and `transposed` are those of each expert's part of a tensor [experts, ...]; one in blocks of
+                 numbers is never transposed (gpt-oss, whose quantized experts are [experts, out, in])
     """
 
     name: str
@@ -61,10 +68,16 @@ class Stored:
     plus: float = 0.0
     each: bool = False
     flat: bool = False
+    skip: int = 0
+    inner: bool = False
+
+    def of_format(self, values: int) -> "Stored":
+        """How a tensor in blocks of so many values is held."""
+        return replace(self, transposed=False) if self.inner and values > 1 else self
 
     @property
     def is_plain(self) -> bool:
-        return self.rows is None and not (self.transposed or self.plus or self.each or self.flat)
+        return self.rows is None and not (self.transposed or self.plus or self.each or self.flat or self.skip)
 
     def tensors(self, param: "Param") -> list[str]:
         """The tensors that hold the weight, or the one that it is part of."""
@@ -80,6 +93,11 @@ class Names(NamedTuple):
 
 
 Table = tuple[Names, ...]
+
+
+def with_bias(ours: str, gguf: str, hf: str) -> Table:
+    """The names of a weight and of its bias, from what they share: "layers.{}.attn_o"."""
+    return tuple(Names(*(f"{name}.{kind}" for name in (ours, gguf, hf))) for kind in ("weight", "bias"))
 
 
 def replace_end(names: Names, old: str, new: str) -> Names:
@@ -137,6 +155,13 @@ POST_NORMS: tuple[Names, ...] = (
     ),
 )
 
+# The norm in front of the feed-forward block, in files of families that name it after what it follows.
+NORM_BETWEEN: Final = Names(
+    "layers.{}.ffn_norm.weight",
+    "blk.{}.post_attention_norm.weight",
+    "model.layers.{}.post_attention_layernorm.weight",
+)
+
 # Biases of layer norms, likewise.
 NORM_BIASES: tuple[Names, ...] = tuple(
     replace_end(names, "weight", "bias") for names in COMMON if names.ours.endswith("_norm.weight")
@@ -171,13 +196,18 @@ def changed(table: Table, *changes: Names) -> Table:
     return (*kept, *own.values())
 
 
+def form_in(names: Names, kind: Kind) -> Stored:
+    """How files of a kind hold a weight."""
+    found = names.gguf if kind == GGUF else names.hf
+    return found if isinstance(found, Stored) else Stored(found)
+
+
 def stored_form(name: str, kind: Kind, table: Iterable[Names] = COMMON) -> Stored:
     """How the file holds our weight `name`; under the name itself where the table has none."""
     template, layer = templated(name)
     for names in table:
         if names.ours == template:
-            found = names.gguf if kind == GGUF else names.hf
-            form = found if isinstance(found, Stored) else Stored(found)
+            form = form_in(names, kind)
             return replace(form, name=form.name.replace("{}", layer))
     return Stored(name)
 
@@ -197,9 +227,17 @@ def templated(name: str) -> tuple[str, str]:
 
 
 def ignorable(names: Iterable[str], kind: Kind, more: Iterable[str] = ()) -> set[str]:
-    """Those stored names that may be left unread; `more` are templates of one family."""
+    """Those stored names that may be left unread; `more` are templates of one family, or starts of them, "...*"."""
     spare = {*IGNORED[kind], *more}
-    return {name for name in names if templated(name)[0] in spare}
+    starts = tuple(each.removesuffix("*") for each in spare if each.endswith("*"))
+    return {name for name in names if (template := templated(name)[0]) in spare or template.startswith(starts)}
+
+
+def of_further_layers(names: Iterable[str], layers: int) -> set[str]:
+    """Those stored names that are of layers past the last, which predict tokens further ahead."""
+    starts = ("blk.{}.", "model.layers.{}.")
+    found = ((name, *templated(name)) for name in names)
+    return {name for name, template, number in found if template.startswith(starts) and int(number) >= layers}
 
 
 def listed(names: Sequence[str], most: int = 4) -> str:

@@ -33,7 +33,7 @@ MOST_LINES = 120  # of a family's file: it reads like the paper's figure
         ("gpt2", {"n_positions": 0}, ModelFileError, "n_positions is 0"),
         ("mixtral", {"num_experts_per_tok": 9}, ModelFileError, "a token uses 9 of 5 experts"),
         ("phi3", {"partial_rotary_factor": 0.05}, ModelFileError, "0 of a head's 8 numbers cannot be rotated"),
-        ("qwen2moe", {"mlp_only_layers": [0]}, UnsupportedModel, "mlp_only_layers \\[0\\] is not supported"),
+        ("qwen2moe", {"mlp_only_layers": ["0"]}, ModelFileError, "it must be numbers of layers"),
         ("smollm3", {"no_rope_layers": [1]}, ModelFileError, "must be 0 or 1 for each of 4 layers"),
         ("stablelm", {"use_parallel_residual": True}, UnsupportedModel, "use_parallel_residual True is not supported"),
         ("starcoder2", {"use_bias": False}, UnsupportedModel, "use_bias False is not supported"),
@@ -71,8 +71,9 @@ def test_each_row_of_a_tensor_belongs_to_one_weight(case: Case, kind: Kind) -> N
     config, rows = case.model.config, dict[str, list[np.ndarray]]()
     for param in case.model.params():
         form = stored_form(param.name, kind, case.model.family.names)
-        found = np.arange(param.shape[0]) if form.rows is None else form.rows(config)
-        assert len(found) == param.shape[0]
+        count = param.shape[int(form.inner)]
+        found = np.arange(count) if form.rows is None else form.rows(config)
+        assert len(found) == count
         for name in form.tensors(param):
             rows.setdefault(name, []).append(found)
     for name, parts in rows.items():

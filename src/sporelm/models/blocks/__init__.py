@@ -7,7 +7,7 @@ from sporelm.models.blocks.layer import Layer, Part
 from sporelm.models.blocks.layer_norm import LayerNorm
 from sporelm.models.blocks.linear import Linear
 from sporelm.models.blocks.memory import Memory, Paged, State
-from sporelm.models.blocks.mixture import Mixture
+from sporelm.models.blocks.mixture import Mixture, feed_forward
 from sporelm.models.blocks.mlp import MLP
 from sporelm.models.blocks.rms_norm import RMSNorm
 
@@ -25,4 +25,5 @@ __all__ = [
     "Part",
     "RMSNorm",
     "State",
+    "feed_forward",
 ]

@@ -27,6 +27,7 @@ from sporelm.weights.gguf import GgufFile
 from sporelm.weights.json_object import read_object
 from sporelm.weights.load import ModelSource, check_shapes, form_of, match_names
 from sporelm.weights.names import Param
+from sporelm.weights.pooling import GGUF_POOLINGS
 from sporelm.weights.quantized.folder import QuantizedFolder
 from sporelm.weights.quantized.groups import repeated
 from sporelm.weights.rope_fields import MOST_CONTEXT
@@ -66,8 +67,9 @@ def from_hf(folder: Path, *, type_name: str = "auto", pre: str | None = None, vo
         names = matched(source, params)
         found = fields_of_folder(folder, source.config.vocab, pre)
         metadata = _general(folder, values, params, family)
-        rope = gguf_rope(source.config, _positions(source.config, family, values, folder))
-        metadata |= _architecture(family, source.config) | _entries(rope.fields, f"{family.gguf}.")
+        positions = _positions(source.config, family, values, folder)
+        rope = gguf_rope(source.config, positions, truncates=family.yarn_truncates)
+        metadata |= _entries(rope.fields, f"{family.gguf}.") | _architecture(family, source.config)
         metadata |= _entries(found.fields)
         assert not isinstance(source.files, GgufFile)
         stored = FolderTensors(source.files)
@@ -137,8 +139,10 @@ def _architecture(family: Family, config: ModelConfig) -> dict[str, Entry]:
     for field in family.fields:
         value = window if field.ours == "window" else value_of(config, field.ours)
         if value is not None and field.gguf:
-            found[f"{family.gguf}.{field.gguf}"] = Entry(field.kind, value)
-    return found
+            found[f"{family.gguf}.{field.gguf}"] = Entry(field.kind, field.held(value))
+    if config.pooling:
+        found[f"{family.gguf}.pooling_type"] = Entry("u32", GGUF_POOLINGS.index(config.pooling))
+    return found | (_entries(family.said(config)) if family.said else {})
 
 
 def _window_note(family: Family, config: ModelConfig) -> list[str]:
@@ -173,11 +177,12 @@ def _vector(name: str, data: bytes, count: int) -> LazyTensor:
 
 
 def _typed(tensor: LazyTensor, type_name: str, changed: list[str]) -> LazyTensor:
-    """The tensor in the type that it has in the file: vectors F32, as llama.cpp wants them, matrices as asked for.
+    """The tensor in the type that it has in the file: vectors, biases of experts and routers F32, as llama.cpp wants
+    them, matrices as asked for.
 
     A note goes into `changed` for what nobody asked for.
     """
-    if len(tensor.shape) < 2:
+    if len(tensor.shape) < 2 or not tensor.name.endswith(".weight") or ".ffn_gate_inp" in tensor.name:
         return as_format(tensor, F32)
     if type_name == "auto":
         if tensor.work:  # values of a quantization that GGUF has no type for

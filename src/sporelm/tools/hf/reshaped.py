@@ -31,8 +31,9 @@ class Reshaper:
         names: Mapping[str, str],
         held: Mapping[str, LazyTensor],
     ) -> None:
-        self.family, self.config, self.source, self.target = family, config, source, target
+        self.config, self.source, self.target = config, source, target
         self.names, self.held = names, held
+        self._table = family.table(config)
         self._kept: tuple[str, Blocks] | None = None
         self._lock = Lock()
 
@@ -44,7 +45,7 @@ class Reshaper:
         return [tensor for name, group in groups.items() for tensor in self._tensors(name, group)]
 
     def _form(self, param: Param, kind: Kind) -> Stored:
-        return stored_form(param.name, kind, self.family.names)
+        return stored_form(param.name, kind, self._table)
 
     def _tensors(self, name: str, group: list[Param]) -> list[LazyTensor]:
         """What the target has of a group of weights: one tensor, or one for each expert."""
@@ -66,7 +67,9 @@ class Reshaper:
         if all(form.is_plain for form in forms):
             return replace(self.held[self.names[group[0].name]], name=name)
         names = {param.name: name for param in group}
-        (shape,) = stored_shapes(group, names, lambda ours: stored_form(ours, self.target, self.family.names)).values()
+        (shape,) = stored_shapes(group, names, lambda ours: stored_form(ours, self.target, self._table)).values()
+        if (moved := self._moved(name, group, shape)) is not None:
+            return moved
         types = {self.held[self.names[param.name]].ggml_type.name for param in group}
         (kept,) = types if len(types) == 1 else ("F32",)
         target: type[QuantFormat] = F32
@@ -83,15 +86,35 @@ class Reshaper:
 
         return LazyTensor(name, target.ggml_id, shape, read, work=kept not in KEPT)
 
+    def _moved(self, name: str, group: list[Param], shape: tuple[int, ...]) -> LazyTensor | None:
+        """A weight that is some rows of the source's tensor, as the blocks that they are; None if it is more."""
+        source, target = (self._form(group[0], kind) for kind in (self.source, self.target))
+        whole = self.held[self.names[group[0].name]]
+        source = source.of_format(whole.ggml_type.values)
+        if len(group) > 1 or not target.is_plain or source.rows is None or source.plus or source.transposed:
+            return None
+        nbytes = whole.number_format.nbytes
+
+        def read(start: int, stop: int) -> Blocks:
+            with self._lock:
+                if self._kept is None or self._kept[0] != name:
+                    self._kept = None  # before the next is made
+                    self._kept = name, self._brought(group[0]).blocks.reshape(-1, nbytes)
+                return self._kept[1][start:stop]
+
+        return LazyTensor(name, whole.type_id, shape, read, work=whole.work)
+
+    def _brought(self, param: Param) -> StoredTensor:
+        """A weight in our form, out of the source's tensor."""
+        tensor = self.held[self.names[param.name]]
+        blocks = np.ascontiguousarray(tensor.read(0, tensor.block_count)).reshape(-1)
+        stored = StoredTensor(tensor.name, tensor.number_format, tensor.shape, blocks)
+        return brought(stored, self._form(param, self.source), self.config)
+
     def _values(self, name: str, group: list[Param]) -> np.ndarray:
         """float32, as the target has it."""
-        found = {}
-        for param in group:
-            tensor = self.held[self.names[param.name]]
-            blocks = np.ascontiguousarray(tensor.read(0, tensor.block_count)).reshape(-1)
-            stored = StoredTensor(tensor.name, tensor.number_format, tensor.shape, blocks)
-            found[param.name] = brought(stored, self._form(param, self.source), self.config).dequantize()
-        return held_as(found, self.target, self.family.names, self.config)[name]
+        found = {param.name: self._brought(param).dequantize() for param in group}
+        return held_as(found, self.target, self._table, self.config)[name]
 
 
 def _shifted(whole: LazyTensor, by: int, start: int, stop: int) -> Blocks:

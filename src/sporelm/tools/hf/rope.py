@@ -29,8 +29,9 @@ class GgufRope(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
-def gguf_rope(config: ModelConfig, positions: int) -> GgufRope:
-    """The rotary fields of a configuration; `positions` is what its file calls the number of positions."""
+def gguf_rope(config: ModelConfig, positions: int, *, truncates: bool = True) -> GgufRope:
+    """The rotary fields of a configuration; `positions` is what its file calls the number of positions, `truncates`
+    what GGUF files of its family mean by YaRN (`Family.yarn_truncates`)."""
     scaling = config.rope_scaling
     fields: dict[str, tuple[str, Any]] = {"context_length": ("u32", positions)}
     if not config.rotary:
@@ -40,7 +41,7 @@ def gguf_rope(config: ModelConfig, positions: int) -> GgufRope:
         case Linear():
             more: dict[str, Any] = {"type": "linear", "factor": scaling.factor}
             more["original_context_length"] = scaling.original or positions
-        case Yarn() if scaling.truncate and not scaling.divisors:
+        case Yarn() if scaling.truncate == truncates and not scaling.divisors:
             more = {"type": "yarn", "factor": scaling.factor, "original_context_length": scaling.original}
             more |= {"yarn_beta_fast": scaling.beta_fast, "yarn_beta_slow": scaling.beta_slow}
             if scaling.extrapolation != 1:
@@ -108,6 +109,7 @@ def hf_rope(config: ModelConfig, original: int | None) -> dict[str, Any]:
                 "beta_fast": number(scaling.beta_fast),
                 "beta_slow": number(scaling.beta_slow),
                 "attention_factor": number(scaling.attention),
+                **({} if scaling.truncate else {"truncate": False}),
             }
         case LongRope() if not scaling.divisors:
             found["rope_scaling"] = _longrope(scaling.short, scaling.long, scaling.original, scaling.attention)

@@ -1,0 +1,77 @@
+"""GLM-4.5 and 4.6: heads rotated by half, norms of queries and keys in some, experts after the first dense layers."""
+
+from dataclasses import dataclass
+
+from sporelm.models.blocks import Attention, Layer, RMSNorm, feed_forward
+from sporelm.models.decoder import Decoder
+from sporelm.models.registry import architecture
+from sporelm.weights.config import ModelConfig
+from sporelm.weights.experts import choice_bias_name, expert_fields, expert_names, shared_names
+from sporelm.weights.family import Family, Field, HfClass, fields
+from sporelm.weights.names import COMMON, HEAD_NORMS, NORM_BETWEEN, changed
+
+
+@dataclass(frozen=True)
+class Glm4MoeParts:
+    """What some of its models have."""
+
+    head_norms: bool  # of queries and keys
+
+
+@architecture(
+    Family(
+        "glm4moe",
+        (
+            HfClass(
+                "Glm4MoeForCausalLM",
+                "glm4_moe",
+                {"num_key_value_heads": 8, "max_position_embeddings": 131072, "partial_rotary_factor": 0.5}
+                | {"n_routed_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 1408}
+                | {"n_shared_experts": 1, "first_k_dense_replace": 1, "norm_topk_prob": True, "rms_norm_eps": 1e-5},
+                (
+                    ("attention_bias", "attention_bias"),
+                    ("norm_topk_prob", "experts.renormalize"),
+                    ("use_qk_norm", "own.head_norms"),
+                ),
+            ),
+        ),
+        fields(
+            *expert_fields(
+                count="n_routed_experts",
+                used="num_experts_per_tok",
+                ffn="moe_intermediate_size",
+                shared="n_shared_experts",
+                leading="first_k_dense_replace",
+                scale="routed_scaling_factor",
+                renormalize="norm_topk_prob",
+                groups="n_group",
+                top_groups="topk_group",
+                scores="",
+            ),
+            Field("attention_bias", "", "bool", "attention_bias"),
+            Field("own.head_norms", "", "bool", "use_qk_norm", weight="layers.{}.attn_q_norm.weight"),
+        ),
+        changed(COMMON, *HEAD_NORMS, *expert_names(), *shared_names(), choice_bias_name(), NORM_BETWEEN),
+        fixed={
+            "experts.scores": "sigmoid",
+            "experts.choice_bias": True,
+            "experts.group_score": "sum_of_two",
+            "experts.epsilon": 1e-20,
+        },
+        words=lambda config: {"num_nextn_predict_layers": 0},
+        partial_rotary=True,
+        further_layers=True,
+        own=Glm4MoeParts,
+    )
+)
+class Glm4Moe(Decoder):
+    """The Llama layer with a mixture in place of its feed-forward block (GLM team 2025)."""
+
+    def layer(self, config: ModelConfig, index: int) -> Layer:
+        name = f"layers.{index}"
+        return Layer(
+            RMSNorm(f"{name}.attn_norm", config.width, config.eps),
+            Attention(name, config, norm="heads" if config.own.head_norms else ""),
+            RMSNorm(f"{name}.ffn_norm", config.width, config.eps),
+            feed_forward(name, config, index),
+        )

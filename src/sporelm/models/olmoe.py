@@ -1,0 +1,43 @@
+"""OLMoE: Llama with norms of whole rows of queries and keys, and experts in every layer."""
+
+from sporelm.models.blocks import Attention, Layer, Mixture, RMSNorm
+from sporelm.models.decoder import Decoder
+from sporelm.models.registry import architecture
+from sporelm.weights.config import ModelConfig
+from sporelm.weights.experts import expert_fields, expert_names, meaning
+from sporelm.weights.family import Family, HfClass, fields
+from sporelm.weights.names import COMMON, HEAD_NORMS, changed
+
+
+@architecture(
+    Family(
+        "olmoe",
+        (
+            HfClass(
+                "OlmoeForCausalLM",
+                "olmoe",
+                {"num_experts": 64, "num_experts_per_tok": 8, "max_position_embeddings": 4096, "rms_norm_eps": 1e-5},
+                (("norm_topk_prob", "experts.renormalize"),),
+            ),
+        ),
+        fields(
+            *expert_fields(
+                ("renormalize",), count="num_experts", used="num_experts_per_tok", renormalize="norm_topk_prob"
+            )
+        ),
+        changed(COMMON, *HEAD_NORMS, *expert_names()),
+        only={"hidden_act": ("silu",), "attention_bias": (False,), "clip_qkv": (None,)},
+        unsaid=meaning(renormalize=False),
+    )
+)
+class Olmoe(Decoder):
+    """Rows of queries and keys are normed; a mixture in place of Llama's feed-forward block (Muennighoff 2024)."""
+
+    def layer(self, config: ModelConfig, index: int) -> Layer:
+        name = f"layers.{index}"
+        return Layer(
+            RMSNorm(f"{name}.attn_norm", config.width, config.eps),
+            Attention(name, config, norm="whole"),
+            RMSNorm(f"{name}.ffn_norm", config.width, config.eps),
+            Mixture(name, config),
+        )

@@ -1,0 +1,107 @@
+"""What files call the numbers and the weights of mixtures of experts; a family takes those that it has.
+
+GGUF keys and tensors: llama.cpp's llama-arch.cpp. Hugging Face: the configuration classes of transformers.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from sporelm.ops.routing import MOST_EXPERTS
+from sporelm.weights.config import MOST_LAYERS, MOST_WIDTH, ModelConfig
+from sporelm.weights.family import Field
+from sporelm.weights.forms import expert_rows, shared_rows, stacked
+from sporelm.weights.names import Names, Stored, Table
+
+# As llama.cpp numbers its gating functions: 0 is that of a file that does not say.
+SCORES = ("", "softmax", "sigmoid", "softmax_of_chosen")
+CHOICE_BIAS: Final = "layers.{}.ffn_choice.bias"
+MOST_SCALE = 1e6
+MLP: Final = "model.layers.{}.mlp."
+
+_FIELDS = {
+    "count": Field("experts.count", "expert_count", "u32", "", 1, MOST_EXPERTS),
+    "used": Field("experts.used", "expert_used_count", "u32", "", 1, MOST_EXPERTS),
+    "ffn": Field("experts.ffn", "expert_feed_forward_length", "u32", "", 1, MOST_WIDTH),
+    "shared": Field("experts.shared", "expert_shared_count", "u32", "", 0, MOST_EXPERTS, 0),
+    "shared_ffn": Field("experts.shared_ffn", "expert_shared_feed_forward_length", "u32", "", 0, MOST_WIDTH, 0),
+    "leading": Field("experts.leading", "leading_dense_block_count", "u32", "", 0, MOST_LAYERS, 0),
+    "step": Field("experts.step", "interleave_moe_layer_step", "u32", "", 1, MOST_LAYERS, 1),
+    "groups": Field("experts.groups", "expert_group_count", "u32", "", 0, MOST_EXPERTS, 0),
+    "top_groups": Field("experts.top_groups", "expert_group_used_count", "u32", "", 0, MOST_EXPERTS, 0),
+    "scale": Field("experts.scale", "expert_weights_scale", "f32", "", 0.0, MOST_SCALE, 1.0),
+    "renormalize": Field("experts.renormalize", "expert_weights_norm", "bool", "", default=False),
+    "scores": Field("experts.scores", "expert_gating_func", "u32", "", default="softmax", words=SCORES),
+    "choice_bias": Field("experts.choice_bias", "", "bool", "", weight=CHOICE_BIAS),
+}
+
+
+def expert_fields(silent: tuple[str, ...] = (), **keys: str) -> tuple[Field, ...]:
+    """Attributes of `Experts` that a family's files say, with their keys in config.json; "" where that has none.
+
+    silent    those of which its GGUF files say nothing
+    """
+    found = (_FIELDS[name]._replace(hf=key) for name, key in keys.items())
+    return tuple(each._replace(gguf="") if each.ours.partition(".")[2] in silent else each for each in found)
+
+
+def expert_names(block: str = MLP, parts: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj")) -> Table:
+    """Names of the router and of the experts' matrices, each of which is a tensor of its own in folders."""
+    return (
+        Names("layers.{}.ffn_gate_inp.weight", "blk.{}.ffn_gate_inp.weight", f"{block}gate.weight"),
+        *(
+            Names(
+                f"layers.{{}}.ffn_{part}_exps.weight",
+                f"blk.{{}}.ffn_{part}_exps.weight",
+                Stored(f"{block}experts.{{e}}.{hf}.weight", each=True),
+            )
+            for part, hf in zip(("gate", "up", "down"), parts, strict=True)
+        ),
+    )
+
+
+def fused_names(router: str, gate_up: str, down: str, shared_gate_up: str = "", shared_down: str = "") -> Table:
+    """Names of experts whose gates and up parts folders hold in one tensor [experts, both, in], one after the other;
+    and of the block that every token goes through, if it has names."""
+    both = {part: stacked(number, expert_rows, expert_rows) for number, part in enumerate(("gate", "up"))}
+    shared = {part: stacked(number, shared_rows, shared_rows) for number, part in enumerate(("gate", "up"))}
+    found = [
+        Names("layers.{}.ffn_gate_inp.weight", "blk.{}.ffn_gate_inp.weight", router),
+        Names("layers.{}.ffn_down_exps.weight", "blk.{}.ffn_down_exps.weight", down),
+        Names("layers.{}.ffn_down_shexp.weight", "blk.{}.ffn_down_shexp.weight", shared_down),
+    ]
+    for part in ("gate", "up"):
+        for end, hf in (
+            ("exps", Stored(gate_up, rows=both[part], inner=True)),
+            ("shexp", Stored(shared_gate_up, rows=shared[part])),
+        ):
+            found.append(Names(f"layers.{{}}.ffn_{part}_{end}.weight", f"blk.{{}}.ffn_{part}_{end}.weight", hf))
+    return tuple(found)
+
+
+def shared_names(block: str = f"{MLP}shared_experts.") -> Table:
+    """Names of the expert that every token goes through."""
+    return tuple(
+        Names(f"layers.{{}}.ffn_{part}_shexp.weight", f"blk.{{}}.ffn_{part}_shexp.weight", f"{block}{part}_proj.weight")
+        for part in ("gate", "up", "down")
+    )
+
+
+def choice_bias_name(hf: str | Stored = f"{MLP}gate.e_score_correction_bias") -> Names:
+    """Name of the bias that is added to scores when experts are chosen."""
+    return Names(CHOICE_BIAS, "blk.{}.exp_probs_b.bias", hf)
+
+
+def meaning(*, renormalize: bool, dense: bool = False) -> Callable[[ModelConfig], str]:
+    """`Family.unsaid` where GGUF files always mean weights that are renormalized or not, and experts in every layer
+    unless they can say that some are `dense`."""
+
+    def unsaid(config: ModelConfig) -> str:
+        experts = config.experts
+        assert experts is not None
+        if not dense and not all(experts.at(layer) for layer in range(config.layers)):
+            return "some of its layers have no experts"
+        if experts.renormalize != renormalize:
+            return f"the weights of its experts are {'not ' if renormalize else ''}renormalized"
+        return ""
+
+    return unsaid
