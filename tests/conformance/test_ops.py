@@ -9,7 +9,15 @@ import numpy as np
 import pytest
 
 from close import assert_close
-from conformance import cases_attention, cases_blocks, cases_experts, cases_linear, cases_lora, cases_rows
+from conformance import (
+    cases_attention,
+    cases_blocks,
+    cases_experts,
+    cases_linear,
+    cases_lora,
+    cases_rows,
+    cases_texts,
+)
 from conformance.case import EACH_KIND, FORMAT_NAMES, Arrays, Case, width_of
 from conformance.guarded import TARGETS
 from sporelm import ops
@@ -18,7 +26,15 @@ from sporelm.quant import FORMATS, dequantize_tensor
 from sporelm.tensor.dtype import F32
 from sporelm.weights.stored import StoredTensor
 
-PARTS = (cases_rows, cases_linear, cases_experts, cases_lora, cases_attention, cases_blocks)
+PARTS = (
+    cases_rows,
+    cases_linear,
+    cases_experts,
+    cases_lora,
+    cases_attention,
+    cases_texts,
+    cases_blocks,
+)
 CASES = list(itertools.chain.from_iterable(part.cases() for part in PARTS))
 
 

@@ -14,6 +14,7 @@ from sporelm.ops.rope import rope, rope_store
 from sporelm.ops.routing import route
 from sporelm.ops.rows import argmax, embedding, select_columns, select_rows, top_k
 from sporelm.ops.spec import Spec, Symbol
+from sporelm.ops.texts import mean_rows, text_attention
 
 __all__ = [
     "ALL",
@@ -42,6 +43,7 @@ __all__ = [
     "linear_experts_silu_mul",
     "linear_group",
     "linear_silu_mul",
+    "mean_rows",
     "quantize_blocks",
     "quantize_rows",
     "rms_norm",
@@ -54,6 +56,7 @@ __all__ = [
     "silu_mul",
     "softcap",
     "store_kv",
+    "text_attention",
     "top_k",
     "trace",
 ]

@@ -48,6 +48,13 @@ class Arguments:
         pair = tuple(each if each is None or not isinstance(each, tuple) else self.f32(*each) for each in (a, b))
         return ops.add_lora(rows, self.f32(len(which), 8), self.i32(*which), (pair[0],), (pair[1],))
 
+    def read(self, q: Any = None, starts: Any = None, **options: Any) -> Any:
+        """Two texts in three rows."""
+        rows, first = self.f32(3, 8), self.i32(0, 1, 3) if starts is None else starts
+        return ops.text_attention(
+            rows if q is None else q, rows, rows, first, **{"head_dim": 4, "scale": 1.0, **options}
+        )
+
     def rope(self, *positions: int) -> Any:
         return ops.rope(self.f32(len(positions), 8), self.i32(*positions), self.table, head_dim=8, style="half")
 
@@ -91,6 +98,10 @@ OUTSIDE: dict[str, tuple[Callable[[Arguments], Any], str]] = {
     "falling starts": (lambda a: a.attend((0, 3, 2)), "must rise"),
     "adapter": (lambda a: a.added(0, 1), r"which\[1\] is 1; .* -1 and 0"),
     "adapter before none": (lambda a: a.added(-2), r"which\[0\] is -2"),
+    "texts past the last row": (lambda a: a.read(starts=a.i32(0, 2, 4)), "must rise from 0 to the 3 rows of q"),
+    "falling texts": (lambda a: a.read(starts=a.i32(0, 3, 2)), "must rise"),
+    "rows past the last averaged": (lambda a: ops.mean_rows(a.f32(3, 8), a.i32(0), a.i32(4)), r"stops\[0\] is 4"),
+    "no rows averaged": (lambda a: ops.mean_rows(a.f32(3, 8), a.i32(2), a.i32(2)), r"stops\[0\] is 2; it must be more"),
     "starts of another count": (lambda a: a.attend((0, 2)), "in 3 elements"),
 }
 
@@ -217,6 +228,14 @@ WRONG: dict[str, tuple[Callable[[Arguments], Any], str]] = {
     "softcap": (lambda a: ops.softcap(a.other(1, 8), cap=2.0), "x i32"),
     "layer_norm": (lambda a: ops.layer_norm(a.other(1, 8), a.f32(8), eps=1e-5), "x i32"),
     "add_layer_norm": (lambda a: ops.add_layer_norm(a.f32(1, 8), a.other(1, 8), a.f32(8), eps=1e-5), "residual i32"),
+    "text_attention": (lambda a: a.read(q=a.other(3, 8)), "q i32"),
+    "text_attention starts": (lambda a: a.read(starts=a.f32(3)), "starts f32"),
+    "text_attention rows": (lambda a: a.read(q=a.f32(2, 8)), "must have the rows of q"),
+    "text_attention groups": (lambda a: a.read(q=a.f32(3, 12)), "must be whole groups of k"),
+    "text_attention heads": (lambda a: a.read(head_dim=6), "must be whole heads of 6"),
+    "text_attention reach": (lambda a: a.read(reach=-1), "reach -1 must not be negative"),
+    "mean_rows": (lambda a: ops.mean_rows(a.other(3, 8), a.i32(0), a.i32(2)), "x i32"),
+    "mean_rows stops": (lambda a: ops.mean_rows(a.f32(3, 8), a.i32(0, 1), a.i32(2)), "must have one shape"),
     "no weights": (lambda a: ops.linear_group(a.f32(2, 32), ()), "at least one weight"),
 }
 

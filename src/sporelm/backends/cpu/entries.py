@@ -42,7 +42,7 @@ class Places(Protocol):
 
     def address(self, value: Any) -> int: ...
     def reserve(self, nbytes: int) -> int: ...
-    def attended(self, starts: Any, lengths: Any) -> int: ...  # a number for their derived cells
+    def attended(self, starts: Any, lengths: Any) -> int: ...  # a number for their derived cells; lengths: or None
     def words(self, values: Sequence[int]) -> int: ...  # the address of these as i64
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from sporelm.backends.cpu import adapters, conversions, experts, row_rules
+from sporelm.backends.cpu import adapters, conversions, experts, row_rules, texts
 from sporelm.backends.cpu.entries import Cell, Emitter, cell_of, most, rows_of, stride_of
 from sporelm.backends.cpu.formats import IntegerPanels
 from sporelm.backends.cpu.formats.records import RECORDS
@@ -305,6 +305,8 @@ RULES: dict[str, Callable[[Lowering, Call], None]] = {
     "store_kv": _store_kv,
     "rope_store": _rope_store,
     "attention": _attention,
+    "text_attention": texts.text_attention,
+    "mean_rows": texts.mean_rows,
     "count_nonfinite": conversions.count_nonfinite,
     "dequantize_blocks": conversions.dequantize_blocks,
     "quantize_blocks": conversions.quantize_blocks,

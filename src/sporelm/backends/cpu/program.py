@@ -81,13 +81,20 @@ def attention_cells(starts: np.ndarray, lengths: np.ndarray) -> dict[str, int]:
     }
 
 
+def derived_cells(starts: np.ndarray, lengths: np.ndarray | None) -> dict[str, int]:
+    """The numbers that follow from a step's `starts`, and `lengths` where there is a cache."""
+    if lengths is None:
+        return {"text tiles": int((-(-np.diff(starts) // TILE_TOKENS)).sum())}
+    return attention_cells(starts, lengths)
+
+
 class Prepared(NamedTuple):
     """What steps have in common that are given the same arrays, with the same extents."""
 
     arrays: Mapping[str, np.ndarray]
     extents: list[int]
     copies: list[tuple[str, np.ndarray, np.ndarray]]  # name, place and array of each input
-    attended: list[tuple[np.ndarray, np.ndarray, list[tuple[int, str]]]]  # starts, lengths, the cells that follow
+    attended: list[tuple[np.ndarray, np.ndarray | None, list[tuple[int, str]]]]  # starts, lengths, cells that follow
     outputs: dict[str, np.ndarray]
 
     def is_of(self, arrays: Mapping[str, np.ndarray], extents: Mapping[str, int]) -> bool:
@@ -127,7 +134,9 @@ class CpuProgram(Resource):
         self._inputs = {name: self._array(value) for name, value in graph.inputs.items()}
         self._outputs = {name: (self._array(value), value.shape[0]) for name, value in graph.outputs.items()}
         names = {id(value): name for name, value in graph.inputs.items()}
-        self._host = [tuple(names.get(id(v)) or v.numpy() for v in pair) for pair in self._attended]
+        self._host = [
+            tuple(None if v is None else names.get(id(v)) or v.numpy() for v in pair) for pair in self._attended
+        ]
         super().__init__(context, f"program of {len(graph.calls)} calls")  # last: one that failed is nobody's resource
 
     def address(self, value: Any) -> int:
@@ -168,7 +177,7 @@ class CpuProgram(Resource):
         for _, place, array in step.copies:
             place[...] = array
         for starts, lengths, names in step.attended:
-            cells = attention_cells(starts, lengths)
+            cells = derived_cells(starts, lengths)
             for index, name in names:
                 self._cells.words[index] = cells[name]
         self.team.run(self._table)

@@ -33,6 +33,7 @@ from sporelm.backends.torch.rows import (
     softcap,
     top_k,
 )
+from sporelm.backends.torch.texts import mean_rows, text_attention
 
 FUNCTIONS = {
     function.__name__: function
@@ -42,5 +43,6 @@ FUNCTIONS = {
         count_nonfinite,
         *(route, linear_experts, linear_experts_silu_mul, combine_experts),
         *(add_lora, linear, linear_group, linear_silu_mul, rope, store_kv, rope_store, attention),
+        *(text_attention, mean_rows),
     )
 }

@@ -274,6 +274,7 @@ class Span:
     window: Val  # i64
     place: Any  # row -> its position, i64
     softcap: Val | None = None  # f32
+    below: Any = None  # row -> the position below those that it sees, where that is not `window` below its own
 
 
 def _softmax(k: Builder, rows: Rows, row: int | Val, span: Span) -> None:
@@ -281,7 +282,8 @@ def _softmax(k: Builder, rows: Rows, row: int | Val, span: Span) -> None:
     scores = k.at(rows.scores, row * (4 * PAGE))
     here = span.place(row)
     high = k.splat(k.min(here - span.base, PAGE).trunc(i32))
-    low = k.splat(k.max(here - span.window - span.base, -1).trunc(i32))
+    below = here - span.window if span.below is None else span.below(row)
+    low = k.splat(k.max(below - span.base, -1).trunc(i32))
     lanes = range(0, PAGE, k.lanes)
     seen, values = [], []
     for at in lanes:

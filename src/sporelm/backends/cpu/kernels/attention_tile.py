@@ -28,7 +28,7 @@ def attention_tile(target: Any, heads: Heads) -> Kernel:
             head, tile = item % f.kv_heads, f.tiles - 1 - item // f.kv_heads  # the longest first
             sequence, token, stop = _locate(k, f, tile)
             q_at = k.at(f.q, head * (4 * pages.head_dim * group))
-            _gather(k, f, q_at, queries, token, stop, pages, group)
+            gather(k, f, q_at, queries, token, stop, pages, group)
             rows.start()
             end = k.load(i32, f.starts, sequence * 4 + 4).sext(i64)
             shift = k.load(i32, f.lengths, sequence * 4).sext(i64) - end  # position = token + shift
@@ -83,7 +83,7 @@ def _locate(k: Builder, f: Any, tile: Val) -> tuple[Val, Val, Val]:
     return sequence.value, token, k.min(end, token + TILE_TOKENS)
 
 
-def _gather(k: Builder, f: Any, q: Val, queries: Val, token: Val, stop: Val, pages: Pages, group: int) -> None:
+def gather(k: Builder, f: Any, q: Val, queries: Val, token: Val, stop: Val, pages: Pages, group: int) -> None:
     """Copy the tile's queries to consecutive rows."""
     whole = pages.head_dim // k.lanes * k.lanes
     with k.range((stop - token) * group) as row:

@@ -1,0 +1,112 @@
+"""Attention of whole texts: keys and values are put into pages, then tiles of a text's tokens pass over all of them.
+
+The pages are those of `kernels/pages.py` in f32, and the arithmetic of a row that of `attention_tile`: pages of a split
+in order, splits in order. A text's pages begin with it, so that its place in a step changes no bit. Text t has those
+from starts[t] // PAGE + t on, which are never another's, for a text ends amid its last page.
+"""
+
+from typing import Any
+
+from sporelm.backends.cpu.jit import Builder, Kernel, Val, f32, i32, i64
+from sporelm.backends.cpu.jit.kernel import fields
+from sporelm.backends.cpu.kernels.attention import SPLIT, TILE_TOKENS
+from sporelm.backends.cpu.kernels.attention_page import Heads, Rows, Span, add_page, write_out
+from sporelm.backends.cpu.kernels.attention_tile import gather
+from sporelm.ops.attention import PAGE
+
+
+def most_pages(tokens: int, texts: int) -> int:
+    """Pages that so many tokens of so many texts take at most."""
+    return tokens // PAGE + texts
+
+
+def text_pages(target: Any, heads: Heads) -> Kernel:
+    """Keys and values into pages. An item is one tile of tokens and one kv head."""
+    pages = heads.pages
+
+    def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
+        with k.range(first, last) as item:
+            head, tile = item % f.kv_heads, item // f.kv_heads
+            text, begin, token, stop = _locate(k, f, tile)
+            cache = k.at(f.pages, (begin // PAGE + text) * f.page_bytes)
+            with k.range(token, stop) as row:
+                at = row * f.kv_stride + head * (4 * pages.head_dim)
+                pages.store(k, cache, f.page_bytes, row - begin, head, k.at(f.k, at), k.at(f.v, at))
+
+    text = "k:p v:p kv_stride:i pages:p page_bytes:i starts:p kv_heads:i"
+    return Kernel(f"text_pages_{pages.name}", fields(text), body)
+
+
+def text_attention(target: Any, heads: Heads, *, windowed: bool) -> Kernel:
+    """An item is one tile of tokens and one kv head; rows are token-major within the tile."""
+    pages, group, largest = heads.pages, heads.group, target.tiles.attention_rows
+    count = -(-TILE_TOKENS * group // largest) * largest  # rows of a full tile, in whole register tiles
+    q_bytes = count * 4 * pages.padded
+
+    def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
+        queries, rows = scratch, Rows(k, heads, k.at(scratch, q_bytes), count)
+        with k.range(first, last) as item:
+            head, tile = item % f.kv_heads, item // f.kv_heads
+            text, begin, token, stop = _locate(k, f, tile)
+            length = k.load(i32, f.starts, text * 4 + 4).sext(i64) - begin
+            q_at = k.at(f.q, head * (4 * pages.head_dim * group))
+            gather(k, f, q_at, queries, token, stop, pages, group)
+            rows.start()
+            used = ((stop - token) * group + (largest - 1)) // largest * largest
+            lowest, end = k.const(i64, 0), length
+            if windowed:
+                lowest, end = k.max(token - begin - f.reach, 0), k.min(length, stop - begin + f.reach)
+            cache = k.at(f.pages, (begin // PAGE + text) * f.page_bytes + head * (2 * pages.half_bytes))
+            with k.range(lowest // SPLIT * SPLIT, end, SPLIT) as split:
+                rows.start_split()
+                split_stop = k.min(end, split + SPLIT)
+                with k.range(k.max(split, lowest // PAGE * PAGE), split_stop, PAGE) as base:
+                    keys = k.at(cache, base // PAGE * f.page_bytes)
+                    span = _span(k, f, base, split_stop, token - begin, length, group, windowed=windowed)
+                    with k.range(0, used, largest) as row:
+                        q = k.at(queries, row * (4 * pages.padded))
+                        values = k.at(keys, pages.half_bytes)
+                        add_page(k, rows, row, largest, q, 4 * pages.padded, keys, values, pages, span)
+                rows.end_split()
+            out_at = k.at(f.out, head * (4 * pages.head_dim * group))
+            with k.range((stop - token) * group) as row:
+                out = k.at(out_at, (token + row // group) * f.out_stride + row % group * (4 * pages.head_dim))
+                peak, total = k.load(f32, rows.number(row, 2)), k.load(f32, rows.number(row, 3))
+                write_out(k, pages, peak, total, k.at(rows.outs, row * rows.wide), out, None)
+
+    text = "q:p q_stride:i pages:p page_bytes:i starts:p kv_heads:i scale:f out:p out_stride:i" + " reach:i" * windowed
+    name = f"text_attention_{heads.name}{'_windowed' * windowed}"
+    return Kernel(name, fields(text), body, scratch=q_bytes + Rows.nbytes(heads, count, largest))
+
+
+def _span(k: Builder, f: Any, base: Val, stop: Val, first: Val, length: Val, group: int, *, windowed: bool) -> Span:
+    """What rows of a tile whose first token stands at `first` of its text see of the page at `base`."""
+    positions = k.min(stop - base, PAGE)
+    if not windowed:
+        return Span(base, positions, f.scale, length, lambda row: length - 1)
+    return Span(
+        base,
+        positions,
+        f.scale,
+        length,
+        lambda row: k.min(first + row // group + f.reach, length - 1),
+        below=lambda row: first + row // group - f.reach - 1,
+    )
+
+
+def _locate(k: Builder, f: Any, tile: Val) -> tuple[Val, Val, Val, Val]:
+    """The text of a tile, that one's first row, the tile's first row, and the row past its last."""
+    text, left = k.var(k.const(i64, 0)), k.var(tile)
+
+    def bound(number: Val) -> Val:
+        return k.load(i32, f.starts, number * 4).sext(i64)
+
+    def tiles() -> Val:
+        return (bound(text.value + 1) - bound(text.value) + (TILE_TOKENS - 1)) // TILE_TOKENS
+
+    with k.loop_while(lambda: left.value >= tiles()):
+        left.set(left.value - tiles())
+        text.set(text.value + 1)
+    begin = bound(text.value)
+    token = begin + left.value * TILE_TOKENS
+    return text.value, begin, token, k.min(bound(text.value + 1), token + TILE_TOKENS)

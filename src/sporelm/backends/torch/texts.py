@@ -1,0 +1,36 @@
+"""Ops on whole texts in torch."""
+
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+
+def text_attention(
+    q: Tensor, k: Tensor, v: Tensor, starts: Any, *, head_dim: int, scale: float, reach: int | None = None
+) -> Tensor:
+    """One text after the other; `starts` is a numpy array."""
+    out = torch.zeros_like(q)
+    queries, keys, values = (x.unflatten(1, (-1, head_dim)).transpose(0, 1) for x in (q, k, v))  # [heads, tokens, dim]
+    group = queries.shape[0] // keys.shape[0]
+    keys, values = (x.repeat_interleave(group, dim=0) for x in (keys, values))
+    bounds = starts.tolist()
+    for start, stop in pairwise(bounds):
+        if start == stop:
+            continue
+        seen = None
+        if reach is not None:
+            place = torch.arange(stop - start, device=q.device)
+            seen = (place - place[:, None]).abs() <= reach
+        parts = (x[:, start:stop] for x in (queries, keys, values))
+        mixed = scaled_dot_product_attention(*parts, attn_mask=seen, scale=scale)
+        out[start:stop] = mixed.transpose(0, 1).flatten(1)
+    return out
+
+
+def mean_rows(x: Tensor, firsts: Tensor, stops: Tensor) -> Tensor:
+    totals = torch.cat((torch.zeros_like(x[:1]), x), dim=0).double().cumsum(dim=0)
+    found = totals.index_select(0, stops) - totals.index_select(0, firsts)
+    return (found / (stops - firsts)[:, None]).to(x.dtype)

@@ -1,0 +1,42 @@
+"""Cases of ops on whole texts."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from conformance.case import Case, On, case
+from sporelm import ops
+
+# rows of each text: one; shorter than a tile, a tile, one more; pages and splits of 256 with and without a rest
+TEXTS = ((1,), (5, 16, 17, 1), (64, 65, 3), (300, 0, 40, 256))
+REACHES = (None, 0, 3, 64, 100)
+HEADS = ((64, 1, 3), (2, 1, 3), (26, 3, 2), (16, 7, 1), (80, 2, 2), (128, 4, 1))  # head_dim, group, key heads
+
+
+def attended(on: On, heads: tuple[int, int, int], texts: tuple[int, ...], reach: int | None, gain: float) -> Any:
+    head_dim, group, kv_heads = heads
+    tokens, narrow = sum(texts), head_dim * kv_heads
+    given = (on.rows(tokens, narrow * group, scale=gain), on.rows(tokens, narrow), on.rows(tokens, narrow))
+    starts = on.ints(np.concatenate([[0], np.cumsum(texts)]))
+    return ops.text_attention(*given, starts, head_dim=head_dim, scale=head_dim**-0.5, reach=reach)
+
+
+def averaged(on: On, width: int, texts: tuple[int, ...]) -> Any:
+    bounds = np.concatenate([[0], np.cumsum(texts)])
+    return ops.mean_rows(on.rows(sum(texts), width), on.ints(bounds[:-1]), on.ints(bounds[1:]))
+
+
+def cases() -> Iterator[Case]:
+    for width in (1, 16, 33, 320):
+        for texts in TEXTS[:3]:
+            yield case("mean_rows", f"{width} of {texts}", averaged, width, texts, common=width in (16, 33))
+    for heads in HEADS:
+        for texts in TEXTS:
+            for reach in REACHES:
+                name = f"{heads} {texts} reach {reach}"
+                marks = {"common": heads in HEADS[:3:2] and reach in (None, 64), "rare": heads not in HEADS[:4]}
+                yield case("text_attention", name, attended, heads, texts, reach, 1.0, **marks)
+    for gain in (0.0, 8.0):
+        name = f"{HEADS[0]} {TEXTS[3]} queries of {gain:g}"
+        yield case("text_attention", name, attended, HEADS[0], TEXTS[3], None, gain)
