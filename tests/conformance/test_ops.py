@@ -15,6 +15,7 @@ from conformance import (
     cases_experts,
     cases_linear,
     cases_lora,
+    cases_recurrent,
     cases_rows,
     cases_texts,
 )
@@ -32,6 +33,7 @@ PARTS = (
     cases_experts,
     cases_lora,
     cases_attention,
+    cases_recurrent,
     cases_texts,
     cases_blocks,
 )

@@ -5,6 +5,7 @@ from sporelm.ops.attention import attention, store_kv
 from sporelm.ops.blocks import count_nonfinite, dequantize_blocks, quantize_blocks
 from sporelm.ops.elementwise import add, clamped_swiglu, silu_mul
 from sporelm.ops.experts import combine_experts, linear_experts, linear_experts_silu_mul
+from sporelm.ops.gated_norm import gated_rms_norm
 from sporelm.ops.graph import Call, Graph, Value, trace
 from sporelm.ops.linear import linear, linear_group, linear_silu_mul, quantize_rows
 from sporelm.ops.lora import add_lora
@@ -12,6 +13,7 @@ from sporelm.ops.norm import add_layer_norm, add_rms_norm, layer_norm, rms_norm
 from sporelm.ops.op import ALL, Op
 from sporelm.ops.rope import rope, rope_store
 from sporelm.ops.routing import route
+from sporelm.ops.recurrent import causal_conv1d, gated_delta_rule, ssm_scan
 from sporelm.ops.rows import argmax, embedding, select_columns, select_rows, top_k
 from sporelm.ops.spec import Spec, Symbol
 from sporelm.ops.texts import mean_rows, text_attention
@@ -34,12 +36,16 @@ __all__ = [
     "attention",
     "clamped_swiglu",
     "combine_experts",
+    "causal_conv1d",
     "count_nonfinite",
     "dequantize_blocks",
     "embedding",
     "layer_norm",
     "linear",
     "linear_experts",
+    "gated_delta_rule",
+    "gated_rms_norm",
+    "latent_attention",
     "linear_experts_silu_mul",
     "linear_group",
     "linear_silu_mul",
@@ -59,4 +65,5 @@ __all__ = [
     "text_attention",
     "top_k",
     "trace",
+    "ssm_scan",
 ]

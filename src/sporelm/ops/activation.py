@@ -11,7 +11,7 @@ from sporelm.ops.elementwise import like_both
 from sporelm.ops.op import op, require
 from sporelm.ops.spec import Spec
 
-KINDS = ("gelu", "gelu_tanh", "gelu_quick", "relu", "relu_squared", "silu")
+KINDS = ("gelu", "gelu_tanh", "gelu_quick", "relu", "relu_squared", "sigmoid", "silu")
 _erf: Any = np.frompyfunc(erf, 1, 1)
 
 
@@ -54,6 +54,8 @@ def activated(x: NDArray[np.float32], kind: str) -> NDArray[np.float32]:
         else:
             exact = np.maximum(exact, 0) ** (2 if kind == "relu_squared" else 1)
     return exact.astype(np.float32)
+        elif kind == "sigmoid":
+            exact = 1 / (1 + np.exp(-exact))
 
 
 @op(_activated)
@@ -63,7 +65,7 @@ def activate(x, *, kind):  # x [tokens, width]
     gelu           x times the normal distribution up to x (Hendrycks, Gimpel 2016)
     gelu_tanh      the same by a tanh (GPT-2's, Gemma's)
     gelu_quick     x * sigmoid(1.702 x)
-    relu, relu_squared (Primer, So et al. 2021), silu
+    relu, relu_squared (Primer, So et al. 2021), sigmoid, silu
     """
     return activated(x, kind)
 

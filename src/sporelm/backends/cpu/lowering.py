@@ -13,6 +13,9 @@ from sporelm.backends.cpu.kernels import elementwise, linear, linear_many, norm,
 from sporelm.backends.cpu.kernels.attention_page import Heads
 from sporelm.backends.cpu.kernels.attention_tile import attention_tile
 from sporelm.backends.cpu.kernels.pages import Pages
+from sporelm.backends.cpu.latent import RULES as LATENT
+from sporelm.backends.cpu.recurrent import ROW_BY_ROW as OF_RUNS
+from sporelm.backends.cpu.recurrent import RULES as RECURRENT
 from sporelm.backends.cpu.storage import Packed, page_store, row_bytes
 from sporelm.errors import BackendError
 from sporelm.ops import Call
@@ -26,6 +29,7 @@ ROW_BY_ROW = frozenset(
     {"add", "add_rms_norm", "clamped_swiglu", "combine_experts", "embedding", "quantize_rows", "rms_norm", "silu_mul"}
     | {"count_nonfinite", "dequantize_blocks", "quantize_blocks"}
     | row_rules.RULES.keys()
+    | OF_RUNS
 )
 
 
@@ -317,3 +321,4 @@ RULES: dict[str, Callable[[Lowering, Call], None]] = {
     "top_k": _top_k,
     **row_rules.RULES,
 }
+    **RECURRENT,

@@ -15,6 +15,7 @@ from sporelm.backends.torch.products import (
     quantize_rows,
     silu_mul,
 )
+from sporelm.backends.torch.recurrent import causal_conv1d, gated_delta_rule, gated_rms_norm, ssm_scan
 from sporelm.backends.torch.rows import (
     activate,
     activate_mul,
@@ -42,6 +43,7 @@ FUNCTIONS = {
         *(top_k, quantize_rows, activate, activate_mul, scale, softcap, layer_norm, add_layer_norm),
         count_nonfinite,
         *(route, linear_experts, linear_experts_silu_mul, combine_experts),
+        *(causal_conv1d, gated_delta_rule, ssm_scan, gated_rms_norm),
         *(add_lora, linear, linear_group, linear_silu_mul, rope, store_kv, rope_store, attention),
         *(text_attention, mean_rows),
     )

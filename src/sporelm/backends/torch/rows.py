@@ -20,6 +20,8 @@ def activate(x: Tensor, *, kind: str) -> Tensor:
         return x / (1 + torch.exp(-x))
     if kind == "gelu_quick":
         return x / (1 + torch.exp(-1.702 * x))
+    if kind == "sigmoid":
+        return x.sigmoid()
     if kind in ("relu", "relu_squared"):
         return x.relu() ** (2 if kind == "relu_squared" else 1)
     return torch.nn.functional.gelu(x, approximate="tanh" if kind == "gelu_tanh" else "none")

@@ -1,0 +1,90 @@
+"""What carries a state from row to row: the same bits however a sequence is cut into steps, in any company."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from conformance.case import On
+from sporelm import ops
+
+ROWS = 37
+Step = Callable[..., Any]
+
+
+def convolution(on: On) -> tuple[np.ndarray, tuple[int, ...], Step]:
+    """Rows, the shape of a state, and the op on some of the rows."""
+    weight, bias = on.rows(4, 70), on.tensor(on.values(70))
+    return on.values(ROWS, 70), (3, 70), lambda x, *held: ops.causal_conv1d(on.tensor(x), weight, bias, *held)
+
+
+def delta(on: On, value_dim: int) -> tuple[np.ndarray, tuple[int, ...], Step]:
+    heads, key_dim = 4, 16
+    decay, bias = on.tensor(-np.exp(on.values(heads))), on.tensor(on.values(heads))
+    width = 4 * key_dim + heads * value_dim
+
+    def step(rows: np.ndarray, *held: Any) -> Any:
+        parts = [on.tensor(np.ascontiguousarray(part)) for part in np.split(rows, [width, width + heads], axis=1)]
+        return ops.gated_delta_rule(*parts, decay, bias, *held, key_heads=2, order="each")
+
+    return on.values(ROWS, width + 2 * heads), (heads * key_dim, value_dim), step
+
+
+def scan(on: On) -> tuple[np.ndarray, tuple[int, ...], Step]:
+    heads, size, head_dim = 3, 16, 64
+    decay, skip, bias = on.tensor(-np.exp(on.values(heads))), on.tensor(on.values(heads)), on.tensor(on.values(heads))
+    width = heads * head_dim + 2 * size
+
+    def step(rows: np.ndarray, *held: Any) -> Any:
+        parts = [on.tensor(np.ascontiguousarray(part)) for part in np.split(rows, [width], axis=1)]
+        return ops.ssm_scan(*parts, decay, skip, bias, *held, groups=1)
+
+    return on.values(ROWS, width + heads), (heads * size, head_dim), step
+
+
+MADE = {
+    "convolution": convolution,
+    "delta": lambda on: delta(on, 64),
+    "delta of odd heads": lambda on: delta(on, 10),
+    "scan": scan,
+}
+
+
+def run(on: On, made: Any, cuts: list[int], slots: int = 3, slot: int = 1) -> np.ndarray:
+    """The results of all rows, and the state after them, of one sequence cut into steps."""
+    rows, shape, step = made
+    state = on.tensor(np.full((slots, *shape), np.nan, np.float32))  # what a slot held before does not matter
+    found = []
+    for first, last in zip([0, *cuts], [*cuts, ROWS], strict=True):
+        whose = (on.ints([0, last - first]), on.ints([last]), on.ints([slot]))
+        found.append(step(rows[first:last], state, *whose).numpy().reshape(-1))
+    return np.concatenate([*found, state.numpy()[slot].reshape(-1)])
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_cut_anywhere(cpu: Any, name: str) -> None:
+    on = On(cpu, name)
+    made = MADE[name](on)
+    whole = run(on, made, [])
+    assert np.isfinite(whole).all()
+    for cuts in ([1], [2, 3, 4, 5, 20], list(range(1, ROWS)), [ROWS - 1]):
+        assert np.array_equal(run(on, made, cuts), whole), cuts
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_in_company(cpu: Any, name: str) -> None:
+    """Three sequences in a step, one of which begins, one without rows between them."""
+    on = On(cpu, name)
+    rows, shape, step = made = MADE[name](on)
+    whole = run(on, made, [])
+    state = on.tensor(np.full((4, *shape), np.nan, np.float32))
+    step(rows[:20], state, on.ints([0, 20]), on.ints([20]), on.ints([2]))
+    other = rows[::-1][:8]
+    both = np.concatenate([other, rows[20:]])
+    whose = (on.ints([0, 8, 8, len(both)]), on.ints([8, 3, ROWS]), on.ints([0, 1, 2]))
+    found = step(both, state, *whose).numpy()
+    width = found.shape[1]
+    assert np.array_equal(found[8:].reshape(-1), whole[20 * width : ROWS * width])
+    assert np.array_equal(state.numpy()[2].reshape(-1), whole[ROWS * width :])
+    assert np.isnan(state.numpy()[1]).all()
