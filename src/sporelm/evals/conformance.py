@@ -13,10 +13,6 @@ import numpy as np
 
 from sporelm import ops
 from sporelm.backends.backend import Backend, Missing
-from sporelm.evals.attention_cases import attention_cases
-from sporelm.evals.case import Case, values
-from sporelm.evals.recurrent_cases import recurrent_cases
-from sporelm.evals.text_cases import text_cases
 from sporelm.backends.registry import all_backends, open_backend
 from sporelm.ops.activation import KINDS
 from sporelm.ops.attention import PAGE
@@ -173,9 +169,16 @@ def cases() -> Iterator[Case]:
     yield Case("count_nonfinite", "", count_nonfinite)
     for form in FORMS:
         yield Case("embedding", form.name, partial(embedding, form=form))
-    yield from attention_cases()
-    yield from recurrent_cases()
-    yield from text_cases()
+    for style in ("half", "adjacent"):
+        yield Case("rope", style, partial(rope, style=style))
+    for dtype in KV_TYPES.values():
+        yield Case("store_kv", dtype.name, partial(store_kv, dtype=dtype))
+        for style in ("half", "adjacent"):
+            yield Case("rope_store", f"{dtype.name} {style}", partial(rope_store, dtype=dtype, style=style))
+        for window in (None, 9):
+            yield Case("attention", f"{dtype.name} window {window}", partial(attention, dtype=dtype, window=window))
+    yield Case("attention", "sinks", partial(attention, dtype=F32, window=9, sinks=True))
+    yield Case("attention", "softcap", partial(attention, dtype=F32, window=None, softcap=2.0))
     yield Case("argmax", "", lambda backend: ops.argmax(backend.tensor(values(5, 1001))))
     yield Case("top_k", "", lambda backend: ops.top_k(backend.tensor(values(5, 1001)), k=40))
 
