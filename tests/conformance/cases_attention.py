@@ -83,8 +83,9 @@ def attend(
     gain: float,
     sinks: float | None = None,
     softcap: float | None = None,
+    slope: float | None = None,
 ) -> Any:
-    """`sinks` is about how high the scores of these are."""
+    """`sinks` is about how high the scores of these are, `slope` how fast those of the last head fall."""
     tables = page_tables(on, LENGTHS)
     cache = filled(on, heads)
     starts = np.concatenate([[0], np.cumsum(step)])
@@ -92,6 +93,9 @@ def attend(
     given = [on.ints(starts), on.ints(LENGTHS), on.ints(tables)]
     if sinks is not None:
         given.append(on.tensor(on.values(heads.group * heads.kv_heads) + np.float32(sinks)))
+    if slope is not None:
+        falls = np.linspace(0, slope, heads.group * heads.kv_heads + 1, dtype=np.float32)[1:]
+        given += [None] * (sinks is None) + [on.tensor(falls)]
     return ops.attention(q, cache, *given, scale=heads.head_dim**-0.5, window=window, softcap=softcap)
 
 
@@ -132,6 +136,17 @@ def rotated_and_stored(on: On, heads: Heads, tokens: int, rotary: int, style: st
     return rotated, on.backend.export_pages(cache, range(PAGES)).astype(np.float32)
 
 
+def rotated_by_streams_and_stored(on: On, heads: Heads, tokens: int) -> Any:
+    """Each row has two positions, and each half of a head takes one."""
+    cache, slots = filled(on, heads), on.ints(on.random.permutation(PAGES * PAGE)[:tokens])
+    narrow, rotary = heads.kv_heads * heads.head_dim, heads.head_dim // 4 * 4
+    rows = (on.rows(tokens, heads.width), on.rows(tokens, narrow), on.rows(tokens, narrow))
+    positions, table = on.ints(np.arange(tokens)[:, None] * [53, 7] % 400), on.tensor(rope_table(400, rotary))
+    how = {"head_dim": heads.head_dim, "style": "halves", "streams": (0,) * (rotary // 4) + (1,) * (rotary // 4)}
+    rotated = ops.rope_store(*rows, positions, table, cache, slots, **how)
+    return rotated, on.backend.export_pages(cache, range(PAGES)).astype(np.float32)
+
+
 def cases() -> Iterator[Case]:
     for heads in CHOSEN:
         mark = heads in COMMON
@@ -157,6 +172,13 @@ def cases() -> Iterator[Case]:
                     name = f"{heads} {step} window {window} sinks of {sinks} softcap {softcap}"
                     marks = {"common": sinks == 2.0 or (sinks == 9.0 and window is None)}
                     yield case("attention", name, attend, heads, step, window, 3.0, sinks, softcap, **marks)
+            for window, sinks, slope in ((None, None, 0.5), (None, None, 1e-3), (100, 2.0, 0.03)):
+                name = f"{heads} {step} window {window} sinks of {sinks} slopes to {slope}"
+                marks = {"common": slope != 1e-3, "rare": heads is not COMMON[0] and slope == 1e-3}
+                yield case("attention", name, attend, heads, step, window, 3.0, sinks, None, slope, **marks)
+        for tokens in (1, 7):
+            name = f"{heads} of two positions x{tokens}"
+            yield case("rope_store", name, rotated_by_streams_and_stored, heads, tokens, common=heads is COMMON[0])
     for heads in EVERY:
         for step in STEPS[:3]:
             for window in (None, 100):

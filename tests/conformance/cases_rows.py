@@ -18,6 +18,15 @@ VOCABS = (1, 5, 16, 33, 1003)
 COMMON_KINDS = ("gelu", "gelu_tanh")  # tried on every target
 IDS = (0, 1, 31, 32, 6, 6)
 HEAD_DIMS = (2, 16, 26, 64, 80, 128)
+# Which of three positions each pair takes: Qwen2-VL's sections, Qwen3-VL's and Qwen3.5's turns, ChatGLM-6B's halves.
+STREAMS = {
+    "sections of 16, 24 and 24": (128, "half", (0,) * 16 + (1,) * 24 + (2,) * 24),
+    "turns of 24, 20 and 20": (128, "half", (0, 1, 2) * 20 + (0,) * 4),
+    "turns of 11, 11 and 10 of 64": (256, "half", (0, 1, 2) * 10 + (0, 1)),
+    "odd sections": (26, "adjacent", (2,) * 3 + (0,) * 5 + (1,) * 5),
+    "two dimensions": (128, "halves", (0,) * 32 + (1,) * 32),
+    "two dimensions of 24": (30, "halves", (0,) * 6 + (2,) * 6),
+}
 
 
 def norm(on: On, tokens: int, width: int, scale: float) -> Any:
@@ -67,6 +76,13 @@ def rope_table(context: int, rotary: int) -> np.ndarray:
     """Cosines, then sines, float32 [context, rotary]."""
     angles = np.arange(context)[:, None] / 10000 ** (np.arange(0, rotary, 2) / rotary)
     return np.concatenate([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
+
+def rotated_by_streams(on: On, tokens: int, heads: int, head_dim: int, streams: tuple[int, ...], style: str) -> Any:
+    """Each row has three positions."""
+    positions = on.ints(np.arange(tokens)[:, None] * [37, 11, 5] % 300)
+    x, table = on.rows(tokens, heads * head_dim), on.tensor(rope_table(300, 2 * len(streams)))
+    return ops.rope(x, positions, table, head_dim=head_dim, style=style, streams=streams)
+
 
 
 def selected(on: On, tokens: int, width: int) -> Any:
@@ -141,16 +157,21 @@ def cases() -> Iterator[Case]:
             common = form not in ALIKE
             yield case("embedding", f"{form} width {width}", embedded, form, width, exact=True, common=common)
     for head_dim in HEAD_DIMS:
-        for style in ("half", "adjacent"):
+        for style in ("half", "adjacent", "halves"):
             for rotary in sorted({2, head_dim // 4 * 2 or 2, head_dim}):
                 for tokens, heads in ((1, 3), (7, 5)):
                     name = f"{style} {rotary} of {head_dim}, {heads} heads x{tokens}"
                     yield case("rope", name, rotated, tokens, heads, head_dim, rotary, style)
     for kind in ("plain", "ties", "-inf", "NaN"):
         for vocab in VOCABS:
+                if style == "halves" and rotary % 4:
+                    continue
             yield case("argmax", f"{kind} of {vocab}", arg_max, 5, vocab, kind, exact=True)
             if kind != "NaN":
                 for k in sorted({1, min(40, vocab), vocab if vocab < 100 else 64}):
+    for name, (head_dim, style, streams) in STREAMS.items():
+        for tokens in (1, 7):
+            yield case("rope", f"{name} x{tokens}", rotated_by_streams, tokens, 3, head_dim, streams, style)
                     yield case("top_k", f"{kind} {k} of {vocab}", top, 5, vocab, k, kind, exact=True)
     for kind in ("plain", "halves", "zeros", "ends"):
         for activation, widths in (("int8/32", (32, 96, 320)), ("int8/256", (256, 768))):

@@ -106,16 +106,17 @@ class Prompts:
     """Sequences whose pages are full; any of their last rows can be asked for."""
 
     def __init__(
-        self, cpu: Any, heads: Heads, lengths: tuple[int, ...], window: int | None, *, gpt_oss: bool = False
+        self, cpu: Any, heads: Heads, lengths: tuple[int, ...], window: int | None, kind: str = "plain"
     ) -> None:
-        """gpt_oss: with sinks, and with scores that are bounded as Gemma 2 does it."""
+        """kind "sinks": with sinks, and with scores that are bounded as Gemma 2 does it; "slopes": as MPT."""
         self.on, self.heads, self.window = On(cpu, f"{heads} {lengths}"), heads, window
         self.lengths = lengths
         self.tables = cases_attention.page_tables(self.on, lengths)
         self.cache = cases_attention.filled(self.on, heads)
         self.queries = [self.on.values(length, heads.width) for length in lengths]
-        self.sinks = [self.on.tensor(self.on.values(heads.group * heads.kv_heads))] if gpt_oss else []
-        self.softcap = 0.5 if gpt_oss else None
+        numbers = self.on.tensor(np.abs(self.on.values(heads.group * heads.kv_heads)) * np.float32(0.1))
+        self.numbers = {"plain": [], "sinks": [numbers], "slopes": [None, numbers]}[kind]
+        self.softcap = 0.5 if kind == "sinks" else None
 
     def rows(self, *parts: tuple[int, int, int]) -> list[np.ndarray]:
         """Results of (sequence, first, last) positions, computed in one step."""
@@ -129,16 +130,16 @@ class Prompts:
         scale = self.heads.head_dim**-0.5
         q_tensor = self.on.tensor(np.concatenate(q))
         options = {"scale": scale, "window": self.window, "softcap": self.softcap}
-        out = ops.attention(q_tensor, self.cache, *tensors, *self.sinks, **options).numpy()
+        out = ops.attention(q_tensor, self.cache, *tensors, *self.numbers, **options).numpy()
         return np.split(out, starts[1:-1])
 
 
-@pytest.mark.parametrize(("window", "gpt_oss"), [(None, False), (70, False), (70, True)])
+@pytest.mark.parametrize(("window", "kind"), [(None, "plain"), (70, "plain"), (70, "sinks"), (None, "slopes")])
 @pytest.mark.parametrize("heads", COMMON, ids=str)
-def test_attention_of_chunks_is_that_of_the_whole(cpu: Any, heads: Heads, window: int | None, gpt_oss: bool) -> None:
+def test_attention_of_chunks_is_that_of_the_whole(cpu: Any, heads: Heads, window: int | None, kind: str) -> None:
     """Chunks of one are decoding: the kernel that splits positions equals the one that tiles rows."""
     length = 600
-    prompts = Prompts(cpu, heads, (length,), window, gpt_oss=gpt_oss)
+    prompts = Prompts(cpu, heads, (length,), window, kind)
     (whole,) = prompts.rows((0, 0, length))
     for position in (0, 1, 15, 16, 63, 64, 65, 255, 256, 257, 511, 512, 599):
         (alone,) = prompts.rows((0, position, position + 1))

@@ -3,8 +3,7 @@
 What `spore doctor --conformance` shows: a short check on a user's machine. The tests go further.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 from zlib import crc32
@@ -14,13 +13,14 @@ import numpy as np
 from sporelm import ops
 from sporelm.backends.backend import Backend, Missing
 from sporelm.backends.registry import all_backends, open_backend
+from sporelm.evals.attention_cases import attention_cases
+from sporelm.evals.case import Case, values
+from sporelm.evals.recurrent_cases import recurrent_cases
+from sporelm.evals.text_cases import text_cases
 from sporelm.ops.activation import KINDS
-from sporelm.ops.attention import PAGE
-from sporelm.ops.cache import KV_TYPES, canonical_of, values_of
 from sporelm.ops.linear import INT8_32, ROW_FORMATS
 from sporelm.quant import FORMATS, Q6_K, Q8_0, QuantFormat, quantize_tensor
 from sporelm.quant.made_up import made_up_blocks
-from sporelm.tensor.dtype import F32, ElementType
 from sporelm.tensor.tensor import Tensor
 from sporelm.weights.stored import StoredTensor
 
@@ -28,23 +28,6 @@ TOLERANCE = 1e-5  # of the greatest absolute value of the result
 WIDTH = 96  # whole blocks of 32, and no multiple of any vector tile
 SUPER_WIDTH = 768  # the same for blocks of 256
 OUT = 33
-HEADS, KV_HEADS, HEAD_DIM = 4, 2, 26
-
-Run = Callable[[Backend], Any]
-
-
-@dataclass(frozen=True)
-class Case:
-    """One op on one set of values; `run` gives its results, tensors or arrays, on a back-end."""
-
-    op: str
-    values: str  # which values, in words
-    run: Run
-
-    @property
-    def name(self) -> str:
-        return f"{self.op} {self.values}".strip()
-
 
 def check_all(only: str | None = None) -> list[dict[str, str]]:
     """Each case on each back-end that can run here: back-end, case, state (equal, differs, fails), error.
@@ -85,11 +68,6 @@ def difference(found: np.ndarray, expected: np.ndarray) -> float:
         return float("inf")
     scale = float(np.abs(expected).max(initial=0)) or 1.0
     return float(np.abs(found.astype(np.float64) - expected).max(initial=0)) / scale
-
-
-def values(*shape: int, seed: int = 0) -> np.ndarray:
-    """Normal random values, float32."""
-    return np.random.default_rng([seed, *shape]).standard_normal(shape, np.float32)
 
 
 # Those that some back-end multiplies as they are, and one of those that all widen: Q8_1 stands for the rest.
@@ -169,16 +147,9 @@ def cases() -> Iterator[Case]:
     yield Case("count_nonfinite", "", count_nonfinite)
     for form in FORMS:
         yield Case("embedding", form.name, partial(embedding, form=form))
-    for style in ("half", "adjacent"):
-        yield Case("rope", style, partial(rope, style=style))
-    for dtype in KV_TYPES.values():
-        yield Case("store_kv", dtype.name, partial(store_kv, dtype=dtype))
-        for style in ("half", "adjacent"):
-            yield Case("rope_store", f"{dtype.name} {style}", partial(rope_store, dtype=dtype, style=style))
-        for window in (None, 9):
-            yield Case("attention", f"{dtype.name} window {window}", partial(attention, dtype=dtype, window=window))
-    yield Case("attention", "sinks", partial(attention, dtype=F32, window=9, sinks=True))
-    yield Case("attention", "softcap", partial(attention, dtype=F32, window=None, softcap=2.0))
+    yield from attention_cases()
+    yield from recurrent_cases()
+    yield from text_cases()
     yield Case("argmax", "", lambda backend: ops.argmax(backend.tensor(values(5, 1001))))
     yield Case("top_k", "", lambda backend: ops.top_k(backend.tensor(values(5, 1001)), k=40))
 
@@ -333,60 +304,3 @@ def gated(backend: Backend, *, form: type[QuantFormat], tokens: int) -> Any:
 
 def embedding(backend: Backend, *, form: type[QuantFormat]) -> Any:
     return ops.embedding(backend.tensor(np.array([0, OUT - 1, 5], np.int32)), weight(backend, form))
-
-
-def rope_table() -> np.ndarray:
-    """Cosines, then sines, of 64 positions."""
-    angles = np.arange(64)[:, None] / 10000 ** (np.arange(0, HEAD_DIM, 2) / HEAD_DIM)
-    return np.concatenate([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
-
-
-def rope(backend: Backend, *, style: str) -> Any:
-    positions = np.array([0, 1, 63], np.int32)
-    x = backend.tensor(values(3, HEADS * HEAD_DIM))
-    return ops.rope(x, backend.tensor(positions), backend.tensor(rope_table()), head_dim=HEAD_DIM, style=style)
-
-
-def filled(backend: Backend, dtype: ElementType) -> Tensor:
-    """A cache of three pages full of random values."""
-    (cache,) = backend.page_pool(3, [(KV_HEADS, HEAD_DIM)], dtype)
-    backend.import_pages(cache, [0, 1, 2], canonical_of(values(3, 2, KV_HEADS, PAGE, HEAD_DIM), dtype))
-    return cache
-
-
-def held(backend: Backend, cache: Tensor) -> np.ndarray:
-    """The numbers in a cache."""
-    return values_of(backend.export_pages(cache, [0, 1, 2]), cache.dtype, HEAD_DIM)
-
-
-SLOTS = np.array([130, 0, 63], np.int32)  # scattered, both ends of a page among them
-
-
-def store_kv(backend: Backend, *, dtype: ElementType) -> Any:
-    """Three rows written; the whole cache is the result."""
-    cache = filled(backend, dtype)
-    keys, given = (backend.tensor(values(3, KV_HEADS * HEAD_DIM, seed=seed)) for seed in (2, 3))
-    ops.store_kv(keys, given, cache, backend.tensor(SLOTS))
-    return held(backend, cache)
-
-
-def rope_store(backend: Backend, *, dtype: ElementType, style: str) -> Any:
-    """The rotated queries, and the cache. What is rounded are keys at position 0 only, which no rounding can part."""
-    cache = filled(backend, dtype)
-    q = backend.tensor(values(3, HEADS * HEAD_DIM))
-    keys, given = (backend.tensor(values(3, KV_HEADS * HEAD_DIM, seed=seed)) for seed in (2, 3))
-    where = backend.tensor(np.array([0, 1, 63] if dtype is F32 else [0, 0, 0], np.int32))
-    table, slots = backend.tensor(rope_table()), backend.tensor(SLOTS)
-    turned = ops.rope_store(q, keys, given, where, table, cache, slots, head_dim=HEAD_DIM, style=style)
-    return turned, held(backend, cache)
-
-
-def attention(
-    backend: Backend, *, dtype: ElementType, window: int | None, sinks: bool = False, softcap: float | None = None
-) -> Any:
-    """Two sequences over three pages: four rows at the end of 70 positions, one row at the end of 5."""
-    cache = filled(backend, dtype)
-    tables = [np.array([0, 4, 5], np.int32), np.array([70, 5], np.int32), np.array([[2, 0], [1, 1]], np.int32)]
-    q = backend.tensor(values(5, HEADS * HEAD_DIM))
-    given = [backend.tensor(array) for array in (*tables, *([values(HEADS)] if sinks else []))]
-    return ops.attention(q, cache, *given, scale=HEAD_DIM**-0.5, window=window, softcap=softcap)

@@ -5,6 +5,7 @@ One of Q8_0 holds blocks of 32 numbers along head_dim: writing rounds to them, r
 A slot is page * PAGE + offset. Several sequences share a step: `starts` says which rows are whose.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,15 @@ from sporelm.ops.op import op, require
 from sporelm.ops.spec import Spec, fixed, spec_of
 
 PAGE = 64  # positions a page
+
+
+def page_shape(kept: Sequence[int]) -> tuple[int, ...]:
+    """The logical shape of a page: of keys and values, kept as (kv_heads, head_dim), or of one row that all heads
+    share (ops/latent.py), kept as (width,)."""
+    if len(kept) == 1:
+        return 1, 1, PAGE, kept[0]
+    kv_heads, head_dim = kept
+    return 2, kv_heads, PAGE, head_dim
 
 
 def cache_spec(cache: Any) -> Spec:
@@ -48,6 +58,7 @@ def attended(
     lengths: Any,
     pages: Any,
     sinks: Any = None,
+    slopes: Any = None,
     *,
     scale: float,
     window: int | None = None,
@@ -62,18 +73,17 @@ def attended(
     require(head_dim % 2 == 0, f"head_dim {head_dim} must be even")
     whole = fixed(queries.shape[1]) % (head_dim * kv_heads) == 0
     require(whole, f"q {queries} must be whole groups of {kv_heads} x {head_dim}")
-    if sinks is not None:
-        heads = fixed(queries.shape[1]) // head_dim
-        given = vector("sinks", sinks)
-        require(given.shape == (heads,), f"sinks {given} must have one element a head: {heads}")
+    heads = fixed(queries.shape[1]) // head_dim
+    for name, numbers in (("sinks", sinks), ("slopes", slopes)):
+        if numbers is not None:
+            given = vector(name, numbers)
+            require(given.shape == (heads,), f"{name} {given} must have one element a head: {heads}")
     require(window is None or window > 0, f"window {window} must be positive")
     require(softcap is None or 0 < softcap < np.inf, f"softcap {softcap} must be positive")
     return queries
 
 
-def sequences_inside(
-    q: Any, cache: Any, starts: Any, lengths: Any, pages: Any, sinks: Any = None, **options: Any
-) -> None:
+def sequences_inside(q: Any, cache: Any, starts: Any, lengths: Any, pages: Any, *numbers: Any, **options: Any) -> None:
     """Raise OpError for rows outside q, lengths past the page table, or pages outside the cache."""
     first, held, table = starts.numpy(), lengths.numpy(), pages.numpy()
     counts = np.diff(first.astype(np.int64))
@@ -98,7 +108,7 @@ def store_kv(k, v, cache, slots):  # k, v [tokens, kv_heads * head_dim], slots i
 
 
 @op(attended, indices=sequences_inside, host=("starts", "lengths"))
-def attention(q, cache, starts, lengths, pages, sinks=None, *, scale, window=None, softcap=None):
+def attention(q, cache, starts, lengths, pages, sinks=None, slopes=None, *, scale, window=None, softcap=None):
     """Causal softmax(q k / sqrt) v of each sequence's rows over its own pages, grouped queries (Ainslie et al. 2023).
 
     q [tokens, heads * head_dim]; starts int32 [sequences + 1], rows starts[s]:starts[s+1] are the last ones of
@@ -106,7 +116,8 @@ def attention(q, cache, starts, lengths, pages, sinks=None, *, scale, window=Non
     max_pages], its page table. A row at position p sees positions p - window < i <= p (all i <= p without a window).
 
     sinks float32 [heads], if given, are one score more for each row of a head, of a key whose value is zero (gpt-oss,
-    after Xiao et al. 2024). softcap, if given, bounds scores: softcap * tanh(score / softcap) (Gemma 2).
+    after Xiao et al. 2024). softcap, if given, bounds scores: softcap * tanh(score / softcap) (Gemma 2). slopes
+    float32 [heads], if given, lower the score of a key by slope * (p - i) after that (ALiBi, Press et al. 2022).
     """
     kv_heads, head_dim = cache.shape[2], cache.shape[4]
     out = np.zeros(q.shape, np.float32)
@@ -122,6 +133,8 @@ def attention(q, cache, starts, lengths, pages, sinks=None, *, scale, window=Non
         if softcap is not None:
             scores = np.float32(softcap) * np.tanh(scores / np.float32(softcap))
         place, row = np.arange(length), np.arange(length - count, length)[:, None]
+        if slopes is not None:
+            scores = scores + slopes.reshape(kv_heads, -1, 1) * (place - row).astype(np.float32)[:, None, None]
         seen = place <= row if window is None else (place <= row) & (place > row - window)
         scores = np.where(seen[:, None, None], scores, -np.inf)
         peak, total = scores.max(axis=-1, keepdims=True), np.float32(0)

@@ -1,33 +1,57 @@
-"""Rotary position embedding (Su et al. 2021), in both conventions in use."""
+"""Rotary position embedding (Su et al. 2021), in the conventions in use."""
 
 from typing import Any
+
+import numpy as np
 
 from sporelm.ops.arguments import ints, rows, within
 from sporelm.ops.attention import slots_inside, store_kv
 from sporelm.ops.op import op, require
 from sporelm.ops.spec import Spec, fixed
 
-STYLES = ("half", "adjacent")
+STYLES = ("half", "adjacent", "halves")
+MOST_STREAMS = 8
 
 
-def rotated(x: Any, positions: Any, table: Any, *, head_dim: int, style: str) -> Spec:
+def pairs_of(style: str, rotary: int) -> tuple[np.ndarray, np.ndarray]:
+    """The numbers of a head that are the first and the second of each of its rotary / 2 pairs, int64 [rotary / 2]."""
+    pairs = np.arange(rotary // 2)
+    if style == "half":
+        return pairs, pairs + rotary // 2
+    if style == "adjacent":
+        return 2 * pairs, 2 * pairs + 1
+    quarter = rotary // 4
+    first = pairs + pairs // quarter * quarter
+    return first, first + quarter
+
+
+def rotated(
+    x: Any, positions: Any, table: Any, *, head_dim: int, style: str, streams: tuple[int, ...] | None = None
+) -> Spec:
     """Rule of `rope`."""
-    wide, angles, where = rows("x", x), rows("table", table), ints("positions", positions)
+    wide, angles = rows("x", x), rows("table", table)
+    where = ints("positions", positions, rank=1 if streams is None else 2)
     require(style in STYLES, f"rope style {style!r} must be one of {STYLES}")
     require(fixed(wide.shape[1]) % head_dim == 0, f"x {wide} must be whole heads of {head_dim}")
     rotary = fixed(angles.shape[1])
     require(rotary <= head_dim and rotary % 2 == 0, f"table {angles} must rotate an even part of a head")
-    require(where.shape == wide.shape[:1], f"positions {where} must have one element a row of x {wide}")
+    require(style != "halves" or rotary % 4 == 0, f"table {angles} must rotate pairs in both halves: a multiple of 4")
+    if streams is None:
+        require(where.shape == wide.shape[:1], f"positions {where} must have one element a row of x {wide}")
+        return wide
+    require(where.shape[0] == wide.shape[0], f"positions {where} must have one row a row of x {wide}")
+    count = fixed(where.shape[1])
+    require(count <= MOST_STREAMS, f"positions {where} must have at most {MOST_STREAMS} columns")
+    known = len(streams) == rotary // 2 and all(0 <= stream < count for stream in streams)
+    require(known, f"streams {streams} must be one of {count} for each of {rotary // 2} pairs")
     return wide
 
 
-def rotated_and_stored(
-    q: Any, k: Any, v: Any, positions: Any, table: Any, cache: Any, slots: Any, *, head_dim: int, style: str
-) -> Spec:
+def rotated_and_stored(q: Any, k: Any, v: Any, positions: Any, table: Any, cache: Any, slots: Any, **how: Any) -> Spec:
     """Rule of `rope_store`."""
-    rotated(k, positions, table, head_dim=head_dim, style=style)
+    rotated(k, positions, table, **how)
     store_kv.results((k, v, cache, slots), {})
-    return rotated(q, positions, table, head_dim=head_dim, style=style)
+    return rotated(q, positions, table, **how)
 
 
 def positions_inside(x: Any, positions: Any, table: Any, **options: Any) -> None:
@@ -42,19 +66,24 @@ def places_inside(q: Any, k: Any, v: Any, positions: Any, table: Any, cache: Any
 
 
 @op(rotated, indices=positions_inside)
-def rope(x, positions, table, *, head_dim, style):
+def rope(x, positions, table, *, head_dim, style, streams=None):
     """Rotate pairs of each head by the angles of the row's position.
 
     x [tokens, heads * head_dim], positions int32 [tokens], table float32 [context, rotary]: cosines then sines, half
     the rotary width each. "half" pairs i with i + rotary/2 (Hugging Face), "adjacent" 2i with 2i + 1 (the paper, ggml's
-    llama). Dimensions past `rotary` stay as they are.
+    llama), "halves" those of each half of the rotated numbers as "half" does those of all (ChatGLM-6B's two
+    dimensions). Dimensions past `rotary` stay as they are.
+
+    With `streams` a row has several positions, int32 [tokens, count], and pair i takes the one of number streams[i]:
+    time, height and width in Qwen2-VL (Wang et al. 2024).
     """
     half = table.shape[1] // 2
     heads = x.reshape(len(x), -1, head_dim).copy()
-    cosines, sines = table[positions, None, :half], table[positions, None, half:]
-    first, second = (
-        (slice(0, half), slice(half, 2 * half)) if style == "half" else (slice(0, 2 * half, 2), slice(1, 2 * half, 2))
+    where = positions[:, None] if streams is None else positions[:, list(streams)]  # [tokens, 1 or pairs]
+    cosines, sines = (
+        part[:, None] for part in (table[where, np.arange(half)], table[where, np.arange(half, 2 * half)])
     )
+    first, second = pairs_of(style, 2 * half)
     left, right = heads[..., first].copy(), heads[..., second].copy()
     heads[..., first] = left * cosines - right * sines
     heads[..., second] = right * cosines + left * sines
@@ -62,8 +91,8 @@ def rope(x, positions, table, *, head_dim, style):
 
 
 @op(rotated_and_stored, updates=("cache",), indices=places_inside)
-def rope_store(q, k, v, positions, table, cache, slots, *, head_dim, style):
+def rope_store(q, k, v, positions, table, cache, slots, *, head_dim, style, streams=None):
     """Rotate q and k, store k and v in the cache, return the rotated q."""
-    rotated_k = rope.meaning(k, positions, table, head_dim=head_dim, style=style)
-    store_kv.meaning(rotated_k, v, cache, slots)
-    return rope.meaning(q, positions, table, head_dim=head_dim, style=style)
+    how = {"head_dim": head_dim, "style": style, "streams": streams}
+    store_kv.meaning(rope.meaning(k, positions, table, **how), v, cache, slots)
+    return rope.meaning(q, positions, table, **how)

@@ -107,6 +107,34 @@ def test_rope(style: str) -> None:
     assert_close(result.numpy(), expected.reshape(x.shape), "f32")
 
 
+def test_rope_in_two_dimensions() -> None:
+    """Each half of a head turns by a position of its own, as a head of its own would (ChatGLM-6B)."""
+    x, places = random(4, 3 * 8), np.array([[0, 5], [3, 1], [17, 0], [4, 4]], np.int32)
+    table = np.tile(rope_table(32, 4, 10.0).reshape(32, 2, 1, 2), (1, 1, 2, 1)).reshape(32, 8)
+    how = {"head_dim": 8, "style": "halves"}
+    found = ops.rope(tensor(x), tensor(places), tensor(table), streams=(0, 0, 1, 1), **how).numpy().reshape(4, 3, 8)
+    for half, part in enumerate((slice(0, 4), slice(4, 8))):
+        alone = np.ascontiguousarray(x.reshape(4, 3, 8)[..., part]).reshape(4, 12)
+        turned = ops.rope(
+            tensor(alone), ints(*places[:, half]), tensor(rope_table(32, 4, 10.0)), head_dim=4, style="half"
+        )
+        assert_close(found[..., part], turned.numpy().reshape(4, 3, 4), "exact")
+
+
+@pytest.mark.parametrize("style", ["half", "adjacent"])
+def test_rope_by_streams_takes_each_pairs_own_position(style: str) -> None:
+    """Equal positions in all streams are those of plain rope; a pair follows its own stream and no other."""
+    x, table, streams = tensor(random(5, 2 * 12)), tensor(rope_table(40, 10, 10.0)), (0, 1, 2, 0, 1)
+    how = {"head_dim": 12, "style": style}
+    places = np.array([[1, 2, 3], [7, 7, 7], [0, 39, 5], [4, 0, 0], [9, 8, 7]], np.int32)
+    found = ops.rope(x, tensor(places), table, streams=streams, **how).numpy().reshape(5, 2, 12)
+    for stream in range(3):
+        plain = ops.rope(x, tensor(places[:, stream].copy()), table, **how).numpy().reshape(5, 2, 12)
+        for pair in [pair for pair in range(5) if streams[pair] == stream]:
+            ends = [pair, pair + 5] if style == "half" else [2 * pair, 2 * pair + 1]
+            assert_close(found[..., ends], plain[..., ends], "exact")
+
+
 def test_rope_of_part_of_a_head() -> None:
     x, table = random(2, 2 * 12), tensor(rope_table(8, 8, 10.0))
     result = ops.rope(tensor(x), ints(5, 2), table, head_dim=12, style="half").numpy().reshape(2, 2, 12)
@@ -257,6 +285,24 @@ def test_a_sink_is_a_key_of_value_zero() -> None:
     every = np.exp(np.concatenate([scores, sinks[:, None]], axis=1))
     weights = every / every.sum(axis=1, keepdims=True)
     assert_close(found, (weights[:, :-1] @ values).reshape(1, -1), "f32")
+
+
+def test_slopes_lower_scores_with_distance() -> None:
+    """Rows of a prompt, each from its own position (Press et al. 2022, equation of section 3)."""
+    length, heads, dim, rows = 90, 3, 4, 5
+    cache = BACKEND.page_pool(2, [(1, dim)], dtype.F32)[0]
+    keys, values, q = random(length, dim), random(length, dim, seed=2), random(rows, heads * dim, seed=3)
+    ops.store_kv(tensor(keys), tensor(values), cache, ints(*range(length)))
+    slopes = np.array([0.0, 0.01, 0.5], np.float32)
+    where = (ints(0, rows), ints(length), ints([0, 1]))
+    found = ops.attention(tensor(q), cache, *where, None, tensor(slopes), scale=0.5).numpy()
+    for row in range(rows):
+        here = length - rows + row
+        for head in range(heads):
+            query = q.reshape(rows, heads, dim)[row, head].astype(np.float64)
+            every = np.array([exp(0.5 * query @ keys[p] - slopes[head] * (here - p)) for p in range(here + 1)])
+            expected = every / every.sum() @ values[: here + 1]
+            assert_close(found[row, head * dim : (head + 1) * dim], expected, "f32")
 
 
 def test_a_softcap_bounds_scores() -> None:

@@ -82,6 +82,22 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "rope heads": (lambda: ops.rope(f32(2, 9), i32(2), f32(9, 4), head_dim=4, style="half"), "whole heads of 4"),
     "rope table": (lambda: ops.rope(f32(2, 8), i32(2), f32(9, 6), head_dim=4, style="half"), "even part of a head"),
     "positions": (lambda: ops.rope(f32(2, 8), i32(3), f32(9, 4), head_dim=4, style="half"), "one element a row"),
+    "rope halves": (
+        lambda: ops.rope(f32(2, 6), i32(2), f32(9, 6), head_dim=6, style="halves"),
+        "in both halves: a multiple of 4",
+    ),
+    "several positions": (
+        lambda: ops.rope(f32(2, 8), i32(3, 2), f32(9, 4), head_dim=4, style="half", streams=(0, 1)),
+        "one row a row of x",
+    ),
+    "streams": (
+        lambda: ops.rope(f32(2, 8), i32(2, 2), f32(9, 4), head_dim=4, style="half", streams=(0, 2)),
+        r"streams \(0, 2\) must be one of 2 for each of 2 pairs",
+    ),
+    "many streams": (
+        lambda: ops.rope(f32(2, 8), i32(2, 9), f32(9, 4), head_dim=4, style="half", streams=(0, 8)),
+        "at most 8 columns",
+    ),
     "store width": (lambda: ops.store_kv(f32(2, 9), f32(2, 9), CACHE, i32(2)), "must both have 8 columns"),
     "store slots": (lambda: ops.store_kv(f32(2, 8), f32(2, 8), CACHE, i32(3)), "one element a row of k"),
     "window": (
@@ -91,6 +107,10 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "sinks": (
         lambda: ops.attention(f32(2, 8), CACHE, i32(2), i32(1), i32(1, 1), f32(3), scale=1.0),
         r"sinks f32\[3\] must have one element a head: 2",
+    ),
+    "slopes": (
+        lambda: ops.attention(f32(2, 8), CACHE, i32(2), i32(1), i32(1, 1), None, f32(3), scale=1.0),
+        r"slopes f32\[3\] must have one element a head: 2",
     ),
     "softcap": (
         lambda: ops.attention(f32(2, 8), CACHE, i32(2), i32(1), i32(1, 1), scale=1.0, softcap=0.0),

@@ -139,13 +139,21 @@ def _product(low: Lowering, x: Any, weights: list[Any], biases: list[Any], outs:
 
 def _rope(low: Lowering, call: Call) -> None:
     x, positions, table = call.args
-    head_dim, style = call.options["head_dim"], call.options["style"]
+    turn, fields = _turn(low, call, positions, table)
     tokens, width = spec_of(x).shape
-    heads = fixed(width) // head_dim
-    fields = {"x": low.at(x), "out": low.at(call.results[0]), "stride": stride_of(x), "heads": heads}
-    fields |= {"positions": low.at(positions), "table": low.at(table), "table_stride": stride_of(table)}
-    kernel = rope.rope(low.places.target, head_dim, spec_of(table).bound[1], style)
-    low.emit(kernel, fields, cell_of(tokens), factor=heads, grain=heads)
+    heads = fixed(width) // turn.head_dim
+    fields |= {"x": low.at(x), "out": low.at(call.results[0]), "stride": stride_of(x), "heads": heads}
+    low.emit(rope.rope(low.places.target, turn), fields, cell_of(tokens), factor=heads, grain=heads)
+
+
+def _turn(low: Lowering, call: Call, positions: Any, table: Any) -> tuple[rope.Turn, dict[str, Any]]:
+    """What rotary kernels are specialised on, and their fields."""
+    options = call.options
+    turn = rope.Turn(options["head_dim"], spec_of(table).bound[1], options["style"], options.get("streams"))
+    fields = {"positions": low.at(positions), "table": low.at(table), "table_stride": stride_of(table)}
+    if turn.streams is not None:
+        fields["positions_stride"] = stride_of(positions)
+    return turn, fields
 
 
 def _pages(cache: Any) -> tuple[Pages, int]:
@@ -168,11 +176,11 @@ def _rope_store(low: Lowering, call: Call) -> None:
     pages, kv_heads = _pages(cache)
     tokens, width = spec_of(q).shape
     heads = fixed(width) // pages.head_dim
-    fields = {"x": low.at(q), "out": low.at(call.results[0]), "stride": stride_of(q), "heads": heads}
-    fields |= {"positions": low.at(positions), "table": low.at(table), "table_stride": stride_of(table)}
+    turn, fields = _turn(low, call, positions, table)
+    fields |= {"x": low.at(q), "out": low.at(call.results[0]), "stride": stride_of(q), "heads": heads}
     fields |= {"keys": low.at(keys), "values": low.at(values), "kv_stride": stride_of(keys), "kv_heads": kv_heads}
     fields |= {"cache": low.at(cache), "page_bytes": cache.storage.stride, "slots": low.at(slots)}
-    kernel = rope.rope_store(low.places.target, pages, spec_of(table).bound[1], call.options["style"])
+    kernel = rope.rope_store(low.places.target, pages, turn)
     every = heads + kv_heads
     # neighbours in a page share cache lines: a thread takes runs of tokens
     grain = -(-every // low.places.threads) if most(tokens) == 1 else every * min(32, max(1, most(tokens) // 16))
@@ -182,7 +190,8 @@ def _rope_store(low: Lowering, call: Call) -> None:
 def _attention(low: Lowering, call: Call) -> None:
     """Splits of the positions for the first sequences, as long as each has one row, tiles of rows for the others."""
     q, cache, starts, lengths, table = call.args[:5]
-    sinks, softcap = call.args[5] if len(call.args) > 5 else None, call.options.get("softcap")
+    sinks, slopes = (*call.args[5:], None, None)[:2]
+    softcap = call.options.get("softcap")
     pages, kv_heads = _pages(cache)
     sequences, max_pages = spec_of(table).shape
     target, window = low.places.target, call.options.get("window")
@@ -191,7 +200,7 @@ def _attention(low: Lowering, call: Call) -> None:
         Cell(f"{name} {number}") for name in ("splits", "tiles", "decoding", "merging")
     )
     group = fixed(spec_of(q).shape[1]) // (pages.head_dim * kv_heads)
-    heads = Heads(pages, group, sinks is not None, softcap is not None)
+    heads = Heads(pages, group, sinks is not None, softcap is not None, slopes is not None)
     shared: dict[str, Any] = {"q": low.at(q), "q_stride": stride_of(q)}
     shared |= {"cache": low.at(cache), "page_bytes": cache.storage.stride}
     shared |= {
@@ -203,6 +212,8 @@ def _attention(low: Lowering, call: Call) -> None:
     shared |= {"scale": float(call.options["scale"]), "window": window or NO_WINDOW, "kv_heads": kv_heads}
     if softcap is not None:
         shared["softcap"] = float(softcap)
+    if slopes is not None:
+        shared["slopes"] = low.at(slopes)
     out = {"out": low.at(call.results[0]), "out_stride": stride_of(q)}
     if sinks is not None:
         out["sinks"] = low.at(sinks)

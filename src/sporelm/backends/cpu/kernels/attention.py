@@ -9,7 +9,7 @@ from typing import Any
 
 from sporelm.backends.cpu.jit import Builder, Kernel, Val, f32, i32, i64
 from sporelm.backends.cpu.jit.kernel import fields
-from sporelm.backends.cpu.kernels.attention_page import LOWEST, Heads, Rows, Span, add_page, merge, write_out
+from sporelm.backends.cpu.kernels.attention_page import LOWEST, Heads, Rows, add_page, merge, write_out
 from sporelm.backends.cpu.kernels.pages import Pages
 from sporelm.ops.attention import PAGE
 
@@ -66,14 +66,7 @@ def attention_split(target: Any, heads: Heads) -> Kernel:
                 keys = keys_at(k, f, pages, sequence, head, base)
                 next_page = keys_at(k, f, pages, sequence, head, k.min(base + PAGE, stop - 1))
                 following = k.select(base + PAGE < stop, next_page, next_item)
-                span = Span(
-                    base,
-                    k.min(stop - base, PAGE),
-                    f.scale,
-                    f.window,
-                    lambda row: length - 1,
-                    f.softcap if heads.softcap else None,
-                )
+                span = heads.span(k, f, head, base, k.min(stop - base, PAGE), lambda row: length - 1)
                 for chunk, count in chunks_of(group, target.tiles.attention_rows):
                     here = k.at(q, chunk * 4 * pages.head_dim)
                     values = k.at(keys, pages.half_bytes)

@@ -1,5 +1,6 @@
 """What rows of queries see of one page: scores, softmax with a running maximum, weighted values."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,16 +20,18 @@ class Heads:
     group: int  # query heads that share a kv head
     sinks: bool = False  # one more score for each head
     softcap: bool = False  # scores are bounded
+    slopes: bool = False  # scores fall with distance
 
     @property
     def name(self) -> str:
-        return f"{self.pages.name}_{self.group}{'_sinks' * self.sinks}{'_softcap' * self.softcap}"
+        options = "_sinks" * self.sinks + "_softcap" * self.softcap + "_slopes" * self.slopes
+        return f"{self.pages.name}_{self.group}{options}"
 
     def fields(self, more: str) -> tuple[Field, ...]:
         text = (
             "q:p q_stride:i cache:p page_bytes:i starts:p lengths:p table:p table_stride:i scale:f window:i kv_heads:i "
         )
-        return fields(text + "softcap:f " * self.softcap + more + self.sink_field)
+        return fields(text + "softcap:f " * self.softcap + "slopes:p " * self.slopes + more + self.sink_field)
 
     @property
     def sink_field(self) -> str:
@@ -37,6 +40,15 @@ class Heads:
     def sink(self, k: Builder, f: Any, head: Val) -> Val | None:
         """The score that query head `head` has beside those of positions."""
         return k.load(f32, f.sinks, head * 4) if self.sinks else None
+
+    def span(self, k: Builder, f: Any, head: Val, base: Val, positions: Val, place: Callable[[Any], Val]) -> "Span":
+        """What rows of the kv head `head` see of a page; rows are numbered such that `group` are of one token."""
+
+        def slope(row: Any) -> Val:
+            return k.load(f32, f.slopes, (head * self.group + row % self.group) * 4)
+
+        softcap = f.softcap if self.softcap else None
+        return Span(base, positions, f.scale, f.window, place, softcap, slope if self.slopes else None)
 
 
 class Rows:
@@ -274,6 +286,7 @@ class Span:
     window: Val  # i64
     place: Any  # row -> its position, i64
     softcap: Val | None = None  # f32
+    slope: Any = None  # row -> by how much a score falls a position, f32
     below: Any = None  # row -> the position below those that it sees, where that is not `window` below its own
 
 
@@ -294,6 +307,9 @@ def _softmax(k: Builder, rows: Rows, row: int | Val, span: Span) -> None:
         if span.softcap is not None:
             bound = k.splat(span.softcap)
             scaled = bound * k.tanh(scaled / bound)
+        if span.slope is not None:
+            distance = (index - k.splat((here - span.base).trunc(i32))).to_float()
+            scaled = k.fma(distance, k.splat(span.slope(row)), scaled)
         values.append(k.select(visible, scaled, k.const(k.vf, LOWEST)))
     top = values[0]
     for value in values[1:]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from sporelm.backends.cpu.jit import Builder, Kernel, Val, f32, i32, i64
 from sporelm.backends.cpu.kernels.attention import SPLIT, TILE_TOKENS, keys_at
-from sporelm.backends.cpu.kernels.attention_page import Heads, Rows, Span, add_page, write_out
+from sporelm.backends.cpu.kernels.attention_page import Heads, Rows, add_page, write_out
 from sporelm.backends.cpu.kernels.pages import Pages
 from sporelm.ops.attention import PAGE
 
@@ -26,7 +26,7 @@ def attention_tile(target: Any, heads: Heads) -> Kernel:
         rows = Rows(k, heads, k.at(widened, page_bytes), count)
         with k.range(first, last) as item:
             head, tile = item % f.kv_heads, f.tiles - 1 - item // f.kv_heads  # the longest first
-            sequence, token, stop = _locate(k, f, tile)
+            sequence, token, stop = locate(k, f, tile)
             q_at = k.at(f.q, head * (4 * pages.head_dim * group))
             gather(k, f, q_at, queries, token, stop, pages, group)
             rows.start()
@@ -43,14 +43,8 @@ def attention_tile(target: Any, heads: Heads) -> Kernel:
                     if pages != wide:
                         pages.widen(k, keys, widened)
                         keys, values = widened, k.at(widened, wide.half_bytes)
-                    span = Span(
-                        base,
-                        k.min(split_stop - base, PAGE),
-                        f.scale,
-                        f.window,
-                        lambda row: token + row // group + shift,
-                        f.softcap if heads.softcap else None,
-                    )
+                    filled = k.min(split_stop - base, PAGE)
+                    span = heads.span(k, f, head, base, filled, lambda row: token + row // group + shift)
                     with k.range(0, used, largest) as row:
                         q = k.at(queries, row * (4 * pages.padded))
                         add_page(k, rows, row, largest, q, 4 * pages.padded, keys, values, wide, span)
@@ -67,7 +61,7 @@ def attention_tile(target: Any, heads: Heads) -> Kernel:
     return Kernel(f"attention_tile_{heads.name}", heads.fields(more), body, scratch=nbytes)
 
 
-def _locate(k: Builder, f: Any, tile: Val) -> tuple[Val, Val, Val]:
+def locate(k: Builder, f: Any, tile: Val) -> tuple[Val, Val, Val]:
     """The sequence of a tile, its first token, and the token past its last."""
     sequence, left = k.var(f.decoding), k.var(tile)
 

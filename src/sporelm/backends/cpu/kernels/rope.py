@@ -1,5 +1,6 @@
 """Rotary embedding, alone and together with the store of keys and values. An item is one head of one token."""
 
+from dataclasses import dataclass
 from typing import Any
 
 from sporelm.backends.cpu.jit import Builder, Kernel, Val, f32, i32, i64, vec
@@ -7,17 +8,17 @@ from sporelm.backends.cpu.jit.kernel import fields
 from sporelm.backends.cpu.kernels.pages import Pages
 
 
-def rope(target: Any, head_dim: int, rotary: int, style: str) -> Kernel:
+def rope(target: Any, turn: "Turn") -> Kernel:
     """Rotate every head of every row."""
 
     def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
         with k.range(first, last) as item:
             token, head = item // f.heads, item % f.heads
-            at = token * f.stride + head * (4 * head_dim)
-            rotate(k, k.at(f.x, at), k.at(f.out, at), angles(k, f, token, rotary), head_dim, rotary, style)
+            at = token * f.stride + head * (4 * turn.head_dim)
+            turn.rotate(k, k.at(f.x, at), k.at(f.out, at), turn.angles(k, f, token))
 
-    name = f"rope_{head_dim}_{rotary}_{style}"
-    return Kernel(name, fields("x:p out:p stride:i heads:i positions:p table:p table_stride:i"), body)
+    text = f"x:p out:p stride:i heads:i {turn.fields}"
+    return Kernel(f"rope_{turn.head_dim}_{turn.name}", fields(text), body)
 
 
 def store_kv(target: Any, pages: Pages) -> Kernel:
@@ -35,7 +36,7 @@ def store_kv(target: Any, pages: Pages) -> Kernel:
     )
 
 
-def rope_store(target: Any, pages: Pages, rotary: int, style: str) -> Kernel:
+def rope_store(target: Any, pages: Pages, turn: "Turn") -> Kernel:
     """Heads of q are rotated to `out`; those of k, which follow, are rotated and stored with their v."""
     head_dim = pages.head_dim
 
@@ -43,64 +44,100 @@ def rope_store(target: Any, pages: Pages, rotary: int, style: str) -> Kernel:
         with k.range(first, last) as item:
             every = f.heads + f.kv_heads
             token, head = item // every, item % every
-            table = angles(k, f, token, rotary)
+            angles = turn.angles(k, f, token)
             is_query = head < f.heads
             kv_head = head - f.heads
             k_at = token * f.kv_stride + kv_head * (4 * head_dim)
             q_at = token * f.stride + head * (4 * head_dim)
             source = k.select(is_query, k.at(f.x, q_at), k.at(f.keys, k_at))
-            rotate(k, source, k.select(is_query, k.at(f.out, q_at), scratch), table, head_dim, rotary, style)
+            turn.rotate(k, source, k.select(is_query, k.at(f.out, q_at), scratch), angles)
             with k.when(head >= f.heads):
                 slot = k.load(i32, f.slots, token * 4).sext(i64)
                 pages.store(k, f.cache, f.page_bytes, slot, kv_head, scratch, k.at(f.values, k_at))
 
-    text = "x:p out:p stride:i heads:i positions:p table:p table_stride:i keys:p values:p kv_stride:i kv_heads:i"
+    text = f"x:p out:p stride:i heads:i {turn.fields} keys:p values:p kv_stride:i kv_heads:i"
     text += " cache:p page_bytes:i slots:p"
-    name = f"rope_store_{pages.name}_{rotary}_{style}"
+    name = f"rope_store_{pages.name}_{turn.name}"
     return Kernel(name, fields(text), body, scratch=4 * head_dim + 256)
 
 
-def angles(k: Builder, f: Any, token: Val, rotary: int) -> tuple[Val, Val]:
-    """Addresses of the cosines and sines of a token's position."""
-    row = k.at(f.table, k.load(i32, f.positions, token * 4).sext(i64) * f.table_stride)
-    return row, k.at(row, 2 * rotary)
+@dataclass(frozen=True)
+class Turn:
+    """What a rotary kernel is specialised on."""
+
+    head_dim: int
+    rotary: int
+    style: str
+    streams: tuple[int, ...] | None = None
+
+    @property
+    def name(self) -> str:
+        streams = "" if self.streams is None else "_" + "".join(map(str, self.streams))
+        return f"{self.rotary}_{self.style}{streams}"
+
+    @property
+    def fields(self) -> str:
+        return "positions:p table:p table_stride:i" + " positions_stride:i" * (self.streams is not None)
+
+    def angles(self, k: Builder, f: Any, token: Val) -> dict[int, Val]:
+        """Addresses of the angles of a token's position, or of each of its positions that is used."""
+        if self.streams is None:
+            places = {0: k.at(f.positions, token * 4)}
+        else:
+            places = {stream: k.at(f.positions, token * f.positions_stride + 4 * stream) for stream in {*self.streams}}
+        return {
+            stream: k.at(f.table, k.load(i32, place).sext(i64) * f.table_stride) for stream, place in places.items()
+        }
+
+    def rotate(self, k: Builder, x: Val, out: Val, angles: dict[int, Val]) -> None:
+        """One head from `x` to `out`, which may be the same."""
+        parts = 2 if self.style == "halves" else 1
+        count = self.rotary // 2 // parts  # pairs of a part
+        whole = count // k.lanes * k.lanes
+        vectors = [(at, k.lanes) for at in range(0, whole, k.lanes)] + [(at, 1) for at in range(whole, count)]
+        pair = _adjacent if self.style == "adjacent" else _half
+        for part in range(parts):
+            here, there = (k.at(base, 8 * count * part) for base in (x, out))
+            for at, lanes in vectors:
+                cosine, sine = (self._angle(k, angles, side, part * count + at, lanes) for side in range(2))
+                pair(k, here, there, (cosine, sine), at, count)
+        for at in range(self.rotary, self.head_dim):
+            k.store(k.load(f32, x, 4 * at), out, 4 * at)
+
+    def _angle(self, k: Builder, angles: dict[int, Val], side: int, first: int, lanes: int) -> Val:
+        """Cosines (side 0) or sines of the pairs from `first` on, each from its own stream."""
+        kind, place = vec(f32, lanes) if lanes > 1 else f32, 4 * (first + side * self.rotary // 2)
+        wanted = [0] * lanes if self.streams is None else self.streams[first : first + lanes]
+        found = k.load(kind, angles[wanted[0]], place)
+        for stream in sorted({*wanted} - {wanted[0]}):
+            taken = [lane + lanes * (wanted[lane] == stream) for lane in range(lanes)]
+            found = k.shuffle(found, k.load(kind, angles[stream], place), taken)
+        return found
 
 
-def rotate(k: Builder, x: Val, out: Val, table: tuple[Val, Val], head_dim: int, rotary: int, style: str) -> None:
-    """One head from `x` to `out`, which may be the same."""
-    half = rotary // 2
-    pair = _half if style == "half" else _adjacent
-    whole = half // k.lanes * k.lanes
-    for at in range(0, whole, k.lanes):
-        pair(k, x, out, table, at, half, k.lanes)
-    for at in range(whole, half):
-        pair(k, x, out, table, at, half, 1)
-    for at in range(rotary, head_dim):
-        k.store(k.load(f32, x, 4 * at), out, 4 * at)
-
-
-def _turn(k: Builder, left: Val, right: Val, table: tuple[Val, Val], at: int) -> tuple[Val, Val]:
-    cosine, sine = (k.load(left.type, base, 4 * at) for base in table)
+def _turned(left: Val, right: Val, angle: tuple[Val, Val]) -> tuple[Val, Val]:
+    cosine, sine = angle
     return left * cosine - right * sine, right * cosine + left * sine
 
 
-def _half(k: Builder, x: Val, out: Val, table: tuple[Val, Val], at: int, half: int, lanes: int) -> None:
-    kind = vec(f32, lanes) if lanes > 1 else f32
-    left, right = _turn(k, k.load(kind, x, 4 * at), k.load(kind, x, 4 * (at + half)), table, at)
+def _half(k: Builder, x: Val, out: Val, angle: tuple[Val, Val], at: int, count: int) -> None:
+    kind = angle[0].type
+    left, right = _turned(k.load(kind, x, 4 * at), k.load(kind, x, 4 * (at + count)), angle)
     k.store(left, out, 4 * at)
-    k.store(right, out, 4 * (at + half))
+    k.store(right, out, 4 * (at + count))
 
 
-def _adjacent(k: Builder, x: Val, out: Val, table: tuple[Val, Val], at: int, half: int, lanes: int) -> None:
-    if lanes == 1:
-        left, right = _turn(k, k.load(f32, x, 8 * at), k.load(f32, x, 8 * at + 4), table, at)
+def _adjacent(k: Builder, x: Val, out: Val, angle: tuple[Val, Val], at: int, count: int) -> None:
+    kind = angle[0].type
+    if kind is f32:
+        left, right = _turned(k.load(f32, x, 8 * at), k.load(f32, x, 8 * at + 4), angle)
         k.store(left, out, 8 * at)
         k.store(right, out, 8 * at + 4)
         return
-    kind = vec(f32, lanes)
+    lanes = kind.count
     first, second = k.load(kind, x, 8 * at), k.load(kind, x, 8 * at + 4 * lanes)
     even, odd = list(range(0, 2 * lanes, 2)), list(range(1, 2 * lanes, 2))
-    left, right = _turn(k, k.shuffle(first, second, even), k.shuffle(first, second, odd), table, at)
+    left, right = _turned(k.shuffle(first, second, even), k.shuffle(first, second, odd), angle)
     order = [lane + lanes * side for lane in range(lanes) for side in range(2)]
     k.store(k.shuffle(left, right, order[:lanes]), out, 8 * at)
     k.store(k.shuffle(left, right, order[lanes:]), out, 8 * at + 4 * lanes)

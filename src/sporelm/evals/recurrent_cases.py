@@ -1,0 +1,68 @@
+"""Cases of what carries a state from row to row: two sequences, one of which begins."""
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from sporelm import ops
+from sporelm.backends.backend import Backend
+from sporelm.evals.case import Case, values
+
+ROWS, HEADS, GROUPS, SIZE = 7, 4, 2, 20  # of each of two vectors of a head, and of a value
+STARTS, LENGTHS, SLOTS = (0, 2, ROWS), (5, 5), (2, 0)
+
+
+def recurrent_cases() -> Iterator[Case]:
+    """Each op, with and without what is optional."""
+    for bias in (False, True):
+        yield Case("causal_conv1d", "with a bias" * bias, partial(convolved, bias=bias))
+    for order in ("each", "all"):
+        yield Case("gated_delta_rule", order, partial(delta, order=order))
+    yield Case("ssm_scan", "", scan)
+    for first in ("norm", "gate"):
+        yield Case("gated_rms_norm", f"{first} first", partial(gated_norm, first=first))
+
+
+def _after(backend: Backend, state: np.ndarray, call: Any) -> Any:
+    """The result, and the states after it."""
+    held = backend.tensor(state)
+    whose = [backend.tensor(np.array(numbers, np.int32)) for numbers in (STARTS, LENGTHS, SLOTS)]
+    return call(held, *whose), held
+
+
+def convolved(backend: Backend, *, bias: bool) -> Any:
+    width = 3 * SIZE
+    x, weight = backend.tensor(values(ROWS, width)), backend.tensor(values(4, width))
+    added = backend.tensor(values(width)) if bias else None
+    return _after(backend, values(3, 3, width), lambda *held: ops.causal_conv1d(x, weight, added, *held))
+
+
+def _vectors(backend: Backend) -> list[Any]:
+    """A decay for each head, and two other numbers."""
+    return [backend.tensor(each) for each in (-np.exp(values(HEADS)), values(HEADS, seed=1), values(HEADS, seed=2))]
+
+
+def delta(backend: Backend, *, order: str) -> Any:
+    given = [backend.tensor(values(ROWS, n)) for n in ((2 * GROUPS + HEADS) * SIZE, HEADS, HEADS)]
+    decay, bias, _ = _vectors(backend)
+    return _after(
+        backend,
+        values(3, HEADS * SIZE, SIZE),
+        lambda *held: ops.gated_delta_rule(*given, decay, bias, *held, key_heads=GROUPS, order=order),
+    )
+
+
+def scan(backend: Backend) -> Any:
+    given = [backend.tensor(values(ROWS, n)) for n in ((2 * GROUPS + HEADS) * SIZE, HEADS)]
+    return _after(
+        backend,
+        values(3, HEADS * SIZE, SIZE),
+        lambda *held: ops.ssm_scan(*given, *_vectors(backend), *held, groups=GROUPS),
+    )
+
+
+def gated_norm(backend: Backend, *, first: str) -> Any:
+    x, gate, weight = (backend.tensor(values(*shape, seed=3)) for shape in ((ROWS, 96), (ROWS, 96), (48,)))
+    return ops.gated_rms_norm(x, gate, weight, eps=1e-6, group=48, first=first)

@@ -1,0 +1,30 @@
+"""Cases of ops on whole texts: three in one step, one of them longer than a page."""
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from sporelm import ops
+from sporelm.backends.backend import Backend
+from sporelm.evals.case import Case, values
+
+HEADS, KV_HEADS, HEAD_DIM = 4, 2, 26
+STARTS = np.array([0, 5, 75, 76], np.int32)
+
+
+def text_cases() -> Iterator[Case]:
+    for reach in (None, 9):
+        yield Case("text_attention", f"reach {reach}", partial(attention, reach=reach))
+    yield Case("mean_rows", "", mean)
+
+
+def attention(backend: Backend, *, reach: int | None) -> Any:
+    wide = HEADS * HEAD_DIM, KV_HEADS * HEAD_DIM, KV_HEADS * HEAD_DIM
+    rows = [backend.tensor(values(STARTS[-1], width, seed=seed)) for seed, width in enumerate(wide)]
+    return ops.text_attention(*rows, backend.tensor(STARTS), head_dim=HEAD_DIM, scale=HEAD_DIM**-0.5, reach=reach)
+
+
+def mean(backend: Backend) -> Any:
+    return ops.mean_rows(*map(backend.tensor, (values(STARTS[-1], 97), STARTS[:-1].copy(), STARTS[1:].copy())))
