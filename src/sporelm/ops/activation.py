@@ -49,13 +49,13 @@ def activated(x: NDArray[np.float32], kind: str) -> NDArray[np.float32]:
             exact = exact / 2 * (1 + np.tanh(sqrt(2 / pi) * (exact + 0.044715 * exact**3)))
         elif kind == "gelu_quick":
             exact = exact / (1 + np.exp(-1.702 * exact))
+        elif kind == "sigmoid":
+            exact = 1 / (1 + np.exp(-exact))
         elif kind == "silu":
             exact = exact / (1 + np.exp(-exact))
         else:
             exact = np.maximum(exact, 0) ** (2 if kind == "relu_squared" else 1)
     return exact.astype(np.float32)
-        elif kind == "sigmoid":
-            exact = 1 / (1 + np.exp(-exact))
 
 
 @op(_activated)
