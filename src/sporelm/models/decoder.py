@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from sporelm import ops
+from sporelm.models.alibi import alibi_slopes
 from sporelm.models.blocks import Embedding, Layer, Linear, Paged, Part, RMSNorm
-from sporelm.models.inputs import LOCAL, ROPE, StepInputs
+from sporelm.models.inputs import LOCAL, ROPE, SLOPES, StepInputs
 from sporelm.models.rotary import rope_table
 from sporelm.weights.config import ModelConfig
 from sporelm.weights.family import Family
@@ -47,11 +48,12 @@ class Decoder(ABC):
 
     def tables(self, context: int) -> dict[str, np.ndarray]:
         """Constants that follow from the configuration, for `context` positions; they join the weights."""
-        config = self.config
-        if not config.rotary:
-            return {}
-        tables = {ROPE: rope_table(context, config.rotary, config.rope_theta, config.rope_scaling)}
-        if config.local_theta:
+        config, tables = self.config, dict[str, np.ndarray]()
+        if config.alibi:
+            tables[SLOPES] = alibi_slopes(config.heads, config.alibi)
+        if config.rotary:
+            tables[ROPE] = rope_table(context, config.rotary, config.rope_theta, config.rope_scaling)
+        if config.rotary and config.local_theta:
             tables[LOCAL] = rope_table(context, config.rotary, config.local_theta)
         return tables
 

@@ -1,5 +1,6 @@
-"""The table of angles that `ops.rope` looks up."""
+"""The table of angles that `ops.rope` looks up, and which of several positions turns which pair."""
 
+from collections.abc import Sequence
 from math import ceil, floor, log, pi
 
 import numpy as np
@@ -72,3 +73,14 @@ def _kept_by_yarn(head_dim: int, theta: float, scaling: Yarn) -> np.ndarray:
     # llama.cpp's least width; transformers widens only an empty ramp, by the same number.
     slope = (np.arange(head_dim // 2) - first) / max(last - first, 0.001)
     return (1 - np.clip(slope, 0, 1)) * scaling.extrapolation
+
+
+def sections(counts: Sequence[int]) -> tuple[int, ...]:
+    """The stream of each pair: so many of the first, then of the second, and so on (Qwen2-VL, Wang et al. 2024)."""
+    return tuple(stream for stream, count in enumerate(counts) for _ in range(count))
+
+
+def turns(counts: Sequence[int]) -> tuple[int, ...]:
+    """The stream of each pair: one of each in turn, those that have no more left out for the first (Qwen3-VL)."""
+    streams = (pair % len(counts) for pair in range(sum(counts)))
+    return tuple(stream if pair < counts[stream] * len(counts) else 0 for pair, stream in enumerate(streams))

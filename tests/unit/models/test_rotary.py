@@ -7,7 +7,8 @@ import pytest
 
 from close import assert_close
 from sporelm.models import build, config_from_hf
-from sporelm.models.rotary import STRIDE, frequencies, rope_table
+from sporelm.models.alibi import alibi_slopes
+from sporelm.models.rotary import STRIDE, frequencies, rope_table, sections, turns
 from sporelm.weights.rope_scaling import UNSCALED, DynamicNtk, Linear, Llama3, LongRope, RopeScaling, Yarn
 from tiny_models import LLAMA
 
@@ -127,3 +128,27 @@ def test_longrope_picks_its_list_by_the_context() -> None:
     scaling = KINDS["longrope"]
     assert_close(rates(scaling, 4096), np.array(PLAIN) / SHORT, "stored")
     assert_close(rates(scaling, 4097), np.array(PLAIN) / LONG, "stored")
+
+
+def test_sections_are_of_one_position_each() -> None:
+    """Qwen2-VL's 16, 24 and 24 pairs."""
+    assert sections((16, 24, 24)) == (0,) * 16 + (1,) * 24 + (2,) * 24
+
+
+@pytest.mark.parametrize("counts", [(24, 20, 20), (11, 11, 10), (8, 12, 12)])
+def test_turns_are_those_of_qwen3_vl(counts: tuple[int, ...]) -> None:
+    """The pairs of height and width are every third one from their own first on, as many as their sections are long."""
+    expected = np.zeros(sum(counts), int)
+    for stream in (1, 2):
+        expected[stream : counts[stream] * 3 : 3] = stream
+    assert turns(counts) == tuple(expected)
+
+
+def test_slopes_of_linear_biases() -> None:
+    """Of eight heads those of the paper; between powers of two, every other one of the next power's."""
+    assert alibi_slopes(8, 8.0).tolist() == [2.0**-n for n in range(1, 9)]
+    sixteen = [2 ** (-n / 2) for n in range(1, 17)]
+    assert alibi_slopes(16, 8.0).tolist() == pytest.approx(sixteen)
+    assert alibi_slopes(12, 8.0).tolist() == pytest.approx([2.0**-n for n in range(1, 9)] + sixteen[:8:2])
+    assert alibi_slopes(1, 8.0).tolist() == [2.0**-8]
+    assert alibi_slopes(3, 4.0).tolist() == [2.0**-2, 2.0**-4, 2.0**-1]

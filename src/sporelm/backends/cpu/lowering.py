@@ -13,7 +13,6 @@ from sporelm.backends.cpu.kernels import elementwise, linear, linear_many, norm,
 from sporelm.backends.cpu.kernels.attention_page import Heads
 from sporelm.backends.cpu.kernels.attention_tile import attention_tile
 from sporelm.backends.cpu.kernels.pages import Pages
-from sporelm.backends.cpu.latent import RULES as LATENT
 from sporelm.backends.cpu.recurrent import ROW_BY_ROW as OF_RUNS
 from sporelm.backends.cpu.recurrent import RULES as RECURRENT
 from sporelm.backends.cpu.storage import Packed, page_store, row_bytes
@@ -331,5 +330,5 @@ RULES: dict[str, Callable[[Lowering, Call], None]] = {
     "argmax": _argmax,
     "top_k": _top_k,
     **row_rules.RULES,
-}
     **RECURRENT,
+}

@@ -1,4 +1,4 @@
-"""Attention of grouped queries over a paged cache, with rotary positions or none."""
+"""Attention of grouped queries over a paged cache, with rotary positions, linear biases or neither."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,7 +7,7 @@ from sporelm import ops
 from sporelm.models.blocks.linear import Linear, products
 from sporelm.models.blocks.memory import Paged
 from sporelm.models.blocks.rms_norm import RMSNorm
-from sporelm.models.inputs import LOCAL, ROPE, StepInputs
+from sporelm.models.inputs import LOCAL, ROPE, SLOPES, StepInputs
 from sporelm.weights.config import ModelConfig
 from sporelm.weights.names import Columns, Param, Rows
 
@@ -37,6 +37,7 @@ class Attention:
         self.memory = Paged(config.kv_heads, dim)
         self.window, self.scale, self.rotates = window, config.attention_scale, rotates and config.rotary > 0
         self.table, self.cap = LOCAL if window is not None and config.local_theta else ROPE, config.score_cap
+        self.style, self.biased = config.rope_style, config.alibi > 0
 
     def params(self) -> list[Param]:
         norms = [param for norm in self.norms for param in norm.params()]
@@ -48,9 +49,10 @@ class Attention:
             q, k = (norm(each, weights) for norm, each in zip(self.norms, (q, k), strict=True))
         if self.rotates:
             table, dim = weights[self.table], self.memory.head_dim
-            q, k = (ops.rope(each, step.positions, table, head_dim=dim, style="half") for each in (q, k))
+            q, k = (ops.rope(each, step.positions, table, head_dim=dim, style=self.style) for each in (q, k))
         ops.store_kv(k, v, cache, step.slots)
-        mixed = ops.attention(q, cache, step.starts, step.lengths, step.pages, **self._options())
+        more = (None, weights[SLOPES]) if self.biased else ()
+        mixed = ops.attention(q, cache, step.starts, step.lengths, step.pages, *more, **self._options())
         return self.o(mixed, weights)
 
     def _options(self) -> dict[str, Any]:
