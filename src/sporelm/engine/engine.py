@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sporelm.engine.adapted import Adapted
-from sporelm.engine.kv import KvSequence, PagePool, SequenceStore
-from sporelm.engine.kv.asleep import Asleep, check_replaceable, read_asleep, write_asleep
+from sporelm.engine.kv import KvSequence, store_of
+from sporelm.engine.kv.asleep import Asleep, Like, check_replaceable, read_asleep, write_asleep
 from sporelm.engine.kv.pages import pages_for
 from sporelm.engine.kv.store import Dormitory
 from sporelm.engine.limits import Limits
@@ -36,6 +36,8 @@ class StepRunner(Protocol):
     def embed(self, step: Step) -> NDArray[np.float32]: ...
     def export_pages(self, pages: Sequence[int]) -> list[NDArray[Any]]: ...
     def import_pages(self, pages: Sequence[int], layers: Sequence[NDArray[Any]]) -> None: ...
+    def export_states(self, states: Sequence[int]) -> list[NDArray[Any]]: ...
+    def import_states(self, states: Sequence[int], arrays: Sequence[NDArray[Any]]) -> None: ...
     def use(self, adapted: Adapted | None) -> None: ...
 
 
@@ -61,7 +63,7 @@ class Engine:
         """Without a `dormitory`, what idle sequences held that had to give way is computed anew."""
         self.runner = worker
         self.limits = limits
-        self.store = SequenceStore(PagePool(limits.num_pages), dormitory)
+        self.store = store_of(limits.num_pages, limits.num_states, limits.state_interval, dormitory)
         self.scheduler = Scheduler(limits, self.store, speculation)
         self.metrics = self.scheduler.metrics
         self.speculation = speculation
@@ -139,6 +141,8 @@ class Engine:
         step, self._choosing = self._choosing, None
         begun = {part.request for part in step.parts if part.rows} if step is not None else set[int]()
         for request in list(self.scheduler.running.values()):
+            if request.sequence is not None:
+                self.store.distrust(request.sequence)
             if request.finish_reason is not None:
                 self.scheduler.end(request, request.finish_reason)
                 self._forget(request)
@@ -246,11 +250,12 @@ class Engine:
         """A copy of what a sequence holds, or of what it held when it gave way, if that is more."""
         dormitory = self.store.dormitory
         if dormitory is not None and len(tokens := dormitory.sleeping(sequence)) > sequence.length:
-            layers = dormitory.layers(sequence)
-            if layers is not None:
-                return Asleep(list(tokens), layers, {})
+            held = dormitory.held(sequence)
+            if held is not None:
+                return held._replace(tokens=list(tokens))
         layers = self.runner.export_pages(sequence.pages[: pages_for(sequence.length)])
-        return Asleep(list(sequence.tokens), layers, {})
+        states = self.runner.export_states([sequence.state] if sequence.tokens else [])
+        return Asleep(list(sequence.tokens), layers, {}, states=states)
 
     def wake(self, path: Path, model: str, salt: str = "") -> tuple[KvSequence, dict[str, Any]]:
         """A sequence that holds what a file does, and the file's notes. Idle sequences may give way to it.
@@ -259,7 +264,7 @@ class Engine:
         """
         with self._turn:
             self.check_open()
-            like = self.runner.export_pages([])
+            like = Like(self.runner.export_pages([]), self.runner.export_states([]))
         asleep = read_asleep(path, model, like, self.limits.max_context, self.limits.vocab)  # while others go on
         with self._turn:
             self.check_open()
@@ -271,8 +276,11 @@ class Engine:
             try:
                 if not self.store.reserve(sequence, len(asleep.tokens), []):
                     needed, free = pages_for(len(asleep.tokens)), self.store.obtainable()
-                    raise MemoryShortage(f"{path} needs {needed} pages, {free} can be had: finish some requests first")
+                    had = f"{free} can be had" if needed > free else f"and {self.store.scarce(needed)} are in use"
+                    raise MemoryShortage(f"{path} needs {needed} pages, {had}: finish some requests first")
                 self.runner.import_pages(sequence.pages, asleep.layers)
+                if asleep.tokens:
+                    self.runner.import_states([sequence.state], asleep.states)
                 self.store.extend(sequence, asleep.tokens)
             except BaseException:
                 self.store.drop(sequence)
@@ -299,7 +307,7 @@ class Engine:
         have to give way. True if there are none: then nothing is gained by waiting."""
         with self._turn:
             lengths = [text.length for text in self.scheduler.texts.values()]
-            return not lengths or sum(map(pages_for, [length, *lengths])) <= self.store.obtainable()
+            return not lengths or self.store.can_have(sum(map(pages_for, [length, *lengths])), len(lengths) + 1)
 
     def _rows(
         self, tokens: Sequence[int], run: Callable[[Step], NDArray[np.float32]], take: Take, adapter: int
@@ -349,10 +357,10 @@ class Engine:
             ids = known[begin : begin + budget]
             copies: list[tuple[int, int]] = []
             if not self.store.reserve(sequence, begin + len(ids), copies):
-                raise MemoryShortage(
-                    f"all {self.limits.num_pages} pages are in use by running requests: finish some before asking"
-                )
-            began, step = perf_counter(), Step([Part(0, ids, begin, sequence.table, len(ids), adapter)], copies)
+                scarce = self.store.scarce(pages_for(begin + len(ids)))
+                raise MemoryShortage(f"{scarce} are in use by running requests: finish some before asking")
+            part = Part(0, ids, begin, sequence.table, len(ids), adapter, sequence.state)
+            began, step = perf_counter(), Step([part], copies, self.store.take_copies())
             found = run(step)
             if self.watch is not None:
                 self.watch.stepped(step, (began, began, *[perf_counter()] * 3))

@@ -18,6 +18,8 @@ class Limits:
     num_pages: int
     max_waiting: int = 1024  # requests that wait
     prefill_tokens: int | None = None  # of prompts, in a step in which others decode; None: as measured
+    num_states: int = 0  # recurrent states, of models that keep such
+    state_interval: int = 0  # pages between two of a text that are kept as long as there is room
 
     def __post_init__(self) -> None:
         for name in ("max_context", "vocab", "token_budget", "max_batch", "max_waiting"):
@@ -25,6 +27,8 @@ class Limits:
                 raise RequestError(f"{name} is {getattr(self, name)}: it must be at least 1")
         if self.prefill_tokens is not None and self.prefill_tokens < 1:
             raise RequestError(f"prefill_tokens is {self.prefill_tokens}: it must be at least 1")
+        if self.num_states and self.state_interval < 1:
+            raise RequestError(f"state_interval is {self.state_interval}: it must be at least 1")
         if self.num_pages < pages_for(self.max_context):
             raise RequestError(f"{self.num_pages} pages do not hold one context of {self.max_context} positions")
 

@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from sporelm.engine.worker import Worker
 
 MARK = "sporelm recording"
-VERSION = 1
+VERSION = 2
+READABLE = (1, 2)  # 1 knew of no recurrent states
 BEGINNING = f'{{"{MARK}": '
 MOST_BYTES = 2 << 30
 BUFFER = 1 << 16  # bytes that may be lost when the process is killed

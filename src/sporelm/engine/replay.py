@@ -14,7 +14,7 @@ import numpy as np
 
 from sporelm.engine.kv.pages import pages_for
 from sporelm.engine.limits import Limits
-from sporelm.engine.recording import MARK, VERSION, checksums, sampling_from_json
+from sporelm.engine.recording import MARK, READABLE, VERSION, checksums, sampling_from_json
 from sporelm.engine.runner import Scores
 from sporelm.engine.sampling import Sampler
 from sporelm.engine.step import Part, Step
@@ -54,7 +54,7 @@ class Recording:
             raise RequestError(f"{path} cannot be read: {getattr(reason, 'strerror', None) or reason}") from None
         if about is None or MARK not in about:
             raise RequestError(f"{path} is no recording: it does not begin with {MARK!r}")
-        if about[MARK] != VERSION:
+        if about[MARK] not in READABLE:
             raise RequestError(f"{path} is a recording of version {about[MARK]!r:.20}; this program knows {VERSION}")
         self.about = about
 
@@ -219,11 +219,15 @@ def check_step(step: Step, limits: Limits) -> None:
     for pair in step.copies:
         for page in pair:
             whole(page, "page", limits.num_pages - 1)
+    for pair in step.state_copies:
+        for state in pair:
+            whole(state, "state", limits.num_states - 1)
 
 
 def _check_part(part: Part, limits: Limits) -> None:
     whole(part.request, "request")
     whole(part.adapter, "adapter")
+    whole(part.state, "state", max(0, limits.num_states - 1))
     for token in part.tokens:
         whole(token, "token", limits.vocab - 1)
     end = whole(part.position, "position", limits.max_context) + len(part.tokens)

@@ -108,7 +108,7 @@ class Inputs:
 
 
 class Runner:
-    """One model on one back-end. `caches` holds the pages of each layer."""
+    """One model on one back-end. `caches` has what each layer keeps: pages, or a tuple of arrays of states."""
 
     def __init__(
         self,
@@ -121,6 +121,8 @@ class Runner:
         eager: bool = False,
     ) -> None:
         self.model, self.weights, self.caches, self.backend = model, weights, caches, backend
+        self.states = [cache for cache in caches if isinstance(cache, tuple)]
+        self.paged = [cache for cache in caches if not isinstance(cache, tuple)]
         self.inputs = Inputs(limits)
         self.compile_s = 0.0  # seconds spent making programs
         self.filled_at = 0.0  # when the last step's inputs were ready, of perf_counter
@@ -179,6 +181,8 @@ class Runner:
         """The outputs of a step: by its plan, or op by op without one."""
         if step.copies:
             self.copy_pages(step.copies)
+        if step.state_copies:
+            self.backend.copy_states(self.states, step.state_copies)
         arrays, extents = self.inputs.fill(step)
         weights = self.weights
         if any(part.adapter for part in step.parts):
@@ -206,14 +210,23 @@ class Runner:
     def copy_pages(self, copies: Sequence[tuple[int, int]]) -> None:
         """Copy pages (source, target) in every cache, one after the other. Changes the caches."""
         for source, target in copies:
-            for cache in self.caches:
+            for cache in self.paged:
                 self.backend.import_pages(cache, [target], self.backend.export_pages(cache, [source]))
 
     def export_pages(self, pages: Sequence[int]) -> list[NDArray[Any]]:
         """What pages hold, of each layer: [pages, 2, kv_heads, PAGE, head_dim]."""
-        return [self.backend.export_pages(cache, pages) for cache in self.caches]
+        return [self.backend.export_pages(cache, pages) for cache in self.paged]
 
     def import_pages(self, pages: Sequence[int], layers: Sequence[NDArray[Any]]) -> None:
         """Put into pages what `export_pages` gave. Changes the caches."""
-        for cache, layer in zip(self.caches, layers, strict=True):
+        for cache, layer in zip(self.paged, layers, strict=True):
             self.backend.import_pages(cache, pages, layer)
+
+    def export_states(self, states: Sequence[int]) -> list[NDArray[Any]]:
+        """What recurrent states hold, each array of each layer: [states, ...]. None of models without such."""
+        return self.backend.export_states(self.states, states) if self.states else []
+
+    def import_states(self, states: Sequence[int], arrays: Sequence[NDArray[Any]]) -> None:
+        """Put into states what `export_states` gave. Changes the caches."""
+        if self.states:
+            self.backend.import_states(self.states, states, arrays)

@@ -120,7 +120,7 @@ class Scheduler:
             self._fill(draft)  # whoever has just given way has left pages
         if not draft.parts and not self.idle:
             raise BackendError(f"nothing can run: all {self.limits.num_pages} pages are held; close a conversation")
-        return Step(list(draft.parts.values()), draft.copies)
+        return Step(list(draft.parts.values()), draft.copies, self.store.take_copies())
 
     def _fill(self, draft: _Draft) -> None:
         """Put parts into a step: of those that decode, then of prompts, then of requests that may begin."""
@@ -160,7 +160,7 @@ class Scheduler:
                 if len(tokens) > 1:  # what was said before the one with which it failed counts
                     advances += self._say(request, part, tokens[:-1], picked)
                 else:
-                    self.store.extend(request.sequence, part.tokens[: len(part.tokens) - part.rows + 1])
+                    self.store.accept(request.sequence, part.tokens, part.rows, 0)
                 if request.finish_reason is None:
                     advances.append(self._fail(request, f"the grammar: {picked.failures[request.id]}"))
                 continue
@@ -203,12 +203,11 @@ class Scheduler:
         scores, forced = picked.scores.get(request.id, []), picked.forced.get(request.id, [])
         sequence, advances = request.sequence, list[Advance]()
         assert sequence is not None
-        held = len(part.tokens) - part.rows + 1
         request.drafted += part.rows - 1
         request.accepted += len(tokens) - 1
-        self.store.extend(sequence, part.tokens[:held])
+        settled = self.store.accept(sequence, part.tokens, part.rows, len(tokens))
         for number, token in enumerate([*tokens, *forced]):
-            if 0 < number < len(tokens):
+            if 0 < number < len(tokens) and not settled:
                 self.store.extend(sequence, tokens[number - 1 : number])
             request.scores += scores[number : number + 1]
             self._commit(request, sequence, token)
@@ -263,7 +262,7 @@ class Scheduler:
         held = len(sequence.tokens)
         if held + 1 != len(known) or draft.budget <= 0 or not self.store.is_ready(sequence, held):
             return False
-        draft.add(Part(request.id, known[held:], held, sequence.table, 1, request.adapter))
+        draft.add(Part(request.id, known[held:], held, sequence.table, 1, request.adapter, sequence.state))
         return True
 
     def _schedule(self, request: Request, draft: _Draft, guesses: Sequence[int] = ()) -> bool:
@@ -273,19 +272,19 @@ class Scheduler:
             return False
         assert sequence is not None
         held = len(sequence.tokens)
-        count = min(len(request.known) - held, draft.budget)
-        guesses = guesses[: draft.budget - count]
-        if guesses and not self.store.has_room(sequence, held + count + len(guesses)):
-            guesses = ()  # nobody gives pages for a guess
+        count = self.store.reach(sequence, held + min(len(request.known) - held, draft.budget)) - held
+        guesses = self.store.affordable(sequence, held + count, guesses[: draft.budget - count])
         while not self.store.reserve(sequence, held + count + len(guesses), draft.copies):
             victim = max(self.running.values(), key=lambda each: (each.priority, each.id))
             draft.drop(victim.id)
             self._preempt(victim)
             if victim is request:
                 return False
+        if guesses:
+            self.store.branch(sequence)
         tokens = [*request.known[held : held + count], *guesses]
         rows = len(guesses) + (held + count == len(request.known))
-        draft.add(Part(request.id, tokens, held, sequence.table, rows, request.adapter))
+        draft.add(Part(request.id, tokens, held, sequence.table, rows, request.adapter, sequence.state))
         return True
 
     def _ready(self, request: Request) -> bool:
@@ -299,12 +298,17 @@ class Scheduler:
 
     def _admit(self, request: Request, draft: _Draft) -> bool:
         """Let a waiting request run if all that it knows now finds pages. Changes the store and the queue."""
-        if draft.copies and request.sequence is not None and self.store.sleeps(request.sequence):
+        if (
+            (draft.copies or self.store.copying)
+            and request.sequence is not None
+            and self.store.sleeps(request.sequence)
+        ):
             return False  # waking writes to pages at once, which may be those that are to be copied
         sequence = request.sequence or self._begin(request)
         self.store.use(sequence)
         kept = self._reuse(request, sequence)
-        if self.running and self.store.obtainable() < pages_for(len(request.known)) - pages_for(kept):
+        missing = pages_for(len(request.known)) - pages_for(kept)
+        if self.running and not self.store.can_have(missing, self.store.missing_states(sequence)):
             self._rest(request, sequence)
             return False
         self.store.truncate(sequence, kept)
@@ -314,6 +318,7 @@ class Scheduler:
             self._account(request, sequence.length)
             self.metrics.admitted(request)
         request.sequence, request.twin = sequence, None
+        self.store.aim(sequence, len(request.known))
         self.waiting.remove(request)
         self.running[request.id] = request
         self.owners[request.owner] += 1
@@ -328,12 +333,12 @@ class Scheduler:
     def _reuse(self, request: Request, sequence: KvSequence) -> int:
         """Positions of the request's known tokens that its sequence holds; pages of others' that hold more become its
         own. The last known token is computed in any case: its logits are wanted."""
-        known, chain, index = request.known, request.chain, self.store.pool.index
+        known, chain = request.known, request.chain
         self.store.adapt(sequence, self.adapters[request.adapter])
-        kept = min(sequence.match(known), len(known) - 1)
+        kept = self.store.usable(sequence, min(sequence.match(known), len(known) - 1))
         chain.root, chain.adapter = sequence.chain.root, sequence.chain.adapter
         chain.extend(known)
-        pages = index.find(chain.keys[: (len(known) - 1) // PAGE])
+        pages = self.store.find(chain.keys[: (len(known) - 1) // PAGE])
         if len(pages) * PAGE <= kept:
             return kept
         self.store.adopt(sequence, pages, known, chain.keys)
@@ -346,7 +351,7 @@ class Scheduler:
         index.queries += request.num_shown
         index.hits += kept
         if kept // PAGE < (request.num_shown - 1) // PAGE:
-            request.cache_miss = index.why_missed(request.chain, kept // PAGE, request.known)
+            request.cache_miss = self.store.why_missed(request.chain, kept // PAGE, request.known)
 
     def _preempt(self, request: Request) -> None:
         """Send a running request back to the head of its line without its pages. Changes the store."""

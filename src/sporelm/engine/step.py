@@ -20,10 +20,12 @@ class Part(NamedTuple):
 
 
 class Step(NamedTuple):
-    """The parts that run together, and the pages (source, target) to copy before any of them writes, in order."""
+    """The parts that run together, and the pages (source, target) to copy before any of them writes, in order; and so
+    the recurrent states."""
 
     parts: list[Part]
     copies: list[tuple[int, int]]
+    state_copies: Sequence[tuple[int, int]] = ()
 
     @property
     def num_tokens(self) -> int:
@@ -32,10 +34,12 @@ class Step(NamedTuple):
     def to_json(self) -> dict[str, Any]:
         """As values that JSON knows."""
         parts = [part._asdict() | {"tokens": list(part.tokens), "pages": list(part.pages)} for part in self.parts]
-        return {"parts": parts, "copies": [list(pair) for pair in self.copies]}
+        copies = {"copies": self.copies} | ({"state_copies": self.state_copies} if self.state_copies else {})
+        return {"parts": parts} | {name: [list(pair) for pair in pairs] for name, pairs in copies.items()}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "Step":
         """What `to_json` gave, as a step again."""
         parts = [Part(**{**part, "pages": tuple(part["pages"])}) for part in values["parts"]]
-        return cls(parts, [(source, target) for source, target in values["copies"]])
+        copies = (values["copies"], values.get("state_copies", ()))
+        return cls(parts, *([(source, target) for source, target in pairs] for pairs in copies))

@@ -106,6 +106,14 @@ class Worker:
         if self.recorder is not None:
             self.recorder.imported(pages)
 
+    def export_states(self, states: Sequence[int]) -> list[NDArray[Any]]:
+        """What recurrent states hold, each array of each layer: [states, ...]. None of models without such."""
+        return self.runner.export_states(states)
+
+    def import_states(self, states: Sequence[int], arrays: Sequence[NDArray[Any]]) -> None:
+        """Put into states what `export_states` gave. Changes the caches. A recording is told by `import_pages`."""
+        self.runner.import_states(states, arrays)
+
     def adapt(self, adapters: Mapping[int, OnDevice]) -> Adapted:
         """What runs steps with these adapters, by number; for `use`. Steps may run meanwhile."""
         return self.runner.adapt(adapters)

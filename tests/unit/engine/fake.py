@@ -46,7 +46,7 @@ class FakeRunner:
         arrays, extents = self.inputs.fill(step)
         assert {name: len(array) for name, array in arrays.items()} == {
             **dict.fromkeys(("tokens", "positions", "slots"), extents["tokens"]),
-            **dict.fromkeys(("lengths", "pages"), extents["sequences"]),
+            **dict.fromkeys(("lengths", "pages", "states"), extents["sequences"]),
             "starts": extents["starts"],
             "rows": extents["rows"],
         }
@@ -76,6 +76,12 @@ class FakeRunner:
         (layer,) = layers
         assert (layer[:, 0] == -layer[:, 1]).all()
         self.cells.reshape(-1, PAGE)[list(pages)] = layer[:, 0, 0, :, 0]
+
+    def export_states(self, states: Sequence[int]) -> list[np.ndarray]:
+        return []
+
+    def import_states(self, states: Sequence[int], arrays: Sequence[np.ndarray]) -> None:
+        assert not arrays
 
 
 def limits(**changes: int) -> Limits:

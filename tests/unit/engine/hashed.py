@@ -42,8 +42,19 @@ def cells_of(tokens: Sequence[int], cell: int = 0, position: int = 0) -> NDArray
 
 def scores_after(cells: NDArray[np.int64]) -> NDArray[np.float32]:
     """The logits [VOCAB] after a text."""
-    digest = crc32(cells.tobytes())
+    return scores_of(crc32(cells.tobytes()))
+
+
+def scores_of(digest: int) -> NDArray[np.float32]:
+    """The logits [VOCAB] after a text with this digest of its cells."""
     return _tables[0, digest & 255] + _tables[1, digest >> 8 & 255]
+
+
+def state_of(tokens: Sequence[int]) -> NDArray[np.float32]:
+    """What a recurrent state of this model is after a text: its last cell, and the halves of the digest of all."""
+    cells = cells_of(tokens)
+    digest = crc32(cells.tobytes())
+    return np.array([cells[-1], digest & 0xFFFF, digest >> 16], np.float32)
 
 
 class HashedRunner:
@@ -61,7 +72,7 @@ class HashedRunner:
 
     def run(self, step: Step) -> Scores:
         self.interrupt("before")
-        if step.copies:
+        if step.copies or step.state_copies:
             self.interrupt("copying")
         assert 0 < step.num_tokens <= self.limits.token_budget
         assert len(step.parts) <= self.limits.max_batch
@@ -77,7 +88,7 @@ class HashedRunner:
             sequence = int(np.searchsorted(arrays["starts"], row, side="right")) - 1
             places = np.arange(arrays["positions"][row] + 1)
             held = arrays["pages"][sequence, places // PAGE] * PAGE + places % PAGE
-            logits[output] = scores_after(self.cells[held])
+            logits[output] = self._scores(int(row), self.cells[held])
             if self.strange and len(held) % 3 == 0:
                 logits[output] = np.roll(logits[output], 1)
         self._poison(step, logits)
@@ -97,6 +108,12 @@ class HashedRunner:
         assert (layer[:, 0] == -layer[:, 1]).all()
         self.cells.reshape(-1, PAGE)[list(pages)] = layer[:, 0, 0, :, 0].astype(np.int64)
 
+    def export_states(self, states: Sequence[int]) -> list[np.ndarray]:
+        return []
+
+    def import_states(self, states: Sequence[int], arrays: Sequence[np.ndarray]) -> None:
+        assert not arrays
+
     def _write(self, step: Step) -> None:
         arrays, row = self.inputs.arrays, 0
         for index, part in enumerate(step.parts):
@@ -106,6 +123,10 @@ class HashedRunner:
                 cell = int(self.cells[before]) if place else 0
                 self.cells[arrays["slots"][row]] = following(cell, int(arrays["tokens"][row]), place)
                 row += 1
+
+    def _scores(self, row: int, cells: NDArray[np.int64]) -> NDArray[np.float32]:
+        """The logits of a row of the step, which finds these cells in its pages."""
+        return scores_after(cells)
 
     def interrupt(self, when: str) -> None:
         """Raise KeyboardInterrupt if that is wanted at this place."""
@@ -119,6 +140,58 @@ class HashedRunner:
             row, self.poison = self.poison % len(wanted), None
             logits[row] = np.nan
             self.poisoned.add(wanted[row])
+
+
+class StatefulRunner(HashedRunner):
+    """The same with a recurrent state of each sequence, and nothing in pages unless `paged`.
+
+    A row's scores come of the state that its part's slot held before the step, and of the tokens since. What a slot
+    holds where a sequence begins is not read. With pages both must tell the same text, or the scores are others.
+    """
+
+    def __init__(self, limits: Limits, *, strange: bool = False, paged: bool = True) -> None:
+        super().__init__(limits, strange=strange)
+        self.paged = paged
+        self.states = np.full((limits.num_states, 3), 7, np.float32)
+        self.digests: list[int] = []  # of the rows of the last step
+
+    def export_pages(self, pages: Sequence[int]) -> list[np.ndarray]:
+        return super().export_pages(pages) if self.paged else []
+
+    def import_pages(self, pages: Sequence[int], layers: Sequence[np.ndarray]) -> None:
+        if self.paged:
+            super().import_pages(pages, layers)
+        else:
+            assert not layers
+
+    def export_states(self, states: Sequence[int]) -> list[np.ndarray]:
+        return [self.states[list(states)]]
+
+    def import_states(self, states: Sequence[int], arrays: Sequence[np.ndarray]) -> None:
+        (self.states[list(states)],) = arrays
+
+    def _write(self, step: Step) -> None:
+        if self.paged:
+            super()._write(step)
+        for source, target in step.state_copies:
+            self.states[target] = self.states[source]
+        assert len({part.state for part in step.parts}) == len(step.parts), "two parts write to one state"
+        assert self.inputs.arrays["states"][: len(step.parts)].tolist() == [part.state for part in step.parts]
+        self.digests = []
+        for part in step.parts:
+            cell, digest = 0, 0
+            if part.position:
+                cell, low, high = map(int, self.states[part.state])
+                digest = low | high << 16
+            for place, token in enumerate(part.tokens, part.position):
+                cell = following(cell, token, place)
+                digest = crc32(np.int64(cell).tobytes(), digest)
+                self.digests.append(digest)
+            self.states[part.state] = (cell, digest & 0xFFFF, digest >> 16)
+
+    def _scores(self, row: int, cells: NDArray[np.int64]) -> NDArray[np.float32]:
+        digest = self.digests[row]
+        return scores_of(digest if not self.paged or crc32(cells.tobytes()) == digest else digest ^ 0x5A5A)
 
 
 class Form:

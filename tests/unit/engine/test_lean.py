@@ -37,6 +37,12 @@ class Instant:
     def import_pages(self, pages: Sequence[int], layers: Sequence[np.ndarray]) -> None:
         raise NotImplementedError
 
+    def export_states(self, states: Sequence[int]) -> list[np.ndarray]:
+        raise NotImplementedError
+
+    def import_states(self, states: Sequence[int], arrays: Sequence[np.ndarray]) -> None:
+        raise NotImplementedError
+
 
 @pytest.mark.parametrize("batch", [1, 4])
 def test_decoding_makes_no_arrays_and_keeps_no_memory(batch):

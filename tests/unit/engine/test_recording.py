@@ -110,7 +110,7 @@ def test_a_recording_takes_the_place_of_an_earlier_one_only(tmp_path):
         ("", "is no recording"),
         ("GGUF\n", "is no recording"),
         ("[1]\n", "is no recording"),
-        ('{"sporelm recording": 2}\n', "of version 2; this program knows 1"),
+        ('{"sporelm recording": 3}\n', "of version 3; this program knows 2"),
         ('{"sporelm recording": 1}\n', "does not say the limits"),
         ('{"sporelm recording": 1, "limits": {"max_context": 3}}\n', "does not say the limits"),
     ],

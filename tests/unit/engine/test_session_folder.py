@@ -342,15 +342,15 @@ class TakenAway(session_folder._Bed):
 
     @property
     def coming(self) -> Any:
-        held, self.held = self.held, None
-        return held
+        found, self.found = self.found, None
+        return found
 
     @coming.setter
     def coming(self, value: Any) -> None:
-        self.held = value
+        self.found = value
 
 
-@pytest.mark.parametrize("how", ["ready", "layers"])
+@pytest.mark.parametrize("how", ["ready", "held"])
 def test_a_file_that_is_found_damaged_meanwhile_is_lost_and_nothing_else(how, tmp_path, monkeypatch):
     made = engine_at(tmp_path, num_pages=6, max_batch=3)
     sequence, known = begun(made)

@@ -5,6 +5,7 @@ import tempfile
 from collections.abc import Callable, Generator
 from concurrent.futures import Future
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,9 @@ from numpy.typing import NDArray
 
 from sporelm.engine import Engine, KvSequence, Limits, Request, Sampler, Sampling, Step
 from sporelm.engine.kv.prefix import PrefixIndex, root
+from sporelm.engine.kv.sequence import NONE
 from sporelm.engine.kv.session_folder import SessionFolder
+from sporelm.engine.kv.stateful import StatefulStore
 from sporelm.engine.sampling import Picked
 from sporelm.engine.speculative import Drafter, ModelDrafter
 from sporelm.errors import ContextOverflow, MemoryShortage, QueueFull, RequestError
@@ -33,12 +36,14 @@ from unit.engine.hashed import (
     VOCAB,
     Guesses,
     HashedRunner,
+    StatefulRunner,
     SteadyPace,
     SteadySpeculation,
     Wish,
     cells_of,
     said_alone,
     scores_after,
+    state_of,
 )
 
 CONTEXT = 4 * PAGE
@@ -117,6 +122,8 @@ class AtOnce:
 class EngineMachine(RuleBasedStateMachine):
     """An engine, what was asked of it, and what must come of that."""
 
+    stateful = False  # the model keeps recurrent states
+
     def __init__(self) -> None:
         super().__init__()
         self.folder = tempfile.TemporaryDirectory()
@@ -134,16 +141,23 @@ class EngineMachine(RuleBasedStateMachine):
         prefill=st.sampled_from([None, 1, 20]),
         guesses=st.sampled_from([None, 2, 5, 1000, "model", "strange model"]),
         asleep=st.sampled_from([None, 10_000, 1 << 20]),
+        states=st.sampled_from([1, 2, 3, 4, 6, 9, 20]),
+        paged=st.booleans(),
     )
     def begin(
-        self, pages: int, budget: int, batch: int, waiting: int, prefill: int | None, guesses: Any, asleep: int | None
-    ) -> None:
+        self, pages: int, budget: int, batch: int, waiting: int, prefill: int | None, guesses: Any, asleep: int | None,
+        states: int, paged: bool,
+    ) -> None:  # fmt: skip
         limits = Limits(CONTEXT, CONTEXT, VOCAB, budget, min(batch, budget), pages, waiting, prefill)
-        self.runner = HashedRunner(limits)
+        runner: Callable[..., HashedRunner] = HashedRunner
+        if self.stateful:
+            limits = replace(limits, num_states=states, state_interval=2)
+            runner = partial(StatefulRunner, paged=paged)
+        self.runner = runner(limits)
         drafter: Drafter | None = Guesses(guesses) if isinstance(guesses, int) else None
         if isinstance(guesses, str):
             small = replace(limits, max_context=3 * PAGE, num_pages=5, token_budget=20)
-            drafter = ModelDrafter(HashedRunner(small, strange=guesses != "model"), small, VOCAB)
+            drafter = ModelDrafter(runner(small, strange=guesses != "model"), small, VOCAB)
         self.asleep: SessionFolder | None = None
         if asleep is not None:
             self.asleep = SessionFolder(Path(self.folder.name) / "asleep", self.runner, lambda: "model", asleep)
@@ -236,11 +250,13 @@ class EngineMachine(RuleBasedStateMachine):
     @rule(which=wholes, salt=salts, removes=st.booleans())
     def wake(self, which: int, salt: str, removes: bool) -> None:
         path, held = self.files[which % len(self.files)]
-        obtainable, before = self.engine.store.obtainable(), len(self.engine.store.sequences)
+        store = self.engine.store
+        obtainable, before = store.obtainable(), len(store.sequences)
+        stateless = isinstance(store, StatefulStore) and not store.obtainable_states()
         try:
             sequence, notes = self.engine.wake(path, "model", salt)
         except MemoryShortage:
-            assert -(-len(held) // PAGE) > obtainable
+            assert -(-len(held) // PAGE) > obtainable or stateless
             assert len(self.engine.store.sequences) == before
             return
         assert sequence.tokens == held
@@ -289,7 +305,7 @@ class EngineMachine(RuleBasedStateMachine):
                 return
             work.close()
         self.texts.remove(text)
-        assert not refused or "took the pages" in refused or needed > obtainable
+        assert not refused or "took the pages" in refused or needed > obtainable or "states are in use" in refused
         held = np.concatenate(rows) if rows else []
         for place in {0, len(held) // 2, len(held) - 1} if rows else ():
             assert (held[place] == scores_after(cells_of(ids[: place + 1]))).all()
@@ -384,6 +400,10 @@ class EngineMachine(RuleBasedStateMachine):
         """Pages are accounted for, and hold what is said of them."""
         engine, cells = self.engine, self.runner.cells.reshape(-1, PAGE)
         engine.check_integrity()
+        if isinstance(self.runner, StatefulRunner):
+            self._check_states(self.runner)
+            if not self.runner.paged:
+                return
         if engine.speculation is not None and isinstance(engine.speculation.drafter, ModelDrafter):
             engine.speculation.drafter.check_integrity()
         for sequence in engine.store.sequences.values():
@@ -398,6 +418,23 @@ class EngineMachine(RuleBasedStateMachine):
                 depth = depth_of(parent, index)
                 for key, tokens in children.items():
                     assert depth is None or (cells[index.pages[key]] == cells_of(tokens, before, depth * PAGE)).all()
+
+    def _check_states(self, runner: StatefulRunner) -> None:
+        """States are those of the texts that are said to have led to them."""
+        store, index = self.engine.store, self.engine.store.pool.index
+        assert isinstance(store, StatefulStore)
+        assert not store.copying or self.engine.scheduler.running
+        for sequence in store.sequences.values():
+            assert sequence.before == NONE
+            if sequence.tokens:
+                assert (runner.states[sequence.state] == state_of(sequence.tokens)).all(), sequence
+        for key, state in store.states.known.items():
+            pages = list[int]()
+            while key in index.parents:
+                pages[:0] = index.children[index.parents[key]][key]
+                key = index.parents[key]
+            if key in {root(salt) for salt in SALTS}:
+                assert (runner.states[state] == state_of(pages)).all()
 
     def _check_memory(self) -> None:
         """Only what lives is remembered."""
@@ -437,6 +474,8 @@ class EngineMachine(RuleBasedStateMachine):
             self.engine.drop(sequence)
         self.engine.check_integrity()
         assert self.engine.store.pool.num_free == self.engine.limits.num_pages
+        if self.engine.store.states is not None:
+            assert self.engine.store.states.num_free == self.engine.limits.num_states
         assert not self.engine.scheduler.owners
         assert not self.engine.sampler.choices
         if self.asleep is not None:
@@ -445,7 +484,13 @@ class EngineMachine(RuleBasedStateMachine):
             self.engine.close()
 
 
-def machine_run(examples: int, steps: int) -> Callable[[], None]:
+class StatefulMachine(EngineMachine):
+    """The same with a model that keeps recurrent states, in pools too small for them."""
+
+    stateful = True
+
+
+def machine_run(examples: int, steps: int, machine: type[EngineMachine] = EngineMachine) -> Callable[[], None]:
     """The machine, so many times so many steps, the same ones in every run."""
     chosen = settings(
         max_examples=examples,
@@ -456,13 +501,15 @@ def machine_run(examples: int, steps: int) -> Callable[[], None]:
         print_blob=False,
         suppress_health_check=list(HealthCheck),
     )
-    return lambda: run_state_machine_as_test(EngineMachine, settings=chosen)
+    return lambda: run_state_machine_as_test(machine, settings=chosen)
 
 
-def test_anything_in_any_order() -> None:
-    machine_run(15, 40)()
+@pytest.mark.parametrize("machine", [EngineMachine, StatefulMachine])
+def test_anything_in_any_order(machine: type[EngineMachine]) -> None:
+    machine_run(15, 40, machine)()
 
 
 @pytest.mark.all
-def test_twenty_thousand_steps() -> None:
-    machine_run(400, 50)()
+@pytest.mark.parametrize("machine", [EngineMachine, StatefulMachine])
+def test_twenty_thousand_steps(machine: type[EngineMachine]) -> None:
+    machine_run(400, 50, machine)()

@@ -38,7 +38,7 @@ def state_bytes(layers: Sequence[Shapes]) -> int:
 
 def copied(caches: States, copies: Sequence[tuple[int, int]]) -> None:
     """Copy states (source, target), one after the other. Changes the pool."""
-    store = page_store(caches[0][0])
+    store = page_store(next(tensor for cache in caches for tensor in cache))
     whole = store.memory.array.reshape(-1, store.stride)
     for source, target in copies:
         whole[target] = whole[source]

@@ -1,10 +1,12 @@
 """Sequences on disk: their tokens, keys and values, so that nothing is computed again when they are woken.
 
-A file is in the safetensors format (docs/sessions.md). Metadata: `format` "sporelm.session", `version` "1", `model`
-what the model is known by, `adapter` what the adapter is known by if there was one, `notes` a JSON object of whoever
-wrote it, `sha256` of these and of the tensors.
+A file is in the safetensors format (docs/sessions.md). Metadata: `format` "sporelm.session", `version` "1", or "2"
+where there are recurrent states, `model` what the model is known by, `adapter` what the adapter is known by if there
+was one, `notes` a JSON object of whoever wrote it, `sha256` of these and of the tensors.
 Tensors: `tokens` int64 [n], and `layers.N` [pages, 2, kv_heads, PAGE, head_dim], keys and then values of each layer in
-the canonical form of back-ends (of q8_0 blocks instead of numbers); positions past the last token are zero.
+the canonical form of back-ends (of q8_0 blocks instead of numbers); positions past the last token are zero. Of models
+that keep recurrent states `states.N` float32 [1, ...] too, each array of each layer after the last token; [0, ...]
+where there is no token.
 """
 
 import json
@@ -22,7 +24,7 @@ from sporelm.ops.attention import PAGE
 from sporelm.weights.gguf.beside import Job, write_beside
 from sporelm.weights.safetensors import SafetensorsFiles, open_safetensors
 
-FORMAT, VERSION = "sporelm.session", "1"
+FORMAT, VERSION, WITH_STATES = "sporelm.session", "1", "2"
 ALIGNMENT = 64  # of the data
 MOST_NOTES = 1 << 23  # bytes
 MOST_HEADER = 2 * MOST_NOTES + (1 << 20)  # the notes are a JSON text inside a JSON text; and the tensors
@@ -32,12 +34,21 @@ Layers = Sequence[NDArray[np.generic]]
 
 
 class Asleep(NamedTuple):
-    """What a sequence held: its tokens, the pages of each layer, and notes; and which adapter computed it."""
+    """What a sequence held: its tokens, the pages of each layer, and notes; which adapter computed it, and the arrays
+    of its state."""
 
     tokens: list[int]
     layers: Layers
     notes: dict[str, Any]
     adapter: str = ""
+    states: Layers = ()
+
+
+class Like(NamedTuple):
+    """Arrays of no pages and of no states, of the shapes and types that a model's layers have."""
+
+    layers: Layers
+    states: Layers = ()
 
 
 class Written(NamedTuple):
@@ -52,6 +63,8 @@ def write_asleep(path: Path, asleep: Asleep, model: str) -> Written:
     arrays = {"tokens": np.asarray(asleep.tokens, "<i8")}
     for number, layer in enumerate(asleep.layers):
         arrays[f"layers.{number}"] = _blanked(layer, len(asleep.tokens))
+    for number, state in enumerate(asleep.states):
+        arrays[f"states.{number}"] = np.ascontiguousarray(state, "<f4")
     names = {dtype: name for name, dtype in TYPES.items()} | {np.dtype("<i8"): "I64"}
     notes = json.dumps(asleep.notes, ensure_ascii=False)
     try:
@@ -66,7 +79,8 @@ def write_asleep(path: Path, asleep: Asleep, model: str) -> Written:
         place = [offset, offset + array.nbytes]
         entries[name] = {"dtype": names[array.dtype], "shape": list(array.shape), "data_offsets": place}
         offset += array.nbytes
-    known = {"format": FORMAT, "version": VERSION, "model": model, "sha256": digest.hexdigest(), "notes": notes}
+    version = WITH_STATES if asleep.states else VERSION
+    known = {"format": FORMAT, "version": version, "model": model, "sha256": digest.hexdigest(), "notes": notes}
     if asleep.adapter:
         known["adapter"] = asleep.adapter
     header = json.dumps({"__metadata__": known, **entries}, ensure_ascii=False).encode()
@@ -82,29 +96,32 @@ def write_asleep(path: Path, asleep: Asleep, model: str) -> Written:
 
 
 def read_asleep(
-    path: Path, model: str, like: Layers, most_tokens: int, vocab: int, expected: str | None = None
+    path: Path, model: str, like: Like, most_tokens: int, vocab: int, expected: str | None = None
 ) -> Asleep:
-    """What a file holds, its values seen where they lie. `like` are arrays of no pages, of the shapes and types that
-    the model's layers have; `expected` is the hash that the file must have, where that is known.
+    """What a file holds, its values seen where they lie. `like` is what the model's layers are like; `expected` is the
+    hash that the file must have, where that is known.
 
     Raises ModelNotFound, ModelFileError for a file that is damaged or was tampered with, RequestError for one of
     another model, of another kind of numbers, or of more tokens than the context holds.
     """
     with _open(path) as files:
-        known = files.metadata
-        if (known.get("format"), known.get("version")) != (FORMAT, VERSION):
+        known, version = files.metadata, WITH_STATES if like.states else VERSION
+        if (known.get("format"), known.get("version")) != (FORMAT, version):
             raise ModelFileError(
-                f"{path} is no session of version {VERSION}: its format is {known.get('format')!r:.40}, its version "
+                f"{path} is no session of version {version}: its format is {known.get('format')!r:.40}, its version "
                 f"{known.get('version')!r:.20}"
             )
         if known.get("model") != model:
             raise RequestError(f"{path} is a session of another model: open it with the model that it was made with")
         # What the sizes are is checked first, so that no more is read than the context justifies.
         length = _length(path, files, most_tokens)
-        for number, each in enumerate(like):
+        for number, each in enumerate(like.layers):
             _check_layer(path, files, number, each, length)
-        if len(files.tensors) != len(like) + 1:
-            raise ModelFileError(f"{path} holds {len(files.tensors)} tensors, not {len(like) + 1}: it is damaged")
+        for number, each in enumerate(like.states):
+            _check_state(path, files, number, (min(length, 1), *each.shape[1:]))
+        expected_tensors = 1 + len(like.layers) + len(like.states)
+        if len(files.tensors) != expected_tensors:
+            raise ModelFileError(f"{path} holds {len(files.tensors)} tensors, not {expected_tensors}: it is damaged")
         end, size = max(info.offset + info.nbytes for info in files.tensors.values()), path.stat().st_size
         if end != size:
             raise ModelFileError(f"{path} has {size} bytes, what is in it ends at {end}: it is damaged")
@@ -115,9 +132,13 @@ def read_asleep(
             raise ModelFileError(f"{path} holds tokens that the model does not know: it is damaged")
         layers = [
             files.raw(f"layers.{number}").view(each.dtype).reshape(pages_for(length), *each.shape[1:])
-            for number, each in enumerate(like)
+            for number, each in enumerate(like.layers)
         ]
-        return Asleep(tokens.tolist(), layers, _notes(path, notes), adapter)
+        states = [
+            files.raw(f"states.{number}").view("<f4").reshape(min(length, 1), *each.shape[1:])
+            for number, each in enumerate(like.states)
+        ]
+        return Asleep(tokens.tolist(), layers, _notes(path, notes), adapter, states)
 
 
 def is_asleep(path: Path) -> bool:
@@ -198,6 +219,12 @@ def _check_layer(path: Path, files: SafetensorsFiles, number: int, like: NDArray
         raise RequestError(f"{path} holds keys and values in {kind}: open the model with --kv {kind}")
     if info.shape != shape:
         raise ModelFileError(f"{path}: layers.{number} is not {list(shape)}: it is damaged")
+
+
+def _check_state(path: Path, files: SafetensorsFiles, number: int, shape: tuple[int, ...]) -> None:
+    info = files.tensors.get(f"states.{number}")
+    if info is None or info.type_name != "F32" or info.shape != shape:
+        raise ModelFileError(f"{path}: states.{number} is not float32 {list(shape)}: it is damaged")
 
 
 def _notes(path: Path, text: str) -> dict[str, Any]:

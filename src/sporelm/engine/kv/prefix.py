@@ -8,7 +8,7 @@ texts that share a key without being equal cannot be constructed.
 
 from array import array
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from hashlib import blake2b
 
 from sporelm.errors import BackendError
@@ -73,6 +73,7 @@ class PrefixIndex:
         self.evicted: OrderedDict[Key, None] = OrderedDict()  # the longest ago first
         self.salts: OrderedDict[Key, None] = OrderedDict()  # roots under which something was computed
         self.queries = self.hits = 0  # tokens of prompts looked up, and found
+        self.forgotten: Callable[[Key], None] | None = None  # is told of each key whose page is not known any more
 
     def add(self, page: int, key: Key, parent: Key, tokens: Sequence[int]) -> None:
         """Say what a page holds. Does nothing if another page is known to hold the same. Changes the index."""
@@ -89,6 +90,8 @@ class PrefixIndex:
         if key is None:
             return
         del self.pages[key]
+        if self.forgotten is not None:
+            self.forgotten(key)
         parent = self.parents.pop(key)
         siblings = self.children[parent]
         del siblings[key]

@@ -1,9 +1,11 @@
-"""A sequence: the token ids whose keys and values are in the cache, and the pages that hold them."""
+"""A sequence: the token ids whose keys and values are in the cache, the pages that hold them, and its state."""
 
 from collections.abc import Sequence
 from itertools import count
 
-from sporelm.engine.kv.prefix import Chain
+from sporelm.engine.kv.prefix import Chain, Key
+
+NONE = -1  # instead of a state's number
 
 _numbers = count(1)
 
@@ -11,7 +13,7 @@ _numbers = count(1)
 class KvSequence:
     """Made by a SequenceStore, which alone changes it. It outlives a request, so that a conversation keeps its KV."""
 
-    __slots__ = ("_table", "busy", "chain", "number", "pages", "tokens")
+    __slots__ = ("_table", "before", "busy", "chain", "mark", "number", "pages", "passing", "state", "tokens")
 
     def __init__(self, salt: str = "", adapter: str = "") -> None:
         self.number = next(_numbers)
@@ -20,6 +22,11 @@ class KvSequence:
         self.pages: list[int] = []  # may reach further than the tokens: pages made ready for the next step
         self.busy = False  # a running request uses it: it must not be evicted
         self._table: tuple[int, ...] = ()
+        # Of models that keep recurrent states (stateful.py); for others nothing is behind these numbers.
+        self.state = 0  # that of its last token
+        self.before = NONE  # that before a step with guesses, until it is known which were right
+        self.mark = 0  # where the last full page of its prompt ends
+        self.passing: Key | None = None  # of the newest state that is kept until the next one is
 
     @property
     def length(self) -> int:

@@ -23,7 +23,7 @@ from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
-from sporelm.engine.kv.asleep import Asleep, Layers, read_asleep, write_asleep
+from sporelm.engine.kv.asleep import Asleep, Like, read_asleep, write_asleep
 from sporelm.engine.kv.pages import pages_for
 from sporelm.engine.kv.sequence import KvSequence
 from sporelm.errors import RequestError, SporeError
@@ -38,10 +38,12 @@ NAMES = re.compile(r"sporelm-[0-9a-f]{32}\.session|\.sporelm-[0-9a-f]{32}\.sessi
 
 
 class PageAccess(Protocol):
-    """Whoever can copy pages out of the caches, and into them."""
+    """Whoever can copy pages and states out of the caches, and into them."""
 
     def export_pages(self, pages: Sequence[int]) -> list[NDArray[Any]]: ...
     def import_pages(self, pages: Sequence[int], layers: Sequence[NDArray[Any]]) -> None: ...
+    def export_states(self, states: Sequence[int]) -> list[NDArray[Any]]: ...
+    def import_states(self, states: Sequence[int], arrays: Sequence[NDArray[Any]]) -> None: ...
 
 
 @dataclass(eq=False)
@@ -51,10 +53,10 @@ class _Bed:
     path: Path
     tokens: list[int]
     nbytes: int
-    layers: Layers | None  # until they are in the file
+    held: Asleep | None  # until it is in the file
     holders: set[int]  # numbers of sequences
     sha256: str = ""  # of what is in the file
-    coming: "Future[Layers | None] | None" = None  # the file is being read
+    coming: "Future[Asleep | None] | None" = None  # the file is being read
 
 
 @dataclass
@@ -97,7 +99,7 @@ class SessionFolder:
         self.counts = Counts()
         self.trouble: str | None = None  # why the last one that was lost was lost
         self._beds: dict[int, _Bed] = {}  # by number of sequence, the longest asleep first
-        self._like: Layers | None = None
+        self._like: Like | None = None
         self._unwritten = 0  # bytes
         self._refreshed = time()
         self._lock = threading.Lock()
@@ -114,8 +116,9 @@ class SessionFolder:
         if sequence.length < LEAST_TOKENS:
             return
         if self._like is None:
-            self._like = self.pages.export_pages([])
-        nbytes = count * sum(prod(layer.shape[1:]) * layer.itemsize for layer in self._like)
+            self._like = Like(self.pages.export_pages([]), self.pages.export_states([]))
+        page, state = (sum(prod(each.shape[1:]) * each.itemsize for each in arrays) for arrays in self._like)
+        nbytes = count * page + state
         if nbytes > self.most_bytes:
             self._lost(f"{nbytes} bytes of a conversation are more than session_bytes, {self.most_bytes}")
             return
@@ -124,11 +127,13 @@ class SessionFolder:
             return
         try:
             layers = self.pages.export_pages(sequence.pages[:count])
+            states = self.pages.export_states([sequence.state])
         except MemoryError:
             self._lost(f"no memory is left to copy {nbytes} bytes of a conversation")
             return
         path = self.folder / f"sporelm-{token_hex(16)}.session"
-        bed = _Bed(path, list(sequence.tokens), nbytes, layers, {sequence.number})
+        tokens = list(sequence.tokens)
+        bed = _Bed(path, tokens, nbytes, Asleep(tokens, layers, {}, states=states), {sequence.number})
         with self._lock:
             self._beds[sequence.number] = bed
             self._unwritten += nbytes
@@ -143,31 +148,32 @@ class SessionFolder:
     def ready(self, sequence: KvSequence) -> bool:
         """Whether a sequence that sleeps could be woken without waiting for the disk; it soon will be."""
         bed = self._beds.get(sequence.number)
-        if bed is None or bed.layers is not None:
+        if bed is None or bed.held is not None:
             return True
         coming = bed.coming  # which the reader takes away if the file is damaged
         if coming is None:
             coming = bed.coming = self._reader.submit(self._read, bed)
         return coming.done()
 
-    def layers(self, sequence: KvSequence) -> Layers | None:
-        """What a sequence that sleeps held, of each layer [pages, ...]; None if it is lost. May wait for the disk."""
+    def held(self, sequence: KvSequence) -> Asleep | None:
+        """What a sequence that sleeps held; None if it is lost. May wait for the disk."""
         bed = self._beds.get(sequence.number)
         if bed is None:
             return None
-        kept = bed.layers  # which the writer may take away at any time, and the reader the next
+        kept = bed.held  # which the writer may take away at any time, and the reader the next
         if kept is not None:
             return kept
         coming = bed.coming
         return coming.result() if coming is not None else self._read(bed)
 
     def bring(self, sequence: KvSequence, first: int, last: int) -> bool:
-        """Fill a sequence's pages, from `first` to before `last`, with what they held; False if that is lost. Changes
-        the caches."""
-        layers = self.layers(sequence)
-        if layers is None:
+        """Fill a sequence's pages, from `first` to before `last`, and its state with what they held; False if that is
+        lost. Changes the caches."""
+        held = self.held(sequence)
+        if held is None:
             return False
-        self.pages.import_pages(sequence.pages[first:last], [layer[first:last] for layer in layers])
+        self.pages.import_pages(sequence.pages[first:last], [layer[first:last] for layer in held.layers])
+        self.pages.import_states([sequence.state], held.states)
         self.counts.woken += 1
         return True
 
@@ -202,19 +208,19 @@ class SessionFolder:
         """In the writer's thread."""
         try:
             with self._lock:
-                layers = bed.layers if bed.holders else None
-                if layers is not None:
+                held = bed.held if bed.holders else None
+                if held is not None:
                     self._make_room(bed.nbytes)
-            if layers is not None:
+            if held is not None:
                 self._files.paths.add(bed.path)
-                bed.sha256 = write_asleep(bed.path, Asleep(bed.tokens, layers, {}), self.model()).sha256
+                bed.sha256 = write_asleep(bed.path, held, self.model()).sha256
                 self._refresh()
         except (SporeError, OSError, MemoryError) as reason:
             self._lose(bed, str(reason) or "no memory is left")
         finally:
             with self._lock:
                 self._unwritten -= bed.nbytes
-            bed.layers = None
+            bed.held = None
 
     def _make_room(self, nbytes: int) -> None:
         """Forget those that sleep longest until so many bytes more fit in the folder."""
@@ -228,14 +234,14 @@ class SessionFolder:
             self._lost(f"{self.folder} holds more than session_bytes, {self.most_bytes}")
             self._remove(bed)
 
-    def _read(self, bed: _Bed) -> Layers | None:
+    def _read(self, bed: _Bed) -> Asleep | None:
         """What is in a file, seen where it lies; None, and it is lost, if it is not what was written."""
         assert self._like is not None
         try:
             most = max(bed.tokens) + 1
             asleep = read_asleep(bed.path, self.model(), self._like, len(bed.tokens), most, bed.sha256)
             if asleep.tokens == bed.tokens:
-                return asleep.layers
+                return asleep
             reason = f"{bed.path} holds other tokens than were written"
         except (SporeError, OSError, MemoryError) as error:
             reason = str(error) or "no memory is left"

@@ -7,10 +7,11 @@ What an idle sequence loses sleeps until it is used again, where there is a dorm
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from sporelm.engine.kv.asleep import Layers
+from sporelm.engine.kv.asleep import Asleep
 from sporelm.engine.kv.pages import PagePool, pages_for
 from sporelm.engine.kv.prefix import Chain, Key, common
 from sporelm.engine.kv.sequence import KvSequence
+from sporelm.engine.kv.states import StatePool
 from sporelm.errors import RequestError
 from sporelm.ops.attention import PAGE
 
@@ -23,7 +24,7 @@ class Dormitory(Protocol):
     def put(self, sequence: KvSequence) -> None: ...
     def sleeping(self, sequence: KvSequence) -> list[int]: ...
     def ready(self, sequence: KvSequence) -> bool: ...
-    def layers(self, sequence: KvSequence) -> Layers | None: ...
+    def held(self, sequence: KvSequence) -> Asleep | None: ...
     def bring(self, sequence: KvSequence, first: int, last: int) -> bool: ...
     def share(self, source: KvSequence, twin: KvSequence) -> None: ...
     def leave(self, sequence: KvSequence) -> None: ...
@@ -32,6 +33,8 @@ class Dormitory(Protocol):
 
 class SequenceStore:
     """All sequences over one pool of pages."""
+
+    states: StatePool | None = None  # of models that keep recurrent states: `StatefulStore`
 
     def __init__(self, pool: PagePool, dormitory: Dormitory | None = None) -> None:
         self.pool = pool
@@ -58,6 +61,18 @@ class SequenceStore:
             self.dormitory.share(source, twin)
         return twin
 
+    def usable(self, sequence: KvSequence, length: int) -> int:
+        """Of the first `length` positions, how many a sequence would hold if it were cut there. Changes nothing."""
+        return min(length, sequence.length)
+
+    def find(self, keys: Sequence[Key]) -> list[int]:
+        """The pages of the longest known beginning of a chain from which one can go on. Changes nothing."""
+        return self.pool.index.find(keys)
+
+    def why_missed(self, chain: Chain, number: int, tokens: Sequence[int]) -> str:
+        """Why no more than `number` full pages of a text were of use. Remembers the salt."""
+        return self.pool.index.why_missed(chain, number, tokens)
+
     def drop(self, sequence: KvSequence) -> None:
         """Forget a sequence. Changes the store and the pool. Dropping it again does nothing."""
         self.truncate(sequence, 0)
@@ -67,6 +82,9 @@ class SequenceStore:
 
     def truncate(self, sequence: KvSequence, length: int) -> None:
         """Keep the first `length` positions at most. Changes the sequence and the pool."""
+        self._cut(sequence, length)
+
+    def _cut(self, sequence: KvSequence, length: int) -> None:
         kept = pages_for(min(length, sequence.length))
         if kept < len(sequence.pages):
             self.pool.release(sequence.pages[kept:])
@@ -83,6 +101,17 @@ class SequenceStore:
         for number in chain.extend(sequence.tokens):
             content = sequence.tokens[number * PAGE : (number + 1) * PAGE]
             self.pool.index.add(sequence.pages[number], chain.keys[number], chain.before(number), content)
+
+    def accept(self, sequence: KvSequence, tokens: Sequence[int], rows: int, said: int) -> bool:
+        """A step computed these tokens: the known ones, and `rows` - 1 guesses, of which all but the last of `said`
+        tokens were right. Hold the known ones; True if it is settled what else is held, False if the guesses that were
+        right are still to be held, one by one (`extend`). Changes the sequence."""
+        self.extend(sequence, tokens[: len(tokens) - rows + 1])
+        return False
+
+    def distrust(self, sequence: KvSequence) -> None:
+        """A step with this sequence did not come to its end: hold nothing that it may have changed. Of pages these are
+        the positions after those held. Changes the sequence."""
 
     def adopt(self, sequence: KvSequence, pages: Sequence[int], ids: Sequence[int], keys: Sequence[Key]) -> None:
         """Hold these pages of `ids` from position 0 on, found under `keys`, in place of what it held. Changes both."""
@@ -130,7 +159,7 @@ class SequenceStore:
         end = common(asleep, ids)
         if end > sequence.length:
             first = sequence.length // PAGE
-            self.truncate(sequence, first * PAGE)
+            self._cut(sequence, first * PAGE)
             if not self.reserve(sequence, end, []):
                 return
             if dormitory.bring(sequence, first, pages_for(end)):
@@ -177,8 +206,26 @@ class SequenceStore:
         self._rewritten(sequence, first)
         return True
 
-    def has_room(self, sequence: KvSequence, end: int) -> bool:
-        """Whether the positions up to `end` can be had without taking pages from anybody. Changes nothing."""
+    def aim(self, sequence: KvSequence, known: int) -> None:
+        """A sequence is about to be computed up to `known` positions."""
+
+    def reach(self, sequence: KvSequence, end: int) -> int:
+        """How far towards `end` a step may go. Changes nothing."""
+        return end
+
+    def affordable(self, sequence: KvSequence, end: int, guesses: Sequence[int]) -> Sequence[int]:
+        """Those of the guesses after position `end` for which nobody has to give anything. Changes nothing."""
+        return guesses if guesses and self._has_room(sequence, end + len(guesses)) else ()
+
+    def branch(self, sequence: KvSequence) -> bool:
+        """Guesses will be computed, from which one can go back (`accept`, `unbranch`); False if there is no room for
+        that. Changes the sequence."""
+        return True
+
+    def unbranch(self, sequence: KvSequence, length: int) -> None:
+        """Go back to where guesses began, unless they are of use as they are. Changes the sequence."""
+
+    def _has_room(self, sequence: KvSequence, end: int) -> bool:
         return pages_for(end) - len(sequence.pages) + 1 <= self.pool.num_free or end <= len(sequence.pages) * PAGE
 
     def _rewritten(self, sequence: KvSequence, number: int) -> None:
@@ -204,6 +251,27 @@ class SequenceStore:
                 if self.dormitory is not None:
                     self.dormitory.put(sequence)
                 self.truncate(sequence, 0)
+
+    def can_have(self, pages: int, states: int) -> bool:
+        """Whether so many pages, and recurrent states, could be had more. Changes nothing."""
+        return pages <= self.obtainable()
+
+    def scarce(self, pages: int) -> str:
+        """What there is too little of for a sequence of so many pages."""
+        return f"all {self.pool.count} pages"
+
+    def missing_states(self, sequence: KvSequence) -> int:
+        """States that a sequence needs before it can be computed. Changes nothing."""
+        return 0
+
+    def take_copies(self) -> list[tuple[int, int]]:
+        """The states (source, target) that the next step copies before it computes anything. Changes the store."""
+        return [] if self.states is None else self.states.take_copies()
+
+    @property
+    def copying(self) -> bool:
+        """Whether states wait to be copied by the next step."""
+        return self.states is not None and bool(self.states.copies)
 
     def obtainable(self) -> int:
         """Pages that are free or held by idle sequences only. Changes nothing."""

@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from sporelm.engine.kv import KvSequence, PagePool, SequenceStore
+from sporelm.engine.kv import KvSequence, store_of
 from sporelm.engine.kv.prefix import Chain
 from sporelm.engine.limits import Limits
 from sporelm.engine.request import Request
@@ -35,12 +35,14 @@ class DraftRunner(Protocol):
 
 
 class _Share(NamedTuple):
-    """What a request has in a step of the draft model. `choice` chooses as the request will; None: the likeliest."""
+    """What a request has in a step of the draft model. `choice` chooses as the request will; None: the likeliest.
+    `guessed`: the tokens may be wrong."""
 
     request: int
     sequence: KvSequence
     tokens: Sequence[int]
     choice: Choice | None = None
+    guessed: bool = False
 
 
 class ModelDrafter:
@@ -54,7 +56,7 @@ class ModelDrafter:
         self.runner = runner
         self.limits = limits
         self.vocab = min(vocab, limits.vocab)
-        self.store = SequenceStore(PagePool(limits.num_pages))
+        self.store = store_of(limits.num_pages, limits.num_states, limits.state_interval)
         self.sequences: dict[int, KvSequence] = {}  # by request
 
     def read(self, requests: Sequence[Request], alone: bool) -> None:
@@ -91,6 +93,17 @@ class ModelDrafter:
                 shares.append(_Share(request.id, sequence, tokens, foretold(request)))
                 trust[request.id] = (request.accepted + 4) / (request.drafted + 4)
                 most[request.id] = min(wished, self.limits.max_context - len(request.known))
+        lengths = [share.sequence.length + len(share.tokens) for share in shares]
+        try:
+            return self._guessed(shares, rows, most, trust)
+        finally:
+            for share, length in zip(shares, lengths, strict=True):
+                self.store.unbranch(share.sequence, length)
+
+    def _guessed(
+        self, shares: Sequence[_Share], rows: int, most: dict[int, int], trust: dict[int, float]
+    ) -> dict[int, Guess]:
+        """Token after token for all of them together, as long as they are likely. Changes the sequences."""
         found: dict[int, Guess] = {}
         chances = dict.fromkeys(most, 1.0)
         while shares and rows > 0:
@@ -104,7 +117,7 @@ class ModelDrafter:
                 rows -= 1
                 chances[share.request] *= guess.chances[-1]
                 if len(guess.tokens) < most[share.request] and chances[share.request] >= LEAST_CHANCE:
-                    going_on.append(share._replace(tokens=[token]))
+                    going_on.append(share._replace(tokens=[token], guessed=True))
             shares = going_on
         return found
 
@@ -134,7 +147,7 @@ class ModelDrafter:
             chain = Chain("")
             chain.root = sequence.chain.root
             chain.extend(known)
-            pages = self.store.pool.index.find(chain.keys[: (len(known) - 1) // PAGE])
+            pages = self.store.find(chain.keys[: (len(known) - 1) // PAGE])
             if len(pages) * PAGE > sequence.length:
                 self.store.adopt(sequence, pages, known, chain.keys)
         return sequence
@@ -149,14 +162,23 @@ class ModelDrafter:
             self.store.use(share.sequence)  # the others give way to those that guess now
         for share in shares:
             sequence = share.sequence
-            if self.store.reserve(sequence, sequence.length + len(share.tokens), copies):
-                parts.append(Part(share.request, share.tokens, sequence.length, sequence.table, rows))
-                ran.append(share)
+            if not self.store.reserve(sequence, sequence.length + len(share.tokens), copies):
+                continue
+            if share.guessed and not self.store.branch(sequence):
+                continue
+            place = (sequence.length, sequence.table, rows, 0, sequence.state)
+            parts.append(Part(share.request, share.tokens, *place))
+            ran.append(share)
         for share in shares:
             share.sequence.busy = False
         if not parts:
             return []
-        scores = self.runner.run(Step(parts, copies))
+        try:
+            scores = self.runner.run(Step(parts, copies, self.store.take_copies()))
+        except BaseException:
+            for share in ran:
+                self.store.distrust(share.sequence)
+            raise
         for share in ran:
             self.store.extend(share.sequence, share.tokens)
         if not rows:
