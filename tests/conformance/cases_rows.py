@@ -41,14 +41,19 @@ def head_norm(on: On, tokens: int, heads: int, head_dim: int) -> Any:
     return ops.rms_norm(on.rows(tokens, heads * head_dim), on.tensor(on.values(head_dim)), eps=1e-5)
 
 
-def layer_norm(on: On, tokens: int, width: int, scale: float, shift: float, bias: bool) -> Any:
+def layer_norm(on: On, tokens: int, width: int, scale: float, shift: float, count: int) -> Any:
     x = on.tensor(on.values(tokens, width) * np.float32(scale) + np.float32(shift))
-    vectors = [on.tensor(on.values(width)) for _ in range(1 + bias)]
+    vectors = [on.tensor(on.values(width)) for _ in range(count)]
     return ops.layer_norm(x, *vectors, eps=1e-5)
 
 
-def add_layer_norm(on: On, tokens: int, width: int, bias: bool) -> Any:
-    vectors = [on.tensor(on.values(width)) for _ in range(1 + bias)]
+def head_layer_norm(on: On, tokens: int, heads: int, head_dim: int) -> Any:
+    x = on.tensor(on.values(tokens, heads * head_dim) + np.float32(3))
+    return ops.layer_norm(x, on.tensor(on.values(heads, head_dim)), eps=1e-5)
+
+
+def add_layer_norm(on: On, tokens: int, width: int, count: int) -> Any:
+    vectors = [on.tensor(on.values(width)) for _ in range(count)]
     return ops.add_layer_norm(on.rows(tokens, width), on.rows(tokens, width), *vectors, eps=1e-6)
 
 
@@ -72,17 +77,17 @@ def rotated(on: On, tokens: int, heads: int, head_dim: int, rotary: int, style: 
     return ops.rope(x, positions, on.tensor(table), head_dim=head_dim, style=style)
 
 
-def rope_table(context: int, rotary: int) -> np.ndarray:
-    """Cosines, then sines, float32 [context, rotary]."""
-    angles = np.arange(context)[:, None] / 10000 ** (np.arange(0, rotary, 2) / rotary)
-    return np.concatenate([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
-
 def rotated_by_streams(on: On, tokens: int, heads: int, head_dim: int, streams: tuple[int, ...], style: str) -> Any:
     """Each row has three positions."""
     positions = on.ints(np.arange(tokens)[:, None] * [37, 11, 5] % 300)
     x, table = on.rows(tokens, heads * head_dim), on.tensor(rope_table(300, 2 * len(streams)))
     return ops.rope(x, positions, table, head_dim=head_dim, style=style, streams=streams)
 
+
+def rope_table(context: int, rotary: int) -> np.ndarray:
+    """Cosines, then sines, float32 [context, rotary]."""
+    angles = np.arange(context)[:, None] / 10000 ** (np.arange(0, rotary, 2) / rotary)
+    return np.concatenate([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
 
 
 def selected(on: On, tokens: int, width: int) -> Any:
@@ -159,19 +164,19 @@ def cases() -> Iterator[Case]:
     for head_dim in HEAD_DIMS:
         for style in ("half", "adjacent", "halves"):
             for rotary in sorted({2, head_dim // 4 * 2 or 2, head_dim}):
+                if style == "halves" and rotary % 4:
+                    continue
                 for tokens, heads in ((1, 3), (7, 5)):
                     name = f"{style} {rotary} of {head_dim}, {heads} heads x{tokens}"
                     yield case("rope", name, rotated, tokens, heads, head_dim, rotary, style)
-    for kind in ("plain", "ties", "-inf", "NaN"):
-        for vocab in VOCABS:
-                if style == "halves" and rotary % 4:
-                    continue
-            yield case("argmax", f"{kind} of {vocab}", arg_max, 5, vocab, kind, exact=True)
-            if kind != "NaN":
-                for k in sorted({1, min(40, vocab), vocab if vocab < 100 else 64}):
     for name, (head_dim, style, streams) in STREAMS.items():
         for tokens in (1, 7):
             yield case("rope", f"{name} x{tokens}", rotated_by_streams, tokens, 3, head_dim, streams, style)
+    for kind in ("plain", "ties", "-inf", "NaN"):
+        for vocab in VOCABS:
+            yield case("argmax", f"{kind} of {vocab}", arg_max, 5, vocab, kind, exact=True)
+            if kind != "NaN":
+                for k in sorted({1, min(40, vocab), vocab if vocab < 100 else 64}):
                     yield case("top_k", f"{kind} {k} of {vocab}", top, 5, vocab, k, kind, exact=True)
     for kind in ("plain", "halves", "zeros", "ends"):
         for activation, widths in (("int8/32", (32, 96, 320)), ("int8/256", (256, 768))):
@@ -191,16 +196,17 @@ def plain_cases() -> Iterator[Case]:
             yield case("select_rows", name, selected, tokens, width, exact=True)
             yield case("select_columns", name, columns_selected, tokens, width, exact=True)
     for tokens, width in ((1, 7), (2, 16), (7, 33), (33, 320)):
-        for bias in (True, False):
-            name = f"{tokens}x{width}{' bias' * bias}"
-            yield case("layer_norm", name, layer_norm, tokens, width, 1.0, 3.0, bias)
-            yield case("add_layer_norm", name, add_layer_norm, tokens, width, bias)
+        for count, vectors in enumerate((" bare", "", " bias")):
+            name = f"{tokens}x{width}{vectors}"
+            yield case("layer_norm", name, layer_norm, tokens, width, 1.0, 3.0, count)
+            yield case("add_layer_norm", name, add_layer_norm, tokens, width, count)
         for kind in KINDS:
             for name in ("activate", "activate_mul"):
                 work = partial(each, kind=kind)
                 shape = f"{kind} {tokens}x{width}"
                 yield case(name, shape, work, name, tokens, width, 3.0, common=kind in COMMON_KINDS)
         yield case("scale", f"{tokens}x{width}", partial(each, factor=0.37), "scale", tokens, width, 1.0)
+        yield case("clip", f"{tokens}x{width}", partial(each, limit=0.8), "clip", tokens, width, 1.0, exact=True)
         yield case("softcap", f"{tokens}x{width}", partial(each, cap=30.0), "softcap", tokens, width, 40.0)
     for kind in KINDS:
         for spread in (1e-30, 1e-3, 100.0, 0.0):
@@ -211,7 +217,8 @@ def plain_cases() -> Iterator[Case]:
         for tokens in (1, 7):
             name, common = f"{heads} heads of {head_dim} x{tokens}", head_dim in (10, 128)
             yield case("rms_norm", name, head_norm, tokens, heads, head_dim, common=common)
-    yield case("layer_norm", "far from zero", layer_norm, 7, 33, 1e-2, 50.0, True)
+            yield case("layer_norm", name, head_layer_norm, tokens, heads, head_dim, common=common)
+    yield case("layer_norm", "far from zero", layer_norm, 7, 33, 1e-2, 50.0, 2)
     for scale in (1e15, 1e-15, 1e-30, 0.0):
         yield case("rms_norm", f"values of {scale:g}", norm, 7, 33, scale)
     for scale in (10.0, 100.0, 1e4, 1e-30, 0.0):

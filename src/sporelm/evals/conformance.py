@@ -112,15 +112,16 @@ def cases() -> Iterator[Case]:
         yield Case("add_rms_norm", f"{tokens}", partial(add_norm, tokens=tokens))
         yield Case("rms_norm", f"of heads {tokens}", partial(norm, tokens=tokens, size=WIDTH // 4))
         for op in (ops.layer_norm, ops.add_layer_norm):
-            for biased in (False, True):
-                name = f"{tokens}{' with a bias' * biased}"
-                yield Case(op.name, name, partial(layer_norm, op=op, tokens=tokens, biased=biased))
+            for count, name in enumerate(("bare", "", "with a bias")):
+                yield Case(op.name, f"{tokens} {name}".strip(), partial(layer_norm, op=op, tokens=tokens, count=count))
+        yield Case("layer_norm", f"of heads {tokens}", partial(layer_norm_of_heads, tokens=tokens))
         for kind in KINDS:
             yield Case("activate", f"{kind} {tokens}", partial(each, op=ops.activate, tokens=tokens, kind=kind))
             yield Case(
                 "activate_mul", f"{kind} {tokens}", partial(elementwise, op=ops.activate_mul, tokens=tokens, kind=kind)
             )
         yield Case("scale", f"{tokens}", partial(each, op=ops.scale, tokens=tokens, factor=0.37))
+        yield Case("clip", f"{tokens}", partial(each, op=ops.clip, tokens=tokens, limit=0.5))
         yield Case("softcap", f"{tokens}", partial(each, op=ops.softcap, tokens=tokens, cap=2.0))
         yield Case("add", f"{tokens}", partial(elementwise, op=ops.add, tokens=tokens))
         yield Case("silu_mul", f"{tokens}", partial(elementwise, op=ops.silu_mul, tokens=tokens))
@@ -223,9 +224,14 @@ def norm(backend: Backend, *, tokens: int, size: int = WIDTH) -> Any:
     return ops.rms_norm(backend.tensor(values(tokens, WIDTH)), backend.tensor(values(size)), eps=1e-5)
 
 
-def layer_norm(backend: Backend, *, op: ops.Op, tokens: int, biased: bool) -> Any:
+def layer_norm(backend: Backend, *, op: ops.Op, tokens: int, count: int) -> Any:
+    """`count` vectors: none, a scale, or a bias too."""
     rows = [backend.tensor(values(tokens, WIDTH, seed=seed)) for seed in range(2 if op is ops.add_layer_norm else 1)]
-    return op(*rows, *(backend.tensor(values(WIDTH, seed=seed)) for seed in range(1 + biased)), eps=1e-5)
+    return op(*rows, *(backend.tensor(values(WIDTH, seed=seed)) for seed in range(count)), eps=1e-5)
+
+
+def layer_norm_of_heads(backend: Backend, *, tokens: int) -> Any:
+    return ops.layer_norm(backend.tensor(values(tokens, WIDTH)), backend.tensor(values(4, WIDTH // 4)), eps=1e-5)
 
 
 def each(backend: Backend, *, op: ops.Op, tokens: int, **options: Any) -> Any:

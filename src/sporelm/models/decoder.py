@@ -26,7 +26,8 @@ class Decoder(ABC):
         self.embedding = Embedding("embedding", config.vocab, config.width)
         self.layers = [self.layer(config, index) for index in range(config.layers)]
         self.norm = self.last_norm(config)
-        self.output = Linear("embedding" if config.tie_embeddings else "output", config.vocab, config.width)
+        output, bias = "embedding" if config.tie_embeddings else "output", config.output_bias
+        self.output = Linear(output, config.vocab, config.width, bias=bias)
 
     @abstractmethod
     def layer(self, config: ModelConfig, index: int) -> Layer:
@@ -72,8 +73,8 @@ class Decoder(ABC):
 
     def forward(self, step: StepInputs, weights: Mapping[str, Any], caches: Sequence[Any]) -> dict[str, Any]:
         """logits float32 [rows, vocab] of the wanted rows, and tokens int32 [rows], the greatest of each."""
-        x, divisor = self.hidden(step, weights, caches), self.config.scales.logits
-        logits = self.output(x if divisor == 1 else ops.scale(x, factor=1 / divisor), weights)
+        x, factor = self.hidden(step, weights, caches), self.config.scales.output / self.config.scales.logits
+        logits = self.output(x if factor == 1 else ops.scale(x, factor=factor), weights)
         if self.config.logit_cap is not None:
             logits = ops.softcap(logits, cap=self.config.logit_cap)
         return {"logits": logits, "tokens": ops.argmax(logits)}

@@ -30,6 +30,12 @@ FAMILIES = (
     Listed("gemma3", "Gemma 3 (text)", ("gemma3", "Gemma3ForCausalLM"), ("transformers", "llama.cpp")),
     Listed("glm4moe", "GLM-4.5, GLM-4.6", ("glm4moe", "Glm4MoeForCausalLM"), ("transformers", "llama.cpp")),
     Listed("gpt2", "GPT-2", ("gpt2", "GPT2LMHeadModel"), ("transformers", "llama.cpp")),
+    Listed(
+        "gptneox",
+        "GPT-NeoX, Pythia, Dolly 2, RedPajama-INCITE",
+        ("gptneox", "GPTNeoXForCausalLM"),
+        ("transformers", "llama.cpp"),
+    ),
     Listed("granite", "Granite 3 (dense)", ("granite", "GraniteForCausalLM"), ("transformers", "llama.cpp")),
     Listed(
         "granitemoe",
@@ -48,6 +54,7 @@ FAMILIES = (
     Listed("mpt", "MPT", ("mpt", "MptForCausalLM", "MPTForCausalLM"), ("transformers", "llama.cpp")),
     Listed("olmo2", "OLMo 2", ("olmo2", "Olmo2ForCausalLM"), ("transformers", "llama.cpp")),
     Listed("olmoe", "OLMoE", ("olmoe", "OlmoeForCausalLM"), ("transformers", "llama.cpp")),
+    Listed("phi2", "Phi-1, Phi-1.5, Phi-2", ("phi2", "PhiForCausalLM"), ("transformers", "llama.cpp")),
     Listed("phi3", "Phi-3, Phi-3.5, Phi-4", ("phi3", "Phi3ForCausalLM"), ("transformers", "llama.cpp")),
     Listed("qwen2", "Qwen2, Qwen2.5", ("qwen2", "Qwen2ForCausalLM"), ("transformers", "llama.cpp")),
     Listed(

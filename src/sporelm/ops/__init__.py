@@ -1,6 +1,6 @@
 """What can be computed: each op's signature, shape rule and numpy meaning, and the graph that records calls of them."""
 
-from sporelm.ops.activation import activate, activate_mul, scale, softcap
+from sporelm.ops.activation import activate, activate_mul, clip, scale, softcap
 from sporelm.ops.attention import attention, store_kv
 from sporelm.ops.blocks import count_nonfinite, dequantize_blocks, quantize_blocks
 from sporelm.ops.elementwise import add, clamped_swiglu, silu_mul
@@ -11,9 +11,9 @@ from sporelm.ops.linear import linear, linear_group, linear_silu_mul, quantize_r
 from sporelm.ops.lora import add_lora
 from sporelm.ops.norm import add_layer_norm, add_rms_norm, layer_norm, rms_norm
 from sporelm.ops.op import ALL, Op
+from sporelm.ops.recurrent import causal_conv1d, gated_delta_rule, ssm_scan
 from sporelm.ops.rope import rope, rope_store
 from sporelm.ops.routing import route
-from sporelm.ops.recurrent import causal_conv1d, gated_delta_rule, ssm_scan
 from sporelm.ops.rows import argmax, embedding, select_columns, select_rows, top_k
 from sporelm.ops.spec import Spec, Symbol
 from sporelm.ops.texts import mean_rows, text_attention
@@ -34,18 +34,19 @@ __all__ = [
     "add_rms_norm",
     "argmax",
     "attention",
-    "clamped_swiglu",
-    "combine_experts",
     "causal_conv1d",
+    "clamped_swiglu",
+    "clip",
+    "combine_experts",
     "count_nonfinite",
     "dequantize_blocks",
     "embedding",
-    "layer_norm",
-    "linear",
-    "linear_experts",
     "gated_delta_rule",
     "gated_rms_norm",
     "latent_attention",
+    "layer_norm",
+    "linear",
+    "linear_experts",
     "linear_experts_silu_mul",
     "linear_group",
     "linear_silu_mul",
@@ -61,9 +62,9 @@ __all__ = [
     "select_rows",
     "silu_mul",
     "softcap",
+    "ssm_scan",
     "store_kv",
     "text_attention",
     "top_k",
     "trace",
-    "ssm_scan",
 ]

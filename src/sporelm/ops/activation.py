@@ -1,4 +1,4 @@
-"""Activation functions, alone and as gates, and what else is done to each element by itself: scales and soft caps."""
+"""Activation functions, alone and as gates, and what else is done to each element by itself: scales, caps, limits."""
 
 from math import erf, pi, sqrt
 from typing import Any
@@ -36,6 +36,11 @@ def _scaled(x: Any, *, factor: float) -> Spec:
 
 def _capped(x: Any, *, cap: float) -> Spec:
     require(0 < cap < np.inf, f"cap {cap} must be positive")
+    return wide("x", x)
+
+
+def _clipped(x: Any, *, limit: float) -> Spec:
+    require(0 < limit < np.inf, f"limit {limit} must be positive")
     return wide("x", x)
 
 
@@ -80,6 +85,12 @@ def activate_mul(gate, up, *, kind):  # gate, up [tokens, width]
 def scale(x, *, factor):  # x [tokens, width]
     """x times a number."""
     return x * np.float32(factor)
+
+
+@op(_clipped)
+def clip(x, *, limit):  # x [tokens, width]
+    """Values below -limit and above limit become those (queries, keys and values of OLMo, MPT and DBRX)."""
+    return np.clip(x, np.float32(-limit), np.float32(limit))
 
 
 @op(_capped)

@@ -18,9 +18,20 @@ def normed(x: Any, weight: Any, *, eps: float) -> Spec:
     return wide
 
 
-def centred(x: Any, weight: Any, bias: Any = None, *, eps: float) -> Spec:
+def centred(x: Any, weight: Any = None, bias: Any = None, *, eps: float) -> Spec:
     """Rule of `layer_norm`."""
     wide = rows("x", x)
+    if weight is None or len(spec_of(weight).shape) != 2:
+        return centred_rows(wide, weight, bias)
+    heads = rows("weight", weight)
+    whole = fixed(heads.shape[0]) * fixed(heads.shape[1]) == wide.shape[1]
+    require(whole, f"weight {heads} must have a row for each head, together one element a column of x {wide}")
+    require(bias is None, "norms of heads have no bias")
+    return wide
+
+
+def centred_rows(wide: Spec, weight: Any, bias: Any) -> Spec:
+    """What layer norms of whole rows ask of their vectors."""
     for name, given in (("weight", weight), ("bias", bias)):
         if given is not None:
             found = vector(name, given)
@@ -30,14 +41,14 @@ def centred(x: Any, weight: Any, bias: Any = None, *, eps: float) -> Spec:
 
 def normed_sum(x: Any, residual: Any, weight: Any, *, eps: float) -> tuple[Spec, Spec]:
     """Rule of `add_rms_norm`."""
-    wide = centred(x, weight, eps=eps)
+    wide = centred_rows(rows("x", x), weight, None)
     require(spec_of(residual) == wide, f"residual {spec_of(residual)} must be like x {wide}")
     return wide, wide
 
 
-def centred_sum(x: Any, residual: Any, weight: Any, bias: Any = None, *, eps: float) -> tuple[Spec, Spec]:
+def centred_sum(x: Any, residual: Any, weight: Any = None, bias: Any = None, *, eps: float) -> tuple[Spec, Spec]:
     """Rule of `add_layer_norm`."""
-    wide = centred(x, weight, bias, eps=eps)
+    wide = centred_rows(rows("x", x), weight, bias)
     require(spec_of(residual) == wide, f"residual {spec_of(residual)} must be like x {wide}")
     return wide, wide
 
@@ -54,12 +65,18 @@ def rms_norm(x, weight, *, eps):  # x [tokens, width], weight [width], or [head_
 
 
 @op(centred)
-def layer_norm(x, weight, bias=None, *, eps):  # x [tokens, width], weight and bias [width]
-    """Each row less its mean, divided by its deviation, then scaled, plus a bias (Ba et al. 2016)."""
-    wide = x.astype(np.float64)
+def layer_norm(x, weight=None, bias=None, *, eps):  # x [tokens, width], weight and bias [width]
+    """Each row less its mean, divided by its deviation, then scaled, plus a bias (Ba et al. 2016).
+
+    A weight [heads, head_dim] is one for each head: each run of so many columns is a row of its own (norms of queries
+    and keys, Dehghani et al. 2023).
+    """
+    wide = (x if weight is None or weight.ndim == 1 else x.reshape(len(x), *weight.shape)).astype(np.float64)
     wide = wide - wide.mean(axis=-1, keepdims=True)
     wide = wide / np.sqrt(np.mean(wide**2, axis=-1, keepdims=True) + eps)
-    result = wide.astype(np.float32) * weight
+    result = wide.astype(np.float32)
+    if weight is not None:
+        result = (result * weight).reshape(x.shape)
     return result if bias is None else result + bias
 
 
@@ -71,7 +88,7 @@ def add_rms_norm(x, residual, weight, *, eps):  # x, residual [tokens, width], w
 
 
 @op(centred_sum)
-def add_layer_norm(x, residual, weight, bias=None, *, eps):  # x, residual [tokens, width], weight, bias [width]
+def add_layer_norm(x, residual, weight=None, bias=None, *, eps):  # x, residual [tokens, width], weight, bias [width]
     """layer_norm(x + residual), and the sum itself."""
     total = x + residual
     return layer_norm.meaning(total, weight, bias, eps=eps), total

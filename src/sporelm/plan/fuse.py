@@ -37,7 +37,8 @@ def _normed_sums(graph: Graph, norm: Op, fused: Op) -> Graph:
             continue
         total, *weights = call.args
         source = uses.by(total, "add")
-        if source is None or source in changes or spec_of(weights[0]).shape != total.shape[1:]:  # norms of heads
+        of_heads = bool(weights) and spec_of(weights[0]).shape != total.shape[1:]
+        if source is None or source in changes or of_heads:
             continue
         if any(uses.defined(weight) >= source for weight in weights) or not uses.undisturbed(position, source):
             continue

@@ -41,7 +41,7 @@ def fused(function: Callable[[Any, Any], Any], rule: str) -> list[str]:
     return [call.op.name for call in plan.graph.calls]
 
 
-@pytest.mark.parametrize("count", [1, 2], ids=["scale", "scale and bias"])
+@pytest.mark.parametrize("count", [0, 1, 2], ids=["bare", "scale", "scale and bias"])
 def test_layer_norms_are_merged(count: int) -> None:
     vectors = [vector(WIDTH) for _ in range(count)]
     assert fused(lambda x, y: ops.layer_norm(ops.add(x, y), *vectors, eps=1e-5), "add_layer_norm") == ["add_layer_norm"]

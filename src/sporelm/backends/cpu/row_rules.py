@@ -24,16 +24,28 @@ def norm_of_heads(low: Emitter, call: Call) -> None:
 
 def _layer_norm(low: Emitter, call: Call) -> None:
     adds = call.op.name == "add_layer_norm"
-    x, *residual, weight, bias = (*call.args, None)[: 4 if adds else 3]
+    x, *residual, weight, bias = (*call.args, None, None)[: 4 if adds else 3]
+    if weight is not None and len(spec_of(weight).shape) == 2:
+        return _layer_norm_of_heads(low, call)
     tokens, width = spec_of(x).shape
-    fields: dict[str, Any] = {"x": low.at(x), "x_stride": stride_of(x), "weight": low.at(weight)}
+    fields: dict[str, Any] = {"x": low.at(x), "x_stride": stride_of(x)}
     fields |= {"out": low.at(call.results[0]), "out_stride": stride_of(x), "vectors": low.vectors(fixed(width))}
     fields |= {"width": float(fixed(width)), "eps": float(call.options["eps"])}
     if adds:
         fields |= {"residual": low.at(residual[0]), "total": low.at(call.results[1])}
-    if bias is not None:
-        fields["bias"] = low.at(bias)
-    kernel = norm.layer_norm(low.places.target, adds=adds, bias=bias is not None)
+    fields |= {name: low.at(value) for name, value in (("weight", weight), ("bias", bias)) if value is not None}
+    kernel = norm.layer_norm(low.places.target, adds=adds, weight=weight is not None, bias=bias is not None)
+    low.emit(kernel, fields, cell_of(tokens), grain=low.row_grain(tokens))
+
+
+def _layer_norm_of_heads(low: Emitter, call: Call) -> None:
+    x, weight = call.args[:2]
+    heads, head_dim = spec_of(weight).bound
+    tokens = spec_of(x).shape[0]
+    fields: dict[str, Any] = {"x": low.at(x), "x_stride": stride_of(x), "heads": heads}
+    fields |= {"weight": low.at(weight), "weight_stride": stride_of(weight), "eps": float(call.options["eps"])}
+    fields |= {"out": low.at(call.results[0]), "out_stride": stride_of(x)}
+    kernel = norm.layer_norm_of_heads(low.places.target, head_dim)
     low.emit(kernel, fields, cell_of(tokens), grain=low.row_grain(tokens))
 
 
@@ -58,6 +70,7 @@ RULES: dict[str, Callable[[Any, Call], None]] = {
     "add_layer_norm": _layer_norm,
     "activate": each_element(activation.activate),
     "activate_mul": each_element(activation.activate_mul),
+    "clip": each_element(activation.clip),
     "scale": each_element(activation.scale),
     "softcap": each_element(activation.softcap),
 }

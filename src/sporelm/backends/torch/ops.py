@@ -24,6 +24,7 @@ from sporelm.backends.torch.rows import (
     add_rms_norm,
     argmax,
     clamped_swiglu,
+    clip,
     count_nonfinite,
     embedding,
     layer_norm,
@@ -40,7 +41,7 @@ FUNCTIONS = {
     function.__name__: function
     for function in (
         *(add, silu_mul, clamped_swiglu, rms_norm, add_rms_norm, embedding, select_columns, select_rows, argmax),
-        *(top_k, quantize_rows, activate, activate_mul, scale, softcap, layer_norm, add_layer_norm),
+        *(top_k, quantize_rows, activate, activate_mul, scale, clip, softcap, layer_norm, add_layer_norm),
         count_nonfinite,
         *(route, linear_experts, linear_experts_silu_mul, combine_experts),
         *(causal_conv1d, gated_delta_rule, ssm_scan, gated_rms_norm),

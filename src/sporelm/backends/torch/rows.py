@@ -35,6 +35,10 @@ def scale(x: Tensor, *, factor: float) -> Tensor:
     return x * factor
 
 
+def clip(x: Tensor, *, limit: float) -> Tensor:
+    return x.clamp(-limit, limit)
+
+
 def softcap(x: Tensor, *, cap: float) -> Tensor:
     return cap * (x / cap).tanh()
 
@@ -45,15 +49,17 @@ def rms_norm(x: Tensor, weight: Tensor, *, eps: float) -> Tensor:
     return (heads * (mean_square + eps).rsqrt().float() * weight).flatten(1)
 
 
-def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, eps: float) -> Tensor:
-    wide = x.double()
+def layer_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, *, eps: float) -> Tensor:
+    wide = (x if weight is None or weight.dim() == 1 else x.unflatten(1, weight.shape)).double()
     wide = wide - wide.mean(dim=-1, keepdim=True)
-    scaled = (wide * (wide.square().mean(dim=-1, keepdim=True) + eps).rsqrt()).float() * weight
+    scaled = (wide * (wide.square().mean(dim=-1, keepdim=True) + eps).rsqrt()).float()
+    if weight is not None:
+        scaled = (scaled * weight).view_as(x)
     return scaled if bias is None else scaled + bias
 
 
 def add_layer_norm(
-    x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor | None = None, *, eps: float
+    x: Tensor, residual: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, *, eps: float
 ) -> tuple[Tensor, Tensor]:
     total = x + residual
     return layer_norm(total, weight, bias, eps=eps), total

@@ -3,12 +3,13 @@
 from sporelm.models.blocks.attention import Attention
 from sporelm.models.blocks.embedding import Embedding
 from sporelm.models.blocks.gated_mlp import GatedMLP
-from sporelm.models.blocks.layer import Layer, Part
+from sporelm.models.blocks.layer import Layer, ParallelLayer, Part
 from sporelm.models.blocks.layer_norm import LayerNorm
 from sporelm.models.blocks.linear import Linear
 from sporelm.models.blocks.memory import Memory, Paged, State
 from sporelm.models.blocks.mixture import Mixture, feed_forward
 from sporelm.models.blocks.mlp import MLP
+from sporelm.models.blocks.pre_norm import pre_norm
 from sporelm.models.blocks.rms_norm import RMSNorm
 
 __all__ = [
@@ -22,8 +23,10 @@ __all__ = [
     "Memory",
     "Mixture",
     "Paged",
+    "ParallelLayer",
     "Part",
     "RMSNorm",
     "State",
     "feed_forward",
+    "pre_norm",
 ]

@@ -38,6 +38,7 @@ class Attention:
         self.window, self.scale, self.rotates = window, config.attention_scale, rotates and config.rotary > 0
         self.table, self.cap = LOCAL if window is not None and config.local_theta else ROPE, config.score_cap
         self.style, self.biased = config.rope_style, config.alibi > 0
+        self.limit = config.qkv_limit
 
     def params(self) -> list[Param]:
         norms = [param for norm in self.norms for param in norm.params()]
@@ -45,6 +46,8 @@ class Attention:
 
     def __call__(self, x: Any, step: StepInputs, weights: Mapping[str, Any], cache: Any) -> Any:  # x [tokens, width]
         q, k, v = products(x, weights, self.q, self.k, self.v)
+        if self.limit is not None:
+            q, k, v = (ops.clip(each, limit=self.limit) for each in (q, k, v))
         if self.norms:
             q, k = (norm(each, weights) for norm, each in zip(self.norms, (q, k), strict=True))
         if self.rotates:

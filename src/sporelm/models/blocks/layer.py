@@ -57,5 +57,16 @@ class Layer:
         return x if self.scale == 1 else ops.scale(x, factor=self.scale)
 
 
+class ParallelLayer(Layer):
+    """x + attention(norm(x)) + mlp(norm(x)) (GPT-J, Wang, Komatsuzaki 2021); without `mlp_norm` both read one."""
+
+    def __call__(self, x: Any, step: StepInputs, weights: Mapping[str, Any], cache: Any) -> Any:  # x [tokens, width]
+        read = _normed(self.attention_norm, x, weights)
+        mixed = _normed(self.after_attention, self.attention(read, step, weights, cache), weights)
+        made = self.mlp(read if self.mlp_norm is None else self.mlp_norm(x, weights), weights)
+        # The two first: what is added to x last can be merged with the norm that follows.
+        return ops.add(x, self._scaled(ops.add(mixed, _normed(self.after_mlp, made, weights))))
+
+
 def _normed(norm: Part | None, x: Any, weights: Mapping[str, Any]) -> Any:
     return x if norm is None else norm(x, weights)

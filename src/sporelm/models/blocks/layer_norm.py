@@ -8,14 +8,14 @@ from sporelm.weights.names import Param
 
 
 class LayerNorm:
-    """Rows less their mean, divided by their deviation, times a weight, plus a bias (which Cohere's lack)."""
+    """Rows less their mean, divided by their deviation, times a weight (which OLMo's lack), plus a bias (Cohere's)."""
 
-    def __init__(self, name: str, width: int, eps: float, *, bias: bool = True) -> None:
-        self.name, self.width, self.eps, self.bias = name, width, eps, bias
+    def __init__(self, name: str, width: int, eps: float, *, weight: bool = True, bias: bool = True) -> None:
+        self.name, self.width, self.eps = name, width, eps
+        self.kinds = ["weight"] * weight + ["bias"] * (weight and bias)
 
     def params(self) -> list[Param]:
-        weight = Param(f"{self.name}.weight", (self.width,))
-        return [weight, Param(f"{self.name}.bias", (self.width,))] if self.bias else [weight]
+        return [Param(f"{self.name}.{kind}", (self.width,)) for kind in self.kinds]
 
     def __call__(self, x: Any, weights: Mapping[str, Any]) -> Any:  # x [tokens, width]
         vectors = [weights[param.name] for param in self.params()]

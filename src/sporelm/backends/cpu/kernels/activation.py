@@ -47,6 +47,14 @@ def scale(target: Any) -> Kernel:
     return _each("scale", lambda k, x, factor: x * factor, "factor")
 
 
+def clip(target: Any) -> Kernel:
+    def bounded(k: Builder, x: Val, limit: Val) -> Val:  # NaN stays
+        x = k.select(x > limit, limit, x)
+        return k.select(x < -limit, -limit, x)
+
+    return _each("clip", bounded, "limit")
+
+
 def softcap(target: Any) -> Kernel:
     return _each("softcap", lambda k, x, cap: cap * k.tanh(x / cap), "cap")
 

@@ -1,5 +1,6 @@
 """Norms of rows, by their root mean square or by mean and deviation. An item is one token."""
 
+from collections.abc import Iterator
 from typing import Any
 
 from sporelm.backends.cpu.jit import Builder, Kernel, Val, f32, i32
@@ -79,15 +80,65 @@ def rms_norm_of_heads(target: Any, head_dim: int) -> Kernel:
     )
 
 
-def layer_norm(target: Any, *, adds: bool, bias: bool) -> Kernel:
+def layer_norm_of_heads(target: Any, head_dim: int) -> Kernel:
+    """Each head of a row by itself, with a weight of its own."""
+
+    def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
+        with k.range(first, last) as token, k.range(f.heads) as head:
+            at = head * (4 * head_dim)
+            row, out = k.at(f.x, token * f.x_stride + at), k.at(f.out, token * f.out_stride + at)
+            weight = k.at(f.weight, head * f.weight_stride)
+            sums = _Sums(k)
+            for kind, place in _columns(k, head_dim):
+                sums.add(kind, k.load(kind, row, place))
+            mean = sums.total() / float(head_dim)
+            squares, left = _Sums(k), _Sums(k)  # what the rounded mean leaves, as below
+            for kind, place in _columns(k, head_dim):
+                x = k.load(kind, row, place) - (k.splat(mean) if kind is k.vf else mean)
+                squares.add(kind, x * x)
+                left.add(kind, x)
+            rest = left.total() / float(head_dim)
+            scale = k.const(f32, 1.0) / k.sqrt(squares.total() / float(head_dim) - rest * rest + f.eps)
+            for kind, place in _columns(k, head_dim):
+                less, by = (k.splat(each) if kind is k.vf else each for each in (mean + rest, scale))
+                k.store((k.load(kind, row, place) - less) * by * k.load(kind, weight, place), out, place)
+
+    text = "x:p x_stride:i weight:p weight_stride:i out:p out_stride:i heads:i eps:f"
+    return Kernel(f"layer_norm_of_heads_{head_dim}", fields(text), body)
+
+
+def _columns(k: Builder, width: int) -> Iterator[tuple[Any, Val]]:
+    """Type and offset of each whole vector of a head, then of its last values one by one: the next head follows."""
+    whole = width // k.lanes * k.lanes
+    with k.range(0, whole, k.lanes) as column:
+        yield k.vf, column * 4
+    with k.range(whole, width) as column:
+        yield f32, column * 4
+
+
+class _Sums:
+    """A sum of vectors and of single values."""
+
+    def __init__(self, k: Builder) -> None:
+        self.k, self.vectors, self.rest = k, k.zero(k.vf), k.zero(f32)
+
+    def add(self, kind: Any, x: Val) -> None:
+        held = self.vectors if kind is self.k.vf else self.rest
+        held.set(held.value + x)
+
+    def total(self) -> Val:
+        return self.k.sum(self.vectors.value) + self.rest.value
+
+
+def layer_norm(target: Any, *, adds: bool, weight: bool, bias: bool) -> Kernel:
     """Less the mean, by the deviation; of x + residual where it `adds`, whose sum is kept."""
-    text = "x:p x_stride:i weight:p out:p out_stride:i vectors:i width:f eps:f"
-    text += " residual:p total:p" * adds + " bias:p" * bias
-    name = f"{'add_' * adds}layer_norm{'_bias' * bias}"
-    return Kernel(name, fields(text), _layer_norm_body(adds, bias))
+    text = "x:p x_stride:i out:p out_stride:i vectors:i width:f eps:f"
+    text += " residual:p total:p" * adds + " weight:p" * weight + " bias:p" * bias
+    name = f"{'add_' * adds}layer_norm{'' if weight else '_bare'}{'_bias' * bias}"
+    return Kernel(name, fields(text), _layer_norm_body(adds, weight, bias))
 
 
-def _layer_norm_body(adds: bool, bias: bool) -> Any:
+def _layer_norm_body(adds: bool, weight: bool, bias: bool) -> Any:
     def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
         wide, end = 4 * k.lanes, f.vectors - 1
         inside = (k.iota(k.vi) + k.splat((end * k.lanes).trunc(i32))).to_float() < k.splat(f.width)
@@ -119,7 +170,8 @@ def _layer_norm_body(adds: bool, bias: bool) -> Any:
             variance = k.sum(squares.value) / f.width - rest * rest
             scale, shift = k.splat(k.const(f32, 1.0) / k.sqrt(variance + f.eps)), k.splat(rest)
             with k.range(f.vectors) as v:
-                x = (k.load(k.vf, source, v * wide) - mean - shift) * scale * k.load(k.vf, f.weight, v * wide)
+                x = (k.load(k.vf, source, v * wide) - mean - shift) * scale
+                x = x * k.load(k.vf, f.weight, v * wide) if weight else x
                 k.store(x + k.load(k.vf, f.bias, v * wide) if bias else x, out, v * wide)
 
     return body

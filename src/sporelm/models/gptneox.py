@@ -1,0 +1,97 @@
+"""GPT-NeoX-20B, Pythia, Dolly 2: attention and feed-forward block beside each other, with a norm each."""
+
+from dataclasses import replace
+from typing import Any
+
+from sporelm.errors import UnsupportedModel
+from sporelm.models.blocks import MLP, Layer, LayerNorm, pre_norm
+from sporelm.models.decoder import Decoder
+from sporelm.models.registry import architecture
+from sporelm.weights.config import ModelConfig
+from sporelm.weights.family import Family, Field, HfClass, fields
+from sporelm.weights.fields import Fields, shown
+from sporelm.weights.forms import QKV, by_group
+from sporelm.weights.names import COMMON, HF, Kind, Names, Stored, changed, with_bias
+
+LAYER = "gpt_neox.layers.{}."
+NAMES = changed(
+    COMMON,
+    Names("embedding.weight", "token_embd.weight", "gpt_neox.embed_in.weight"),
+    Names("output.weight", "output.weight", "embed_out.weight"),
+    *with_bias("output_norm", "output_norm", "gpt_neox.final_layer_norm"),
+    *with_bias("layers.{}.attn_norm", "blk.{}.attn_norm", f"{LAYER}input_layernorm"),
+    *with_bias("layers.{}.ffn_norm", "blk.{}.ffn_norm", f"{LAYER}post_attention_layernorm"),
+    *with_bias("layers.{}.attn_o", "blk.{}.attn_output", f"{LAYER}attention.dense"),
+    *with_bias("layers.{}.ffn_up", "blk.{}.ffn_up", f"{LAYER}mlp.dense_h_to_4h"),
+    *with_bias("layers.{}.ffn_down", "blk.{}.ffn_down", f"{LAYER}mlp.dense_4h_to_h"),
+    *(
+        Names(
+            f"layers.{{}}.attn_{part}.{kind}",
+            Stored(f"blk.{{}}.attn_qkv.{kind}", rows),
+            Stored(f"{LAYER}attention.query_key_value.{kind}", by_group(part)),
+        )
+        for part, rows in QKV.items()
+        for kind in ("weight", "bias")
+    ),
+)
+NEW_OUTPUT = Names("output.weight", "output.weight", "lm_head.weight")  # as transformers calls it since 5.0
+KINDS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_fast": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"}
+
+
+def _activated(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
+    """GGUF files do not say which GELU: it is that of Pythia."""
+    given = values.values.get("hidden_act", "gelu") if kind == HF else "gelu"
+    if given not in tuple(KINDS):
+        raise UnsupportedModel(f"{values.where}: hidden_act {shown(given)} is not supported; {', '.join(KINDS)} are")
+    return replace(config, own=KINDS[given])
+
+
+def _reworded(values: dict[str, Any]) -> dict[str, Any]:
+    """What others call partial_rotary_factor and rope_theta."""
+    share, base = values.get("rotary_pct", 0.25), values.get("rotary_emb_base", 10000)
+    return {"partial_rotary_factor": share, "rope_theta": base, **values}
+
+
+def _words(config: ModelConfig) -> dict[str, Any]:
+    found = {"rotary_pct": config.rotary / config.head_dim, "rotary_emb_base": config.rope_theta}
+    return found | {"hidden_act": "gelu" if config.own == "gelu" else "gelu_new"}
+
+
+@architecture(
+    Family(
+        "gptneox",
+        (
+            HfClass(
+                "GPTNeoXForCausalLM",
+                "gpt_neox",
+                {"layer_norm_eps": 1e-5},
+                (("use_parallel_residual", "parallel"), ("attention_bias", "attention_bias")),
+            ),
+        ),
+        fields(
+            Field("eps", "attention.layer_norm_epsilon", "f32", "layer_norm_eps"),
+            Field("parallel", "use_parallel_residual", "bool", "use_parallel_residual", default=True),
+            Field("attention_bias", "", "bool", "attention_bias", default=True),
+            Field("attention_out_bias", "", "bool", "attention_bias", default=True),
+            without=("kv_heads", "head_dim", "window"),
+        ),
+        NAMES,
+        {"hf": (NEW_OUTPUT,)},
+        fixed={"mlp_bias": True},
+        only={},
+        finish=_activated,
+        reworded=_reworded,
+        words=_words,
+        unsaid=lambda config: "" if config.own == "gelu" else "its GELU is not the exact one",
+        ignored=(f"{LAYER}attention.bias", f"{LAYER}attention.masked_bias", f"{LAYER}attention.rotary_emb.inv_freq"),
+        partial_rotary=True,
+    )
+)
+class GPTNeoX(Decoder):
+    """x + attention(norm(x)) + mlp(norm(x)), or in turn; a part of each head is rotated (Black et al. 2022)."""
+
+    def layer(self, config: ModelConfig, index: int) -> Layer:
+        return pre_norm(config, index, mlp=MLP(f"layers.{index}", config, config.own), norm=LayerNorm)
+
+    def last_norm(self, config: ModelConfig) -> LayerNorm:
+        return LayerNorm("output_norm", config.width, config.eps)
