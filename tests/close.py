@@ -33,10 +33,12 @@ def assert_close(actual: Any, expected: Any, dtype: str) -> None:
             )
 
 
-def assert_near_in_nat(logits: np.ndarray, expected: np.ndarray, limit: float) -> None:
-    """The divergence KL(expected || logits) of no row, each of scores [rows, vocab], is more than `limit` nat."""
+def assert_near_in_nat(logits: np.ndarray, expected: np.ndarray, limit: float, *, mean: bool = False) -> None:
+    """The divergence KL(expected || logits) of no row, each of scores [rows, vocab], is more than `limit` nat; or that
+    of the mean row."""
     assert logits.shape == expected.shape
     scores = [array.astype(np.float64) - array.max(axis=1, keepdims=True) for array in (expected, logits)]
     right, left = (array - np.log(np.exp(array).sum(axis=1, keepdims=True)) for array in scores)
-    worst = (np.exp(right) * (right - left)).sum(axis=1).max(initial=0)
-    assert worst <= limit, f"{worst:.2e} nat in some row, {limit:.0e} are allowed"
+    found = (np.exp(right) * (right - left)).sum(axis=1)
+    worst, which = (found.mean(), "the mean") if mean else (found.max(initial=0), "some")
+    assert worst <= limit, f"{worst:.2e} nat in {which} row, {limit:.0e} are allowed"

@@ -225,4 +225,5 @@ def test_llama_cpp_says_the_same_of_the_same_file(
     runner.close()
     theirs = peer_logits(peer, file, wide.ids(), wide.model.config.vocab)
     assert float(np.ptp(theirs, axis=1).min()) >= 3
-    assert_near_in_nat(ours, theirs, limit)
+    # Of experts that are almost equal the two may choose different ones, as they round activations differently.
+    assert_near_in_nat(ours, theirs, limit, mean=form != "F16" and wide.model.config.experts is not None)
