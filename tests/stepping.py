@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from sporelm.models import Decoder, StepInputs, input_specs, trace_model
+from sporelm.models.blocks import State
 from sporelm.ops.attention import PAGE
 from sporelm.plan import Plan
 from sporelm.tensor.dtype import F32, ElementType
@@ -29,7 +30,13 @@ class Stepper:
         self.weights = dict(weights) | {name: backend.tensor(table) for name, table in model.tables(context).items()}
         self.max_pages = -(-context // PAGE)
         count = self.max_pages * sequences
-        self.caches = [backend.page_pool(count, [(kept.kv_heads, kept.head_dim)], kv)[0] for kept in model.memory()]
+        memory = model.memory()
+        shapes = [each.shapes for each in memory if isinstance(each, State)]
+        self.states = backend.state_pool(sequences, shapes) if shapes else []  # a sequence's number is its state's
+        left = iter(self.states)
+        self.caches = [
+            next(left) if isinstance(each, State) else backend.page_pool(count, [each.kept], kv)[0] for each in memory
+        ]
         scattered = np.random.RandomState(5).permutation(count).astype(np.int32)
         self.pages = scattered.reshape(sequences, self.max_pages)
         self.lengths = [0] * sequences
@@ -63,11 +70,20 @@ class Stepper:
         extents = {"tokens": len(tokens), "sequences": len(parts), "starts": len(starts), "rows": len(inputs.rows)}
         return {name: np.array(array) for name, array in self.plan.run(inputs._asdict(), extents).items()}
 
+    def go_on(self, source: int, target: int) -> None:
+        """Let a sequence go on from the whole first pages of another, whose states it gets."""
+        whole = self.lengths[source] // PAGE
+        self.pages[target, :whole], self.lengths[target] = self.pages[source, :whole], self.lengths[source]
+        if self.states:
+            self.backend.copy_states(self.states, [(source, target)])
+
     def close(self) -> None:
         """Free the programs and the caches."""
         if self.plan is not None:
             self.plan.close()
-        self.backend.free_pages(self.caches)
+        self.backend.free_pages([cache for cache in self.caches if not isinstance(cache, tuple)])
+        if self.states:
+            self.backend.free_states(self.states)
 
     def logits(self, ids: Sequence[int], chunk: int | None = None) -> np.ndarray:
         """Logits float32 [len(ids), vocab] of sequence 0, in steps of `chunk` ids (default: the largest allowed)."""

@@ -72,9 +72,11 @@ def _values(name: str, param: Param) -> np.ndarray:
     random, shape = _random(name), param.shape
     if len(shape) == 1:
         centre = 0.0 if param.name.endswith(".bias") else 1.0
-        return (centre + 0.4 * (random.random_sample(shape) - 0.5)).astype(np.float32)
+        sign = -1 if param.name.endswith(".decay") else 1
+        return (sign * (centre + 0.4 * (random.random_sample(shape) - 0.5))).astype(np.float32)
     factor = 2.0 if param.name == "embedding.weight" else 1.0
-    return ((random.random_sample(shape) * 2 - 1) * factor * np.sqrt(3 / shape[-1])).astype(np.float32)
+    terms = shape[0] if param.name.endswith("_conv.weight") else shape[-1]
+    return ((random.random_sample(shape) * 2 - 1) * factor * np.sqrt(3 / terms)).astype(np.float32)
 
 
 def write_case(folder: Path, case: Case) -> Path:

@@ -118,7 +118,7 @@ def test_a_cached_prefix_is_a_fresh_one(run: Run) -> None:
     case, runner, whole = run
     ids, page = case.ids(), runner.pages[1, 0]
     again(runner).step([(0, ids[:64])])
-    runner.pages[1, 0], runner.lengths[1] = runner.pages[0, 0], 64
+    runner.go_on(0, 1)
     found = runner.step([(1, ids[64:])])["logits"]
     runner.pages[1, 0] = page
     assert_close(found, whole[64:], "exact")

@@ -8,7 +8,7 @@ import numpy as np
 
 from sporelm import ops
 from sporelm.models.alibi import alibi_slopes
-from sporelm.models.blocks import Embedding, Layer, Linear, Paged, Part, RMSNorm
+from sporelm.models.blocks import Embedding, Layer, Linear, Memory, Part, RMSNorm
 from sporelm.models.inputs import LOCAL, ROPE, SLOPES, StepInputs
 from sporelm.models.rotary import rope_table
 from sporelm.weights.config import ModelConfig
@@ -43,7 +43,7 @@ class Decoder(ABC):
         layers = [param for layer in self.layers for param in layer.params()]
         return [*self.embedding.params(), *layers, *self.norm.params(), *output]
 
-    def memory(self) -> list[Paged]:
+    def memory(self) -> list[Memory]:
         """What each layer keeps; `forward` takes one cache for each."""
         return [layer.memory() for layer in self.layers]
 

@@ -73,3 +73,4 @@ FAMILIES = (
     ),
     Listed("starcoder2", "StarCoder2", ("starcoder2", "Starcoder2ForCausalLM"), ("transformers", "llama.cpp")),
 )
+    Listed("qwen3next", "Qwen3-Next", ("qwen3next", "Qwen3NextForCausalLM"), ("transformers", "llama.cpp")),

@@ -60,9 +60,10 @@ def _convolved(
     given, held = stepwise(x, state, starts, lengths, states)
     taps = rows("weight", weight)
     require(taps.shape[1] == given.shape[1], f"weight {taps} must have a column for each of x {given}")
-    want = (fixed(taps.shape[0]) - 1, *given.shape[1:])
+    before = fixed(taps.shape[0]) - 1
+    require(before > 0, f"weight {taps} must have two rows or more")
+    want = (before, *given.shape[1:])
     require(held.shape[1:] == want, f"state {held} must keep {list(want)} of each sequence")
-    require(want[0] > 0, f"weight {taps} must have two rows or more")
     if bias is not None:
         require(vector("bias", bias).shape == given.shape[1:], f"bias {spec_of(bias)} must have a number a column")
     return given

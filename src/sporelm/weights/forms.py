@@ -1,6 +1,7 @@
 """Weights as files hold them, brought into our form, and back: rows of a larger tensor, transposed, less a number."""
 
 from collections.abc import Callable, Mapping, Sequence
+from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,6 +57,18 @@ def every_other(first: int, count: Callable[[ModelConfig], int]) -> Rows:
 QKV = {part: stacked(number, query_rows, key_rows, key_rows) for number, part in enumerate("qkv")}
 
 
+def grouped(parts: Sequence[int], groups: Callable[[ModelConfig], int], *counts: Callable[[ModelConfig], int]) -> Rows:
+    """The rows of these parts, one after the other, of a tensor that has for each of its groups all parts, of so many
+    rows each."""
+
+    def rows(config: ModelConfig) -> NDArray[np.int64]:
+        ends = np.cumsum([0, *(count(config) for count in counts)])
+        starts = np.arange(groups(config))[:, None] * ends[-1]
+        return np.concatenate([(starts + np.arange(ends[part], ends[part + 1])).reshape(-1) for part in parts])
+
+    return rows
+
+
 def by_group(part: str) -> Rows:
     """The rows of "q", "k" or "v" of a tensor that has, for each key head, its query heads, its key and its value."""
 
@@ -68,23 +81,43 @@ def by_group(part: str) -> Rows:
     return rows
 
 
-def brought(stored: StoredTensor, form: Stored, config: ModelConfig) -> StoredTensor:
-    """The weight, out of the tensor that holds it. Raises UnsupportedModel for blocks that cannot be transposed."""
+def brought(stored: StoredTensor, form: Stored, config: ModelConfig, shape: tuple[int, ...]) -> StoredTensor:
+    """The weight, of this shape, out of the tensor that holds it. Raises UnsupportedModel for blocks that cannot be
+    transposed."""
     form = form.of_format(stored.format.values)
     if form.inner:
         return _of_experts(stored, form, config)
+    if form.between:
+        stored = _seen_as(stored, (stored.shape[0], *stored.shape[2:]))
     if form.transposed:
         stored = _transposed(stored)
     if form.flat:
-        stored = StoredTensor(stored.name, stored.format, (1, *stored.shape), stored.blocks.reshape(-1))
+        stored = _seen_as(stored, shape)
+    if form.columns is not None:
+        stored = _columns_taken(stored, form.columns(config))
     if form.rows is not None:
         stored = stored.take_rows(form.rows(config))
     if form.skip:
         stored = stored.take_rows(np.arange(form.skip, stored.shape[0]))
-    if form.plus:
+    if form.plus or form.log:
         values = stored.dequantize() + np.float32(form.plus)
+        values = -np.exp(values) if form.log else values
         stored = StoredTensor(stored.name, F32, stored.shape, values.reshape(-1).view(np.uint8))
     return stored
+
+
+def _seen_as(stored: StoredTensor, shape: tuple[int, ...]) -> StoredTensor:
+    return StoredTensor(stored.name, stored.format, shape, stored.blocks.reshape(-1), stored.order)
+
+
+def _columns_taken(stored: StoredTensor, index: NDArray[np.int64]) -> StoredTensor:
+    """The columns of these numbers, in this order; blocks of numbers stay where they are, and say their order."""
+    if stored.format.values == 1 and stored.order is None:
+        blocks = stored.blocks.reshape(*stored.shape, stored.format.nbytes)[..., index, :]
+        return StoredTensor(stored.name, stored.format, stored.shape, np.ascontiguousarray(blocks).reshape(-1))
+    before = np.arange(stored.shape[-1]) if stored.order is None else stored.order
+    order = np.argsort(index)[before].astype(np.int32)
+    return StoredTensor(stored.name, stored.format, stored.shape, stored.blocks.reshape(-1), order)
 
 
 def _of_experts(stored: StoredTensor, form: Stored, config: ModelConfig) -> StoredTensor:
@@ -120,7 +153,7 @@ def stored_shapes(
         if form.each:
             found |= dict.fromkeys(form.tensors(param), shape[1:])
             continue
-        shape = shape[1:] if form.flat else (shape[0] + form.skip, *shape[1:]) if form.skip else shape
+        shape = (prod(shape),) if form.flat else (shape[0] + form.skip, *shape[1:]) if form.skip else shape
         if name in found:  # one more part of its rows
             axis = int(form.inner)
             shape = (*shape[:axis], shape[axis] + found[name][axis], *shape[axis + 1 :])
@@ -128,6 +161,8 @@ def stored_shapes(
     for name, form in {names[param.name]: form_of(param.name) for param in params}.items():
         if form.transposed:
             found[name] = (*found[name][:-2], *found[name][:-3:-1])
+        if form.between:
+            found[name] = (found[name][0], 1, *found[name][1:])
     return found
 
 
@@ -142,6 +177,7 @@ def held_as(
             for number, matrix in enumerate(values):
                 parts[form.name.replace("{e}", str(number))] = [(Stored(form.name), matrix)]
         else:
+            values = np.log(-values) if form.log else values
             parts.setdefault(form.name, []).append((form, values - np.float32(form.plus)))
     return {name: _joined(found, config) for name, found in parts.items()}
 
@@ -158,6 +194,11 @@ def _joined(parts: list[tuple[Stored, NDArray[np.float32]]], config: ModelConfig
         values = whole
     if form.skip:
         values = np.concatenate([np.zeros((form.skip, *values.shape[1:]), np.float32), values])
+    if form.columns is not None:
+        whole = np.empty_like(values)
+        whole[..., form.columns(config)] = values
+        values = whole
     if form.flat:
         return values.reshape(-1)
-    return np.ascontiguousarray(values.swapaxes(-1, -2)) if form.transposed else values
+    values = np.ascontiguousarray(values.swapaxes(-1, -2)) if form.transposed else values
+    return values.reshape(len(values), 1, *values.shape[1:]) if form.between else values

@@ -242,7 +242,7 @@ def unpairing(rows: int, head_dim: int) -> np.ndarray:
 
 def _wanted(source: ModelSource, param: Param, stored: StoredTensor) -> StoredTensor:
     """The weight in our form."""
-    found = brought(stored, form_of(source, param.name), source.config)
+    found = brought(stored, form_of(source, param.name), source.config, param.shape)
     paired = source.kind == GGUF and source.family.paired_rows
     if paired and any(part in param.name for part in (".attn_q.", ".attn_k.")):
         return found.take_rows(unpairing(param.shape[0], source.config.head_dim))

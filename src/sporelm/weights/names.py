@@ -56,7 +56,10 @@ class Stored:
     transposed   the tensor is [in, out]; `rows` counts those of [out, in]
     plus         what is added to the tensor's values (Gemma's norms)
     each         each matrix of [experts, out, in] is a tensor of its own, its number in place of "{e}" in the name
-    flat         a matrix of one row is a vector
+    columns      of a configuration: the numbers of the tensor's columns that are those of the weight, in our order
+    flat         a matrix is a vector, row by row
+    between      the tensor has one axis more, of length 1: its second
+    log          the tensor has logarithms of what the weight is less than zero by
     skip         rows at the tensor's beginning that are of no weight; zeros, where we write it
     inner        `rows` and `transposed` are those of each expert's part of a tensor [experts, ...]; one in blocks of
                  numbers is never transposed (gpt-oss, whose quantized experts are [experts, out, in])
@@ -69,6 +72,9 @@ class Stored:
     each: bool = False
     flat: bool = False
     skip: int = 0
+    columns: Callable[[Any], Any] | None = None
+    between: bool = False
+    log: bool = False
     inner: bool = False
 
     def of_format(self, values: int) -> "Stored":
@@ -77,7 +83,8 @@ class Stored:
 
     @property
     def is_plain(self) -> bool:
-        return self.rows is None and not (self.transposed or self.plus or self.each or self.flat or self.skip)
+        changed = self.transposed or self.plus or self.each or self.flat or self.skip or self.between or self.log
+        return self.rows is None and self.columns is None and not changed
 
     def tensors(self, param: "Param") -> list[str]:
         """The tensors that hold the weight, or the one that it is part of."""

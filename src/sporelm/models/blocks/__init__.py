@@ -1,6 +1,7 @@
 """The parts that models are composed of, one file each; a block lists its weights and says what memory it keeps."""
 
 from sporelm.models.blocks.attention import Attention
+from sporelm.models.blocks.delta_net import DeltaHeads, DeltaNet
 from sporelm.models.blocks.embedding import Embedding
 from sporelm.models.blocks.gated_mlp import GatedMLP
 from sporelm.models.blocks.layer import Layer, ParallelLayer, Part
@@ -17,6 +18,8 @@ __all__ = [
     "Attention",
     "Embedding",
     "GatedMLP",
+    "DeltaHeads",
+    "DeltaNet",
     "Layer",
     "LayerNorm",
     "Linear",

@@ -18,10 +18,18 @@ class Attention:
     window      positions that a row sees; None for all
     norm        before they are rotated, queries and keys are normed: each of their "heads", or each row as a "whole"
     rotates     whether they are rotated, where the model rotates at all
+    gated       what is mixed is opened and shut by a sigmoid, number by number (Qiu et al. 2025)
     """
 
     def __init__(
-        self, name: str, config: ModelConfig, window: int | None = None, *, norm: str = "", rotates: bool = True
+        self,
+        name: str,
+        config: ModelConfig,
+        window: int | None = None,
+        *,
+        norm: str = "",
+        rotates: bool = True,
+        gated: bool = False,
     ) -> None:
         width, dim, bias = config.width, config.head_dim, config.attention_bias
         queries, keys = config.heads * dim, config.kv_heads * dim
@@ -31,6 +39,7 @@ class Attention:
         self.v = Linear(f"{name}.attn_v", keys, width, bias=bias, split=Rows(dim))
         self.o = Linear(f"{name}.attn_o", width, queries, bias=config.attention_out_bias, split=Columns(dim * group))
         widths = {"": (), "heads": (dim, dim), "whole": (queries, keys)}[norm]
+        self.gate = [Linear(f"{name}.attn_gate", queries, width, bias=bias, split=Rows(dim * group))] if gated else []
         self.norms = [
             RMSNorm(f"{name}.attn_{part}_norm", each, config.eps) for part, each in zip("qk", widths, strict=False)
         ]
@@ -41,11 +50,11 @@ class Attention:
         self.limit = config.qkv_limit
 
     def params(self) -> list[Param]:
-        norms = [param for norm in self.norms for param in norm.params()]
-        return [*self.q.params(), *self.k.params(), *self.v.params(), *self.o.params(), *norms]
+        parts = (self.q, *self.gate, self.k, self.v, self.o, *self.norms)
+        return [param for part in parts for param in part.params()]
 
     def __call__(self, x: Any, step: StepInputs, weights: Mapping[str, Any], cache: Any) -> Any:  # x [tokens, width]
-        q, k, v = products(x, weights, self.q, self.k, self.v)
+        q, k, v, *gate = products(x, weights, self.q, self.k, self.v, *self.gate)
         if self.limit is not None:
             q, k, v = (ops.clip(each, limit=self.limit) for each in (q, k, v))
         if self.norms:
@@ -56,6 +65,8 @@ class Attention:
         ops.store_kv(k, v, cache, step.slots)
         more = (None, weights[SLOPES]) if self.biased else ()
         mixed = ops.attention(q, cache, step.starts, step.lengths, step.pages, *more, **self._options())
+        for each in gate:
+            mixed = ops.activate_mul(each, mixed, kind="sigmoid")
         return self.o(mixed, weights)
 
     def _options(self) -> dict[str, Any]:

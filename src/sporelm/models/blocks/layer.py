@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from sporelm import ops
-from sporelm.models.blocks.attention import Attention
-from sporelm.models.blocks.memory import Paged
+from sporelm.models.blocks.memory import Memory
 from sporelm.models.inputs import StepInputs
 from sporelm.weights.names import Param
 
@@ -18,6 +17,17 @@ class Part(Protocol):
     def __call__(self, x: Any, weights: Mapping[str, Any]) -> Any: ...
 
 
+class Mixer(Protocol):
+    """Attention, or what stands in its place: rows in, rows out, each made of those before it in its sequence."""
+
+    @property
+    def memory(self) -> Memory: ...
+
+    def params(self) -> list[Param]: ...
+
+    def __call__(self, x: Any, step: StepInputs, weights: Mapping[str, Any], cache: Any) -> Any: ...
+
+
 class Layer:
     """x + attention(norm(x)), then x + mlp(norm(x)).
 
@@ -28,7 +38,7 @@ class Layer:
     def __init__(
         self,
         attention_norm: Part | None,
-        attention: Attention,
+        attention: Mixer,
         mlp_norm: Part | None,
         mlp: Part,
         *,
@@ -44,7 +54,7 @@ class Layer:
         parts = (*first, self.mlp_norm, self.mlp, self.after_mlp)
         return [param for part in parts if part is not None for param in part.params()]
 
-    def memory(self) -> Paged:
+    def memory(self) -> Memory:
         return self.attention.memory
 
     def __call__(self, x: Any, step: StepInputs, weights: Mapping[str, Any], cache: Any) -> Any:  # x [tokens, width]

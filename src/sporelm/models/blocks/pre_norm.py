@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from sporelm.models.blocks.attention import Attention
 from sporelm.models.blocks.gated_mlp import GatedMLP
-from sporelm.models.blocks.layer import Layer, ParallelLayer, Part
+from sporelm.models.blocks.layer import Layer, Mixer, ParallelLayer, Part
 from sporelm.models.blocks.rms_norm import RMSNorm
 from sporelm.weights.config import ModelConfig
 
@@ -12,7 +12,7 @@ from sporelm.weights.config import ModelConfig
 def pre_norm(
     config: ModelConfig,
     index: int,
-    attention: Attention | None = None,
+    attention: Mixer | None = None,
     mlp: Part | None = None,
     *,
     norm: Callable[[str, int, float], Part] = RMSNorm,

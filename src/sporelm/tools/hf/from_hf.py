@@ -35,6 +35,8 @@ from sporelm.weights.rope_scaling import DynamicNtk, Linear
 
 TYPES = ("auto", "f32", "f16", "bf16", "q8_0")
 VERSION = 3
+# In names of tensors that are F32 always.
+EXACT = (".ffn_gate_inp", ".ssm_conv1d", "_norm.", "position_embd", "token_types")
 
 
 class Converted(NamedTuple):
@@ -177,12 +179,13 @@ def _vector(name: str, data: bytes, count: int) -> LazyTensor:
 
 
 def _typed(tensor: LazyTensor, type_name: str, changed: list[str]) -> LazyTensor:
-    """The tensor in the type that it has in the file: vectors, biases of experts and routers F32, as llama.cpp wants
-    them, matrices as asked for.
+    """The tensor in the type that it has in the file: vectors, norms, biases of experts, routers and taps F32, as
+    llama.cpp wants them, matrices as asked for.
 
     A note goes into `changed` for what nobody asked for.
     """
-    if len(tensor.shape) < 2 or not tensor.name.endswith(".weight") or ".ffn_gate_inp" in tensor.name:
+    exact = any(part in tensor.name for part in EXACT) or not tensor.name.endswith(".weight")
+    if len(tensor.shape) < 2 or exact:
         return as_format(tensor, F32)
     if type_name == "auto":
         if tensor.work:  # values of a quantization that GGUF has no type for

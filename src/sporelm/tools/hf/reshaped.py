@@ -73,7 +73,7 @@ class Reshaper:
         types = {self.held[self.names[param.name]].ggml_type.name for param in group}
         (kept,) = types if len(types) == 1 else ("F32",)
         target: type[QuantFormat] = F32
-        if kept in KEPT and not any(form.plus for form in forms):
+        if kept in KEPT and not any(form.plus or form.log for form in forms):
             target = FORMATS[kept]
 
         def read(start: int, stop: int) -> Blocks:
@@ -91,7 +91,8 @@ class Reshaper:
         source, target = (self._form(group[0], kind) for kind in (self.source, self.target))
         whole = self.held[self.names[group[0].name]]
         source = source.of_format(whole.ggml_type.values)
-        if len(group) > 1 or not target.is_plain or source.rows is None or source.plus or source.transposed:
+        only_rows = replace(source, rows=None).is_plain and source.rows is not None
+        if len(group) > 1 or not target.is_plain or not only_rows:
             return None
         nbytes = whole.number_format.nbytes
 
@@ -109,7 +110,7 @@ class Reshaper:
         tensor = self.held[self.names[param.name]]
         blocks = np.ascontiguousarray(tensor.read(0, tensor.block_count)).reshape(-1)
         stored = StoredTensor(tensor.name, tensor.number_format, tensor.shape, blocks)
-        return brought(stored, self._form(param, self.source), self.config)
+        return brought(stored, self._form(param, self.source), self.config, param.shape)
 
     def _values(self, name: str, group: list[Param]) -> np.ndarray:
         """float32, as the target has it."""

@@ -1,0 +1,101 @@
+"""What the families of gated delta nets share: what files call their numbers and weights, and which layer has which."""
+
+from dataclasses import replace
+from typing import Any
+
+from sporelm.errors import ModelFileError, UnsupportedModel
+from sporelm.models.blocks import Attention, DeltaHeads, DeltaNet
+from sporelm.models.gemma import less_one
+from sporelm.weights.config import MOST_HEAD_DIM, MOST_HEADS, MOST_LAYERS, MOST_WIDTH, ModelConfig
+from sporelm.weights.family import Field
+from sporelm.weights.fields import Fields, shown
+from sporelm.weights.forms import grouped
+from sporelm.weights.names import COMMON, HEAD_NORMS, HF, NORM_BETWEEN, Kind, Names, Stored, Table
+
+MOST_TAPS = 64
+KINDS = ("linear_attention", "full_attention")
+RECURRENT = "attention.recurrent_layers"
+
+DELTA_FIELDS = (
+    Field("own.taps", "ssm.conv_kernel", "u32", "linear_conv_kernel_dim", 2, MOST_TAPS),
+    Field("own.key_dim", "ssm.state_size", "u32", "linear_key_head_dim", 1, MOST_HEAD_DIM),
+    Field("own.key_heads", "ssm.group_count", "u32", "linear_num_key_heads", 1, MOST_HEADS),
+    Field("own.heads", "ssm.time_step_rank", "u32", "linear_num_value_heads", 1, MOST_HEADS),
+    Field("own.inner", "ssm.inner_size", "u32", "", 1, MOST_WIDTH),
+    Field("own.value_dim", "", "u32", "linear_value_head_dim", 1, MOST_HEAD_DIM),
+    Field("own.interval", "full_attention_interval", "u32", "full_attention_interval", 1, MOST_LAYERS, 4),
+)
+DEFAULTS: dict[str, Any] = {"head_dim": 256, "partial_rotary_factor": 0.25, "max_position_embeddings": 32768}
+DEFAULTS |= {"linear_conv_kernel_dim": 4, "linear_key_head_dim": 128, "linear_value_head_dim": 128}
+DEFAULTS |= {"linear_num_key_heads": 16, "linear_num_value_heads": 32}
+USUAL = {"hidden_act": ("silu",), "attention_bias": (False,)}
+
+# Norms are stored less one, but for that of the delta net.
+NORMS = less_one(
+    *(names for names in COMMON if names.ours in ("output_norm.weight", "layers.{}.attn_norm.weight")),
+    NORM_BETWEEN,
+    *HEAD_NORMS,
+)
+
+
+def gated_queries(layer: str = "model.layers.{}.") -> Table:
+    """Names of attention's queries and of what opens and shuts it: both of each head lie together."""
+    halves = [grouped((half,), lambda config: config.heads, *[lambda config: config.head_dim] * 2) for half in (0, 1)]
+    return tuple(
+        Names(
+            f"layers.{{}}.attn_{part}.weight",
+            Stored("blk.{}.attn_q.weight", rows=rows),
+            Stored(f"{layer}self_attn.q_proj.weight", rows=rows),
+        )
+        for part, rows in zip(("q", "gate"), halves, strict=True)
+    )
+
+
+def finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
+    """Which layers are attention, and what follows from the numbers of heads."""
+    own: DeltaHeads = config.own
+    inner = own.inner or own.heads * own.value_dim
+    if own.heads % own.key_heads or inner % own.heads:
+        what = f"{own.heads} heads of {inner} values, {own.key_heads} heads of keys"
+        raise ModelFileError(f"{values.where}: {what}: they are no whole groups")
+    told = values.values.get("layer_types" if kind == HF else RECURRENT)
+    attention = range(own.interval - 1, config.layers, own.interval) if told is None else _told(config, values, told)
+    own = replace(own, inner=inner, value_dim=inner // own.heads, attention=frozenset(attention))
+    return replace(config, own=own)
+
+
+def _told(config: ModelConfig, values: Fields, told: Any) -> list[int]:
+    """The layers that a file says are attention: of their kinds' names, or of whether each is recurrent."""
+    kinds = told.tolist() if hasattr(told, "tolist") else told
+    if not isinstance(kinds, list | tuple) or any(each not in (*KINDS, True, False) for each in kinds):
+        raise UnsupportedModel(
+            f"{values.where}: kinds of layers must be of {', '.join(KINDS)}; they are {shown(kinds)}"
+        )
+    if len(kinds) < config.layers:
+        raise ModelFileError(f"{values.where}: {len(kinds)} layers have a kind, there are {config.layers}")
+    return [layer for layer in range(config.layers) if kinds[layer] in (KINDS[1], False)]
+
+
+def is_regular(config: ModelConfig) -> bool:
+    """Whether attention stands at the interval that the configuration says."""
+    own: DeltaHeads = config.own
+    return own.attention == frozenset(range(own.interval - 1, config.layers, own.interval))
+
+
+def said(config: ModelConfig, gguf: str) -> dict[str, tuple[str, Any]]:
+    """More of the metadata of GGUF files of an architecture."""
+    recurrent = [layer not in config.own.attention for layer in range(config.layers)]
+    return {} if is_regular(config) else {f"{gguf}.{RECURRENT}": ("[bool]", recurrent)}
+
+
+def words(config: ModelConfig) -> dict[str, Any]:
+    """More of config.json."""
+    kinds = [KINDS[layer in config.own.attention] for layer in range(config.layers)]
+    return {"layer_types": kinds, "partial_rotary_factor": config.rotary / config.head_dim}
+
+
+def mixer(config: ModelConfig, index: int) -> Attention | DeltaNet:
+    """A layer's attention, or its gated delta net."""
+    if index in config.own.attention:
+        return Attention(f"layers.{index}", config, norm="heads", gated=True)
+    return DeltaNet(f"layers.{index}", config)

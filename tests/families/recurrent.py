@@ -1,0 +1,24 @@
+"""Models that carry a state from token to token: gated delta nets, state-space models."""
+
+from typing import Any
+
+from families.case import TIED, Case, named
+
+# Rows of several key heads, and several heads to each; llama.cpp wants values as wide as keys.
+DELTA: dict[str, Any] = {"num_hidden_layers": 4, "head_dim": 16, "partial_rotary_factor": 0.5}
+DELTA |= {"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 16, "linear_value_head_dim": 8}
+ODD: dict[str, Any] = {"hidden_size": 70, "num_attention_heads": 7, "num_key_value_heads": 1, "head_dim": 10}
+ODD |= {"linear_num_key_heads": 3, "linear_num_value_heads": 3, "linear_key_head_dim": 7, "linear_value_head_dim": 11}
+ODD |= {"linear_conv_kernel_dim": 3, "partial_rotary_factor": 0.4, "layer_types": ["full_attention"] * 2}
+ODD["layer_types"] = ["linear_attention", "full_attention"] * 2
+WIDE: dict[str, Any] = {"hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 4, "head_dim": 64}
+WIDE |= {"linear_num_value_heads": 4, "linear_key_head_dim": 64, "linear_value_head_dim": 64}
+EXPERTS = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
+EXPERTS |= {"shared_expert_intermediate_size": 40}
+WIDE_EXPERTS = {"moe_intermediate_size": 256, "shared_expert_intermediate_size": 512}
+QWEN3NEXT = named("Qwen3NextForCausalLM", "qwen3_next", **DELTA, **EXPERTS, norm_topk_prob=True)
+
+CASES = (
+    Case("qwen3next", QWEN3NEXT, WIDE | WIDE_EXPERTS),
+    Case("qwen3next-odd-tied", QWEN3NEXT | ODD | TIED | {"norm_topk_prob": False}, None),
+)
