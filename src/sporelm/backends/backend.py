@@ -113,23 +113,25 @@ class Backend(Protocol):
     def packed_bytes(self, format: Any, shape: tuple[int, ...]) -> int:
         """Bytes that `pack` will take."""
 
-    def page_pool(self, count: int, heads: Sequence[tuple[int, int]], dtype: ElementType) -> list[Tensor]:
-        """A cache of `count` pages, zeroed, for each layer's (kv_heads, head_dim).
+    def page_pool(self, count: int, kept: Sequence[tuple[int, ...]], dtype: ElementType) -> list[Tensor]:
+        """A cache of `count` pages, zeroed, for what each layer keeps of a position: (kv_heads, head_dim) of keys and
+        values, or (width,) of one row that all heads share.
 
-        Logical shape [count, 2, kv_heads, 64, head_dim]; one page of all layers may lie together.
+        Logical shape [count, 2, kv_heads, 64, head_dim] or [count, 1, 1, 64, width] (`ops.attention.page_shape`); one
+        page of all layers may lie together.
         """
 
     def free_pages(self, caches: Sequence[Tensor]) -> None:
         """Give back caches of a pool, together; they cannot be used after that."""
 
-    def page_bytes(self, kv_heads: int, head_dim: int, dtype: ElementType) -> int:
+    def page_bytes(self, kept: tuple[int, ...], dtype: ElementType) -> int:
         """Bytes of one page of such a cache."""
 
     def free_bytes(self) -> int | None:
         """Bytes that can still be taken of the device's own memory; None where that is the host's, or is unknown."""
 
     def export_pages(self, cache: Tensor, pages: Sequence[int]) -> np.ndarray:
-        """Those pages in canonical form: [len(pages), 2, kv_heads, 64, head_dim]."""
+        """Those pages in canonical form: [len(pages), 2, kv_heads, 64, head_dim], or as the cache's shape is."""
 
     def import_pages(self, cache: Tensor, pages: Sequence[int], canonical: np.ndarray) -> None:
         """Write pages given in canonical form."""

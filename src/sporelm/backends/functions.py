@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from math import prod
 from itertools import islice
 from math import prod
 from time import perf_counter
@@ -22,7 +23,7 @@ from sporelm.backends.context import Context, Resource
 from sporelm.backends.meaning import contiguous_arguments, mapped, run_gap
 from sporelm.errors import BackendError
 from sporelm.ops import ALL, Call, Graph, Op, Value
-from sporelm.ops.attention import PAGE
+from sporelm.ops.attention import page_shape
 from sporelm.ops.cache import BlockPages, canonical_shape
 from sporelm.ops.op import leaves
 from sporelm.tensor.dtype import F32, U8, DType, ElementType, dtype_of
@@ -53,7 +54,7 @@ class Pages:
 
     @property
     def values(self) -> Any:
-        """[pages, 2, kv_heads, PAGE, head_dim], or BlockPages of that. Raises ContextError once the pool is freed."""
+        """Pages in the cache's shape, or BlockPages of that. Raises ContextError once the pool is freed."""
         self.memory.check()
         return self.memory.caches[self.layer]
 
@@ -137,8 +138,8 @@ class FunctionBackend(ABC):
 
     # ---- pages, in canonical form
 
-    def page_pool(self, count: int, heads: Sequence[tuple[int, int]], dtype: ElementType) -> list[Tensor]:
-        shapes = [(count, 2, kv_heads, PAGE, head_dim) for kv_heads, head_dim in heads]
+    def page_pool(self, count: int, kept: Sequence[tuple[int, ...]], dtype: ElementType) -> list[Tensor]:
+        shapes = [(count, *page_shape(each)) for each in kept]
         memory = PageMemory(self.context, [self._cache(shape, dtype) for shape in shapes])
         return [
             Tensor(dtype, Layout.contiguous(shape), Pages(memory, layer, shape), self)
@@ -154,9 +155,9 @@ class FunctionBackend(ABC):
         for cache in caches:
             cache.storage.memory.free()
 
-    def page_bytes(self, kv_heads: int, head_dim: int, dtype: ElementType) -> int:
+    def page_bytes(self, kept: tuple[int, ...], dtype: ElementType) -> int:
         element_bytes = dtype.nbytes if isinstance(dtype, DType) else 1
-        return 2 * kv_heads * PAGE * canonical_shape((head_dim,), dtype)[0] * element_bytes
+        return prod(canonical_shape(page_shape(kept), dtype)) * element_bytes
 
     def export_pages(self, cache: Tensor, pages: Sequence[int]) -> np.ndarray:
         return self.read(cache.storage.canonical[list(pages)])

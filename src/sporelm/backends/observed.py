@@ -39,8 +39,8 @@ class _Observed:
     def pack(self, weight: WeightArray) -> Tensor:
         return self._here(self._inner.pack(weight))
 
-    def page_pool(self, count: int, heads: Sequence[tuple[int, int]], dtype: ElementType) -> list[Tensor]:
-        return [self._here(cache) for cache in self._inner.page_pool(count, heads, dtype)]
+    def page_pool(self, count: int, kept: Sequence[tuple[int, ...]], dtype: ElementType) -> list[Tensor]:
+        return [self._here(cache) for cache in self._inner.page_pool(count, kept, dtype)]
 
     def state_pool(self, count: int, layers: Sequence[Shapes]) -> list[tuple[Tensor, ...]]:
         return [self._here(cache) for cache in self._inner.state_pool(count, layers)]

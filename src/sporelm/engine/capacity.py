@@ -19,7 +19,7 @@ SHARE = 2  # a pool takes at most 1 / SHARE of the memory that is available when
 
 def bytes_per_page(memory: Iterable[Any], backend: Backend, kv: ElementType) -> int:
     """Bytes of one page in all caches together."""
-    return sum(backend.page_bytes(kept.kv_heads, kept.head_dim, kv) for kept in memory)
+    return sum(backend.page_bytes(each.kept, kv) for each in memory)
 
 
 def step_bytes(config: ModelConfig, tokens: int) -> int:

@@ -66,8 +66,8 @@ class Worker:
         self.recorder: Recorder | None = None
         self.share = share
         self.limits = limits or default_limits(model, device, kv)
-        heads = [(kept.kv_heads, kept.head_dim) for kept in model.model.memory()]
-        caches = device.page_pool(self.limits.num_pages, heads, kv)
+        kept = [each.kept for each in model.model.memory()]
+        caches = device.page_pool(self.limits.num_pages, kept, kv)
         try:
             self.runner = Runner(model.model, model.weights, caches, device, self.limits, eager=eager)
         except BaseException:

@@ -15,6 +15,7 @@ from sporelm.backends.backend import Backend, Missing
 from sporelm.backends.registry import all_backends, open_backend
 from sporelm.evals.attention_cases import attention_cases
 from sporelm.evals.case import Case, values
+from sporelm.evals.latent_cases import latent_cases
 from sporelm.evals.recurrent_cases import recurrent_cases
 from sporelm.evals.text_cases import text_cases
 from sporelm.ops.activation import KINDS
@@ -149,6 +150,7 @@ def cases() -> Iterator[Case]:
     for form in FORMS:
         yield Case("embedding", form.name, partial(embedding, form=form))
     yield from attention_cases()
+    yield from latent_cases()
     yield from recurrent_cases()
     yield from text_cases()
     yield Case("argmax", "", lambda backend: ops.argmax(backend.tensor(values(5, 1001))))

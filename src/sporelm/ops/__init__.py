@@ -7,6 +7,8 @@ from sporelm.ops.elementwise import add, clamped_swiglu, silu_mul
 from sporelm.ops.experts import combine_experts, linear_experts, linear_experts_silu_mul
 from sporelm.ops.gated_norm import gated_rms_norm
 from sporelm.ops.graph import Call, Graph, Value, trace
+from sporelm.ops.heads import linear_heads
+from sporelm.ops.latent import latent_attention, store_latent
 from sporelm.ops.linear import linear, linear_group, linear_silu_mul, quantize_rows
 from sporelm.ops.lora import add_lora
 from sporelm.ops.norm import add_layer_norm, add_rms_norm, layer_norm, rms_norm
@@ -44,11 +46,13 @@ __all__ = [
     "gated_delta_rule",
     "gated_rms_norm",
     "latent_attention",
+    "latent_attention",
     "layer_norm",
     "linear",
     "linear_experts",
     "linear_experts_silu_mul",
     "linear_group",
+    "linear_heads",
     "linear_silu_mul",
     "mean_rows",
     "quantize_blocks",
@@ -64,6 +68,7 @@ __all__ = [
     "softcap",
     "ssm_scan",
     "store_kv",
+    "store_latent",
     "text_attention",
     "top_k",
     "trace",

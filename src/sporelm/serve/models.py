@@ -12,6 +12,7 @@ from typing import Any
 
 from sporelm.api.async_llm import AsyncLLM
 from sporelm.backends.backend import Progress
+from sporelm.engine.capacity import bytes_per_page
 from sporelm.errors import MemoryShortage, RequestError, shown
 from sporelm.ops.cache import KV_TYPES
 from sporelm.serve.answering import Bell
@@ -53,7 +54,7 @@ class ServedModel:
         """Of the KV cache, were all of it used."""
         engine, llm = self.llm.llm.engine, self.llm.llm
         kept = llm.opened.worker.runner.model.memory()
-        page = sum(llm.backend.page_bytes(each.kv_heads, each.head_dim, KV_TYPES[llm.kv]) for each in kept)
+        page = bytes_per_page(kept, llm.backend, KV_TYPES[llm.kv])
         return engine.limits.num_pages * page
 
     def trouble(self, stall_seconds: float) -> str | None:

@@ -5,22 +5,21 @@ import pytest
 
 from available import BACKENDS, opened
 from sporelm import ops
-from sporelm.ops.attention import PAGE
+from sporelm.ops.attention import PAGE, page_shape
 from sporelm.ops.cache import KV_TYPES, canonical_of, canonical_shape, values_of
 from sporelm.quant import Q8_0, quantize_tensor
 
-SHAPES = [(2, 64), (3, 26), (1, 80)]  # kv heads, head_dim
+SHAPES = [(2, 64), (3, 26), (1, 80), (576,), (27,)]  # kv heads, head_dim; or the width of latent rows
 
 
 @pytest.mark.parametrize("name", BACKENDS)
 @pytest.mark.parametrize("kv", KV_TYPES)
 @pytest.mark.parametrize("heads", SHAPES, ids=str)
-def test_pages_go_out_as_they_came_in(name: str, kv: str, heads: tuple[int, int]) -> None:
+def test_pages_go_out_as_they_came_in(name: str, kv: str, heads: tuple[int, ...]) -> None:
     """Also the padding of the last block, and whatever bits a scale has."""
     backend, dtype = opened(name), KV_TYPES[kv]
     caches = backend.page_pool(5, [heads, heads], dtype)
-    kv_heads, head_dim = heads
-    shape = canonical_shape((3, 2, kv_heads, PAGE, head_dim), dtype)
+    shape = canonical_shape((3, *page_shape(heads)), dtype)
     element = np.uint8 if kv == "q8_0" else dtype.numpy
     size = np.dtype(element).itemsize
     given = np.random.default_rng(3).integers(0, 256, (*shape[:-1], shape[-1] * size), np.uint8).view(element)
@@ -40,7 +39,7 @@ def test_pages_go_out_as_they_came_in(name: str, kv: str, heads: tuple[int, int]
 @pytest.mark.parametrize("name", BACKENDS)
 def test_blocks_take_half_of_what_halves_take(name: str) -> None:
     backend = opened(name)
-    sizes = [backend.page_bytes(3, 64, KV_TYPES[kv]) for kv in ("f16", "q8_0")]
+    sizes = [backend.page_bytes((3, 64), KV_TYPES[kv]) for kv in ("f16", "q8_0")]
     assert sizes == [2 * 3 * PAGE * 64 * 2, 2 * 3 * PAGE * 2 * 34]
     backend.close()
 

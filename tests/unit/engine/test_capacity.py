@@ -62,7 +62,7 @@ def test_too_little_or_too_much_is_refused_with_what_is_needed() -> None:
 def test_a_model_is_opened_with_a_cache_of_that_size(story: Path) -> None:
     with LLM(story, backend="reference", kv_memory="300kB") as llm:
         limits, worker = llm.opened.engine.limits, llm.opened.worker
-        page = sum(worker.device.page_bytes(*cache.shape[2:5:2], cache.dtype) for cache in worker.runner.caches)
+        page = sum(worker.device.page_bytes(cache.shape[2:5:2], cache.dtype) for cache in worker.runner.caches)
         assert limits.num_pages == 300_000 // page
         assert llm.max_context == min(llm.config.context_length, limits.num_pages * 64)
     with pytest.raises(RequestError, match="--kv-memory is 'much'"):

@@ -18,11 +18,10 @@ from sporelm.backends.cpu.formats.f32 import F32Panels
 from sporelm.backends.cpu.formats.folders import FOLDER_FORMATS
 from sporelm.backends.cpu.jit import Compiler, Kernel
 from sporelm.backends.cpu.kernels.pack import pack
-from sporelm.backends.cpu.kernels.pages import Pages
 from sporelm.backends.cpu.limits import measure
 from sporelm.backends.cpu.lowering import ROW_BY_ROW, RULES, rule_of
 from sporelm.backends.cpu.memory import Heap
-from sporelm.backends.cpu.page_arrays import exported, imported
+from sporelm.backends.cpu.page_arrays import exported, imported, page_bytes
 from sporelm.backends.cpu.program import CpuProgram
 from sporelm.backends.cpu.run_native import run_kernel
 from sporelm.backends.cpu.states import copied, exported_states, imported_states, made_states, state_bytes
@@ -42,7 +41,8 @@ from sporelm.backends.meaning import contiguous_arguments, run_gap
 from sporelm.backends.stacked import matrices
 from sporelm.errors import BackendError
 from sporelm.ops import ALL, Call, Graph, Op, Spec, Value, quantize_rows
-from sporelm.ops.attention import PAGE
+from sporelm.ops.attention import page_shape
+from sporelm.ops.heads import linear_heads
 from sporelm.ops.linear import ROW_FORMATS, RowFormat
 from sporelm.ops.op import leaves
 from sporelm.ops.spec import spec_of
@@ -156,13 +156,13 @@ class CpuBackend:
 
     # ---- pages
 
-    def page_pool(self, count: int, heads: Sequence[tuple[int, int]], dtype: ElementType) -> list[Tensor]:
-        sizes = [self.page_bytes(*head, dtype) for head in heads]
+    def page_pool(self, count: int, kept: Sequence[tuple[int, ...]], dtype: ElementType) -> list[Tensor]:
+        sizes = [self.page_bytes(each, dtype) for each in kept]
         stride = sum(sizes)
-        memory = PageMemory(self.context, count * stride, f"{count} pages of {len(heads)} layers")
+        memory = PageMemory(self.context, count * stride, f"{count} pages of {len(kept)} layers")
         caches = []
-        for number, (kv_heads, head_dim) in enumerate(heads):
-            shape = (count, 2, kv_heads, PAGE, head_dim)
+        for number, each in enumerate(kept):
+            shape = (count, *page_shape(each))
             store = PageStore(memory.array[sum(sizes[:number]) :], shape, stride, memory)
             caches.append(Tensor(dtype, Layout.contiguous(shape), store, self))
         return caches
@@ -171,8 +171,8 @@ class CpuBackend:
         for cache in caches:
             cache.storage.memory.free()
 
-    def page_bytes(self, kv_heads: int, head_dim: int, dtype: ElementType) -> int:
-        return Pages(head_dim, dtype.name).page_bytes(kv_heads)
+    def page_bytes(self, kept: tuple[int, ...], dtype: ElementType) -> int:
+        return page_bytes(page_shape(kept), dtype)
 
     def free_bytes(self) -> None:
         return None  # the host's memory
@@ -230,8 +230,8 @@ class CpuBackend:
         return Tensor(spec.dtype, Layout.contiguous(spec.bound), storage, self)
 
     def _rounded(self, op: Op, args: Sequence[Any]) -> Sequence[Any]:
-        """Round x for weights that multiply int8, as the rule quantize_rows does in a plan."""
-        if not op.name.startswith("linear") or isinstance(spec_of(args[0]).dtype, RowFormat):
+        """Round x for weights that multiply int8, as the rule quantize_rows does in a plan; not that of heads."""
+        if not op.name.startswith("linear") or op is linear_heads or isinstance(spec_of(args[0]).dtype, RowFormat):
             return args
         kinds = {getattr(value.dtype, "activation", "float") for value in leaves(args[1:])} & ROW_FORMATS.keys()
         return (quantize_rows(args[0], activation=kinds.pop()), *args[1:]) if kinds else args

@@ -15,6 +15,7 @@ from sporelm.backends.cpu.kernels.attention_tile import attention_tile
 from sporelm.backends.cpu.kernels.pages import Pages
 from sporelm.backends.cpu.recurrent import ROW_BY_ROW as OF_RUNS
 from sporelm.backends.cpu.recurrent import RULES as RECURRENT
+from sporelm.backends.cpu.latent import RULES as LATENT
 from sporelm.backends.cpu.storage import Packed, page_store, row_bytes
 from sporelm.errors import BackendError
 from sporelm.ops import Call
@@ -318,6 +319,7 @@ RULES: dict[str, Callable[[Lowering, Call], None]] = {
     "rope": _rope,
     "store_kv": _store_kv,
     "rope_store": _rope_store,
+    **LATENT,
     "attention": _attention,
     "text_attention": texts.text_attention,
     "mean_rows": texts.mean_rows,

@@ -5,17 +5,27 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sporelm.backends.cpu.kernels.latent_pages import LatentPages
 from sporelm.backends.cpu.kernels.pages import BLOCK, Pages
 from sporelm.backends.cpu.storage import page_store
 from sporelm.ops.attention import PAGE
-from sporelm.tensor.dtype import DType
+from sporelm.ops.cache import canonical_shape
+from sporelm.tensor.dtype import DType, ElementType
 from sporelm.tensor.tensor import Tensor
 
 SCALE_BYTES = 2
 
 
+def page_bytes(shape: tuple[int, ...], dtype: ElementType) -> int:
+    """Bytes of a page of this logical shape."""
+    halves, kv_heads, _, width = shape
+    return LatentPages(width, dtype.name).page_bytes if halves == 1 else Pages(width, dtype.name).page_bytes(kv_heads)
+
+
 def exported(cache: Tensor, pages: list[int]) -> NDArray[Any]:
     """Those pages in canonical form, a copy."""
+    if cache.shape[1] == 1:
+        return _latent(cache)[pages]
     if not isinstance(cache.dtype, DType):
         return _to_blocks(_halves(cache)[pages], _layout(cache))
     keys, values = _plain(cache)
@@ -24,11 +34,22 @@ def exported(cache: Tensor, pages: list[int]) -> NDArray[Any]:
 
 def imported(cache: Tensor, pages: list[int], canonical: NDArray[Any]) -> None:
     """Write pages given in canonical form. Changes the cache."""
+    if cache.shape[1] == 1:
+        _latent(cache)[pages] = canonical
+        return
     if not isinstance(cache.dtype, DType):
         _halves(cache)[pages] = _from_blocks(canonical, _layout(cache))
         return
     keys, values = _plain(cache)
     keys[pages], values[pages] = canonical[:, 0].swapaxes(2, 3), canonical[:, 1]
+
+
+def _latent(cache: Tensor) -> NDArray[Any]:
+    """A view of latent rows, which lie in canonical form."""
+    store, shape = page_store(cache), canonical_shape(cache.shape, cache.dtype)
+    nbytes = page_bytes(cache.shape[1:], cache.dtype)
+    whole = np.lib.stride_tricks.as_strided(store.array, (shape[0], nbytes), (store.stride, 1))
+    return whole.view(cache.dtype.numpy if isinstance(cache.dtype, DType) else np.uint8).reshape(shape)
 
 
 def _layout(cache: Tensor) -> Pages:

@@ -7,6 +7,7 @@ Nothing here names a device or knows of back-ends, and nothing waits for one but
 from sporelm.backends.torch.attention import attention, rope, rope_store
 from sporelm.backends.torch.cache import store_kv
 from sporelm.backends.torch.experts import combine_experts, linear_experts, linear_experts_silu_mul, route
+from sporelm.backends.torch.latent import latent_attention, linear_heads, store_latent
 from sporelm.backends.torch.products import (
     add_lora,
     linear,
@@ -43,6 +44,7 @@ FUNCTIONS = {
         *(add, silu_mul, clamped_swiglu, rms_norm, add_rms_norm, embedding, select_columns, select_rows, argmax),
         *(top_k, quantize_rows, activate, activate_mul, scale, clip, softcap, layer_norm, add_layer_norm),
         count_nonfinite,
+        *(linear_heads, store_latent, latent_attention),
         *(route, linear_experts, linear_experts_silu_mul, combine_experts),
         *(causal_conv1d, gated_delta_rule, ssm_scan, gated_rms_norm),
         *(add_lora, linear, linear_group, linear_silu_mul, rope, store_kv, rope_store, attention),

@@ -10,6 +10,25 @@ class Paged:
     kv_heads: int
     head_dim: int
 
+    @property
+    def kept(self) -> tuple[int, ...]:
+        """As back-ends' `page_pool` takes it."""
+        return self.kv_heads, self.head_dim
+
+
+@dataclass(frozen=True)
+class Latent:
+    """What a block keeps of each position: one row of `width` numbers that all heads share, in pages of 64 positions;
+    its first `values` numbers are what is mixed."""
+
+    width: int
+    values: int
+
+    @property
+    def kept(self) -> tuple[int, ...]:
+        """As back-ends' `page_pool` takes it."""
+        return (self.width,)
+
 
 @dataclass(frozen=True)
 class State:
@@ -22,4 +41,4 @@ class State:
     shapes: tuple[tuple[int, ...], ...]
 
 
-Memory = Paged | State
+Memory = Paged | Latent | State

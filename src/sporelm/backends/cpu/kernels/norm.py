@@ -56,28 +56,33 @@ def rms_norm_of_heads(target: Any, head_dim: int) -> Kernel:
     """Each head of a row by itself; a head's last values one by one, for the next head follows them."""
 
     def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
-        whole = head_dim // k.lanes * k.lanes
         with k.range(first, last) as token, k.range(f.heads) as head:
             at = head * (4 * head_dim)
             row, out = k.at(f.x, token * f.x_stride + at), k.at(f.out, token * f.out_stride + at)
-            squares, rest = k.zero(k.vf), k.zero(f32)
-            with k.range(0, whole, k.lanes) as column:
-                x = k.load(k.vf, row, column * 4)
-                squares.set(k.fma(x, x, squares.value))
-            with k.range(whole, head_dim) as column:
-                x = k.load(f32, row, column * 4)
-                rest.set(k.fma(x, x, rest.value))
-            mean = (k.sum(squares.value) + rest.value) / float(head_dim)
-            scale = k.const(f32, 1.0) / k.sqrt(mean + f.eps)
-            with k.range(0, whole, k.lanes) as column:
-                found = k.load(k.vf, row, column * 4) * k.splat(scale) * k.load(k.vf, f.weight, column * 4)
-                k.store(found, out, column * 4)
-            with k.range(whole, head_dim) as column:
-                k.store(k.load(f32, row, column * 4) * scale * k.load(f32, f.weight, column * 4), out, column * 4)
+            norm_head(k, row, out, f.weight, head_dim, f.eps)
 
     return Kernel(
         f"rms_norm_of_heads_{head_dim}", fields("x:p x_stride:i weight:p out:p out_stride:i heads:i eps:f"), body
     )
+
+
+def norm_head(k: Builder, row: Val, out: Val, weight: Val, width: int, eps: Val) -> None:
+    """One head by its root mean square; nothing is read or written past its width."""
+    whole = width // k.lanes * k.lanes
+    squares, rest = k.zero(k.vf), k.zero(f32)
+    with k.range(0, whole, k.lanes) as column:
+        x = k.load(k.vf, row, column * 4)
+        squares.set(k.fma(x, x, squares.value))
+    with k.range(whole, width) as column:
+        x = k.load(f32, row, column * 4)
+        rest.set(k.fma(x, x, rest.value))
+    mean = (k.sum(squares.value) + rest.value) / float(width)
+    scale = k.const(f32, 1.0) / k.sqrt(mean + eps)
+    with k.range(0, whole, k.lanes) as column:
+        found = k.load(k.vf, row, column * 4) * k.splat(scale) * k.load(k.vf, weight, column * 4)
+        k.store(found, out, column * 4)
+    with k.range(whole, width) as column:
+        k.store(k.load(f32, row, column * 4) * scale * k.load(f32, weight, column * 4), out, column * 4)
 
 
 def layer_norm_of_heads(target: Any, head_dim: int) -> Kernel:

@@ -17,26 +17,42 @@ from sporelm.backends.cpu.formats.records import (
 )
 from sporelm.backends.cpu.jit import Builder, Kernel, Val, f32, i8, i16, vec
 from sporelm.backends.cpu.jit.kernel import fields
-from sporelm.ops.linear import INT8_32
+from sporelm.ops.linear import INT8_32, ROW_FORMATS
 
 
 def quantize_rows(target: Any, activation: str) -> Kernel:
     """An item is one token. `blocks` records are written a row, and zeros up to `padded`."""
-    write, values = (write_record, 32) if activation == INT8_32.name else (write_super, 256)
-    record = RECORDS[activation]
 
     def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
         with k.range(first, last) as token:
-            row, out = k.at(f.x, token * f.x_stride), k.at(f.out, token * f.out_stride)
-            with k.range(f.blocks) as block:
-                parts = [k.load(k.vf, row, block * (4 * values) + 4 * at) for at in range(0, values, k.lanes)]
-                write(k, parts, k.at(out, block * record))
-            with k.range(f.blocks, f.padded) as block:
-                for at in range(0, record, 16):
-                    k.store(k.const(vec(i8, 16), 0), out, block * record + at)
+            _write_row(k, f, activation, k.at(f.x, token * f.x_stride), k.at(f.out, token * f.out_stride))
 
     text = "x:p x_stride:i out:p out_stride:i blocks:i padded:i"
-    return Kernel(f"quantize_rows_{values}", fields(text), body)
+    return Kernel(f"quantize_rows_{ROW_FORMATS[activation].values}", fields(text), body)
+
+
+def quantize_heads(target: Any, activation: str) -> Kernel:
+    """An item is one head of a token, whose columns begin `head_stride` bytes past those of the head before."""
+
+    def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
+        with k.range(first, last) as item:
+            row = k.at(f.x, item // f.heads * f.x_stride + item % f.heads * f.head_stride)
+            _write_row(k, f, activation, row, k.at(f.out, item * f.out_stride))
+
+    text = "x:p x_stride:i head_stride:i heads:i out:p out_stride:i blocks:i padded:i"
+    return Kernel(f"quantize_heads_{ROW_FORMATS[activation].values}", fields(text), body)
+
+
+def _write_row(k: Builder, f: Any, activation: str, row: Val, out: Val) -> None:
+    """The records of one row."""
+    record, values = RECORDS[activation], ROW_FORMATS[activation].values
+    write = write_record if activation == INT8_32.name else write_super
+    with k.range(f.blocks) as block:
+        parts = [k.load(k.vf, row, block * (4 * values) + 4 * at) for at in range(0, values, k.lanes)]
+        write(k, parts, k.at(out, block * record))
+    with k.range(f.blocks, f.padded) as block:
+        for at in range(0, record, 16):
+            k.store(k.const(vec(i8, 16), 0), out, block * record + at)
 
 
 def write_record(k: Builder, parts: list[Val], out: Val) -> None:

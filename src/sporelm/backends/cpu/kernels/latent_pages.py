@@ -1,0 +1,85 @@
+"""How pages of latent rows lie on the CPU: as in canonical form (ops/cache.py), one position's numbers after another.
+
+A row serves as key and as value of all heads: scores read it along its numbers, mixing along positions. Lying once, it
+suits neither for itself; kernels widen a page to f32 once for many heads, and there both read it as it lies.
+"""
+
+from dataclasses import dataclass
+
+from sporelm.backends.cpu.jit import Builder, Val, f32, i8, i16, vec
+from sporelm.backends.cpu.kernels.pages import BLOCK, round_block
+from sporelm.ops.attention import PAGE
+
+BLOCK_BYTES = 34
+
+
+@dataclass(frozen=True)
+class LatentPages:
+    """The layout of rows of `width` numbers; element: "f16", "f32" or "Q8_0"."""
+
+    width: int
+    element: str
+
+    @property
+    def groups(self) -> int:
+        """Blocks of a row; 0 where numbers have no scales."""
+        return -(-self.width // BLOCK) if self.element == "Q8_0" else 0
+
+    @property
+    def row_bytes(self) -> int:
+        return self.groups * BLOCK_BYTES or self.width * (2 if self.element == "f16" else 4)
+
+    @property
+    def page_bytes(self) -> int:
+        return PAGE * self.row_bytes
+
+    @property
+    def padded(self) -> int:
+        """Numbers of a widened row: whole blocks, and whole cache lines of f32."""
+        return -(-self.width // BLOCK) * BLOCK
+
+    @property
+    def name(self) -> str:
+        return f"{self.width}_{self.element}"
+
+    def widen(self, k: Builder, row: Val, out: Val) -> None:
+        """One row as f32; what is past its width in `out` is any number."""
+        if self.groups:
+            with k.range(self.groups) as group:
+                block = k.at(row, group * BLOCK_BYTES)
+                scale = k.target.from_half(k, k.splat(k.load(i16, block), k.lanes))
+                for at in range(0, BLOCK, k.lanes):
+                    values = k.load(vec(i8, k.lanes), block, 2 + at).sext(k.vi).to_float()
+                    k.store(values * scale, out, group * (4 * BLOCK) + 4 * at)
+            return
+        whole = self.width // k.lanes * k.lanes
+        with k.range(0, whole, k.lanes) as column:
+            k.store(self._load(k, row, column, k.lanes), out, column * 4)
+        for rest in range(whole, self.width):
+            k.store(self._load(k, row, rest, 1), out, rest * 4)
+
+    def _load(self, k: Builder, row: Val, at: Val | int, lanes: int) -> Val:
+        if self.element == "f32":
+            return k.load(vec(f32, lanes) if lanes > 1 else f32, row, at * 4)
+        return k.target.from_half(k, k.load(vec(i16, lanes) if lanes > 1 else i16, row, at * 2))
+
+    def store(self, k: Builder, cache: Val, page_bytes: Val, slot: Val, source: Val) -> None:
+        """Write the f32 row at `source`, zeros from its width to `padded`, to a slot of the cache."""
+        row = k.at(cache, slot // PAGE * page_bytes + slot % PAGE * self.row_bytes)
+        if self.groups:
+            with k.range(self.groups) as group:
+                block = k.at(row, group * BLOCK_BYTES)
+                parts = [k.load(k.vf, source, group * (4 * BLOCK) + 4 * at) for at in range(0, BLOCK, k.lanes)]
+                scale, integers = round_block(k, parts)
+                k.store(k.target.to_half(k, scale), block)
+                for number, part in enumerate(integers):
+                    k.store(part.trunc(vec(i8, k.lanes)), block, 2 + number * k.lanes)
+            return
+        whole, size = self.width // k.lanes * k.lanes, self.row_bytes // self.width
+        with k.range(0, whole, k.lanes) as column:
+            k.store(self._narrow(k, k.load(k.vf, source, column * 4)), row, column * size)
+        for rest in range(whole, self.width):
+            k.store(self._narrow(k, k.load(f32, source, rest * 4)), row, rest * size)
+
+    def _narrow(self, k: Builder, values: Val) -> Val:
+        return values if self.element == "f32" else k.target.to_half(k, values)

@@ -1,0 +1,68 @@
+"""Latent attention in torch: products with a matrix a head, rows into pages, and attention over them."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sporelm.backends.torch.attention import rope
+from sporelm.backends.torch.cache import held_in, rounded_blocks
+from sporelm.backends.torch.products import Weight, multiplied
+from sporelm.backends.torch.rows import rms_norm
+from sporelm.ops.attention import PAGE
+from sporelm.ops.cache import BlockPages
+
+
+def linear_heads(x: Tensor, weight: Weight) -> Tensor:
+    heads, _, width = weight.values.shape
+    given = multiplied(x.unflatten(1, (heads, -1))[..., -width:].contiguous(), weight)
+    return torch.einsum("thi,hoi->tho", given, weight.values).flatten(1)
+
+
+def store_latent(
+    x: Tensor,
+    weight: Tensor,
+    positions: Tensor,
+    table: Tensor,
+    cache: Tensor | BlockPages,
+    slots: Tensor,
+    *,
+    eps: float,
+    style: str,
+) -> tuple[()]:
+    rank, page, offset = len(weight), (slots // PAGE).long(), (slots % PAGE).long()
+    turned = rope(x[:, rank:], positions, table, head_dim=x.shape[1] - rank, style=style)
+    row = torch.cat((rms_norm(x[:, :rank], weight, eps=eps), turned), dim=1)
+    if isinstance(cache, BlockPages):
+        cache.blocks[:, 0, 0][page, offset] = rounded_blocks(row)
+    else:
+        cache[:, 0, 0][page, offset] = row.to(cache.dtype)
+    return ()
+
+
+def latent_attention(
+    latent: Tensor,
+    q: Tensor,
+    cache: Tensor | BlockPages,
+    starts: Any,
+    lengths: Any,
+    pages: Tensor,
+    *,
+    heads: int,
+    scale: float,
+) -> Tensor:
+    """One sequence after the other; `starts` and `lengths` are numpy arrays."""
+    queries, width = latent.unflatten(1, (heads, -1)), cache.shape[4]
+    rank = queries.shape[-1]
+    whole = torch.cat((queries, q.unflatten(1, (heads, -1))[..., : width - rank]), dim=2) * scale
+    out = torch.zeros_like(queries)
+    bounds = zip(starts[:-1].tolist(), starts[1:].tolist(), lengths.tolist(), strict=True)
+    for sequence, (start, stop, length) in enumerate(bounds):
+        if start == stop:
+            continue
+        held = held_in(cache, pages[sequence, : -(-length // PAGE)]).reshape(-1, width)[:length].float()
+        places = torch.arange(length, device=q.device)
+        seen = places <= torch.arange(length - (stop - start), length, device=q.device).unsqueeze(1)
+        scores = (whole[start:stop] @ held.T).masked_fill(~seen.unsqueeze(1), -torch.inf)
+        out[start:stop] = scores.softmax(dim=-1) @ held[:, :rank]
+    return out.flatten(1)
