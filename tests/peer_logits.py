@@ -66,14 +66,40 @@ def load(peer: Path, root: Path) -> Any:
     library.llama_batch_init.restype = _Batch
     library.llama_batch_free.argtypes = [_Batch]
     library.llama_decode.argtypes = [pointer, _Batch]
-    library.llama_get_logits.argtypes = [pointer]
-    library.llama_get_logits.restype = ctypes.POINTER(ctypes.c_float)
+    library.llama_encode.argtypes = [pointer, _Batch]
+    for read in (library.llama_get_logits, library.llama_get_embeddings):
+        read.argtypes, read.restype = [pointer], ctypes.POINTER(ctypes.c_float)
+    library.llama_get_embeddings_seq.argtypes = [pointer, ctypes.c_int32]
+    library.llama_get_embeddings_seq.restype = ctypes.POINTER(ctypes.c_float)
     library.llama_free.argtypes = [pointer]
     return library
 
 
 def peer_logits(library: Any, file: Path, ids: Sequence[int], vocab: int) -> np.ndarray:
     """float32 [ids, vocab] of all positions. Raises ValueError where llama.cpp cannot read the file."""
+    return _computed(library, file, ids, library.llama_decode, library.llama_get_logits, (len(ids), vocab))
+
+
+def peer_rows(library: Any, file: Path, ids: Sequence[int], width: int) -> np.ndarray:
+    """float32 [ids, width]: what an encoder makes of each token, all of the first type. Raises as `peer_logits`."""
+    how = {"embeddings": True, "pooling_type": 0}
+    return _computed(library, file, ids, library.llama_encode, library.llama_get_embeddings, (len(ids), width), **how)
+
+
+def peer_scores(library: Any, file: Path, ids: Sequence[int], labels: int) -> np.ndarray:
+    """float32 [labels]: what its head makes of them. Raises as `peer_logits`."""
+    how = {"embeddings": True, "pooling_type": 4}
+
+    def read(context: Any) -> Any:
+        return library.llama_get_embeddings_seq(context, 0)
+
+    return _computed(library, file, ids, library.llama_encode, read, (labels,), **how)
+
+
+def _computed(
+    library: Any, file: Path, ids: Sequence[int], run: Any, read: Any, shape: tuple[int, ...], **options: Any
+) -> np.ndarray:
+    """What `read` gives of a context once `run` has computed the ids, as an array of this shape."""
     model = library.llama_model_load_from_file(str(file).encode(), library.llama_model_default_params())
     if not model:
         raise ValueError(f"llama.cpp cannot read {file}")
@@ -82,6 +108,8 @@ def peer_logits(library: Any, file: Path, ids: Sequence[int], vocab: int) -> np.
     params.n_threads = params.n_threads_batch = 1
     params.flash_attn_type = 0  # off: scores in f32
     params.type_k = params.type_v = 0  # a cache in f32, as ours in these comparisons
+    for name, value in options.items():
+        setattr(params, name, value)
     context = library.llama_init_from_model(model, params)
     assert context
     batch = library.llama_batch_init(len(ids), 0, 1)
@@ -89,8 +117,8 @@ def peer_logits(library: Any, file: Path, ids: Sequence[int], vocab: int) -> np.
     for place, token in enumerate(ids):
         batch.token[place], batch.pos[place] = token, place
         batch.n_seq_id[place], batch.seq_id[place][0], batch.logits[place] = 1, 0, 1
-    assert library.llama_decode(context, batch) == 0
-    found = np.ctypeslib.as_array(library.llama_get_logits(context), (len(ids), vocab)).copy()
+    assert run(context, batch) == 0
+    found = np.ctypeslib.as_array(read(context), shape).copy()
     library.llama_batch_free(batch)
     library.llama_free(context)
     library.llama_model_free(model)

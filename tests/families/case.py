@@ -4,7 +4,7 @@ Needs sporelm and numpy alone, so that `make_family_goldens.py` can import it wh
 """
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,13 +13,15 @@ from zlib import crc32
 import numpy as np
 from safetensors.numpy import save_file
 
-from sporelm.models import Decoder, build, config_from_hf
+from sporelm.models import Decoder, Encoder, build, config_from_hf
 from sporelm.weights.forms import held_as
 from sporelm.weights.names import Param
 from tiny_models import LLAMA
 
 TOKENS = 70  # more than a page
 POSITIONS = (0, 1, 2, 7, 20, 41, 63, 64, 69)  # whose logits the goldens hold
+SPECIAL = 5  # ids at the beginning that prompts of encoders do without: RoBERTa's positions leave out its padding
+SECOND = 41  # where the second of two texts begins
 
 
 @dataclass(frozen=True)
@@ -28,15 +30,17 @@ class Case:
 
     wide   what changes for llama.cpp, whose K-quants want rows of whole blocks of 256; None: this case is not compared
     numpy  the reference is tests/models/paper/NAME.py, for what transformers lacks; else transformers' golden file
+    reads  it is an encoder: what it makes of tokens, or the scores of its head, are compared in place of logits
     """
 
     name: str
     config: dict[str, Any]
     wide: dict[str, Any] | None = field(default_factory=lambda: WIDE)
     numpy: str = ""
+    reads: bool = False
 
     @cached_property
-    def model(self) -> Decoder:
+    def model(self) -> Decoder | Encoder:
         return build(config_from_hf(self.config, "config.json"))
 
     @property
@@ -46,7 +50,13 @@ class Case:
 
     def ids(self) -> list[int]:
         """The prompt."""
-        return _random(self.name).randint(0, self.model.config.vocab, TOKENS).tolist()
+        lowest = SPECIAL if self.reads else 0
+        return _random(self.name).randint(lowest, self.model.config.vocab, TOKENS).tolist()
+
+    def types(self) -> list[int]:
+        """Of an encoder's prompt: which of two texts each token is of."""
+        two = isinstance(self.model, Encoder) and self.model.facts.types > 1
+        return [int(two and place >= SECOND) for place in range(TOKENS)]
 
     def weights(self) -> dict[str, np.ndarray]:
         """float32 weights by our names: those of matrices uniform, so that every row keeps a variance near one."""
@@ -55,12 +65,12 @@ class Case:
     def tensors(self) -> dict[str, np.ndarray]:
         """The same as a Hugging Face folder holds them."""
         model = self.model
-        return held_as(self.weights(), "hf", model.family.names, model.config)
+        return held_as(self.weights(), "hf", model.family.table(model.config), model.config)
 
     def widened(self) -> "Case":
         """The model for llama.cpp: with enough tokens for all bytes."""
         assert self.wide is not None
-        return Case(f"{self.name}-wide", self.config | self.wide | {"vocab_size": 320})
+        return replace(self, name=f"{self.name}-wide", config=self.config | self.wide | {"vocab_size": 320})
 
 
 def _random(name: str) -> np.random.RandomState:

@@ -14,14 +14,19 @@ HERE = Path(__file__).resolve().parent
 GOLDENS = HERE / "goldens" / "families"
 sys.path.insert(0, str(HERE.parent))
 
-from families import CASES, POSITIONS, Case, write_case  # noqa: E402
+from families import EVERY, POSITIONS, Case, write_case  # noqa: E402
 
 
 def transformers_logits(case: Case, folder: Path) -> np.ndarray:
-    """float32 [tokens, vocab] of transformers' own model, read from the folder as anybody reads one."""
+    """float32 [tokens, vocab] of transformers' own model, read from the folder as anybody reads one.
+
+    Of an encoder: what it makes of each token, [tokens, width], or the scores of its head, [1, labels].
+    """
     import torch
     from transformers import AutoModelForCausalLM
 
+    if case.reads:
+        return encoded(case, folder)
     write_case(folder, case)
     plain: dict[str, Any] = {"attn_implementation": "eager", "dtype": torch.float32}
     if case.model.config.experts:
@@ -34,15 +39,38 @@ def transformers_logits(case: Case, folder: Path) -> np.ndarray:
     return found
 
 
+def encoded(case: Case, folder: Path) -> np.ndarray:
+    """What an encoder gives for its prompt, in two parts where it has token types."""
+    import torch
+    from transformers import AutoModel, AutoModelForSequenceClassification
+
+    write_case(folder, case)
+    scores = case.config["architectures"][0].endswith("ForSequenceClassification")
+    kind = AutoModelForSequenceClassification if scores else AutoModel
+    plain: dict[str, Any] = {"attn_implementation": "eager", "dtype": torch.float32}
+    if not scores and "position_embedding_type" in case.config:  # the pooler is BERT's for its training
+        plain["add_pooling_layer"] = False
+    model, info = kind.from_pretrained(folder, output_loading_info=True, **plain)
+    strange = {name: found for name, found in info.items() if found}
+    assert not strange, f"{case.name}: transformers says of the folder's tensors: {strange}"
+    given = {"input_ids": torch.tensor([case.ids()])}
+    if case.config.get("type_vocab_size"):
+        given["token_type_ids"] = torch.tensor([case.types()])
+    with torch.no_grad():
+        made = model.eval()(**given)
+    found: np.ndarray = (made.logits if scores else made.last_hidden_state[0]).float().numpy()
+    return found
+
+
 def main(names: list[str]) -> None:
     GOLDENS.mkdir(exist_ok=True)
-    for case in CASES:
+    for case in EVERY:
         if case.numpy or (names and case.name not in names):
             continue
         with tempfile.TemporaryDirectory() as folder:
             logits = transformers_logits(case, Path(folder))
         path = GOLDENS / f"{case.name}.npy"
-        np.save(path, logits[list(POSITIONS)])
+        np.save(path, logits if len(logits) == 1 else logits[list(POSITIONS)])
         print(f"{case.name}: {path.stat().st_size} bytes, from {logits.min():.2f} to {logits.max():.2f}")
 
 

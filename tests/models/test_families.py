@@ -17,7 +17,7 @@ import pytest
 
 from available import opened
 from close import assert_close, assert_near_in_nat
-from families import CASES, POSITIONS, TOKENS, Case, write_case
+from families import CASES, EVERY, POSITIONS, TOKENS, Case, write_case
 from hf_folders import tokenizer_json, write_tokenizer
 from sporelm.cli.main import main
 from sporelm.errors import UnsupportedModel
@@ -157,7 +157,7 @@ def test_as_a_gguf_file_and_back(
 
 @pytest.mark.parametrize("listed", FAMILIES, ids=lambda listed: listed.module)
 def test_what_vouches_for_a_family_is_tested(listed: Any, root: Path) -> None:
-    mine = [case for case in CASES if case.family == listed.module]
+    mine = [case for case in EVERY if case.family == listed.module]
     found = {"numpy" if case.numpy else "transformers" for case in mine}
     assert {*listed.vouched} == found | ({"llama.cpp"} if any(case.wide for case in mine) else set())
     row = f"| {listed.title} | {', '.join(f'`{name}`' for name in listed.names)} | {', '.join(listed.vouched)} |"

@@ -23,6 +23,15 @@ class Listed(NamedTuple):
 
 
 FAMILIES = (
+    Listed(
+        "bert",
+        "BERT, RoBERTa, XLM-RoBERTa: bge, e5, MiniLM and rerankers of them (encoders)",
+        (
+            *("bert", "BertModel", "BertForSequenceClassification", "RobertaModel", "RobertaForSequenceClassification"),
+            *("XLMRobertaModel", "XLMRobertaForSequenceClassification"),
+        ),
+        ("transformers", "llama.cpp"),
+    ),
     Listed("bloom", "BLOOM", ("bloom", "BloomForCausalLM"), ("transformers", "llama.cpp")),
     Listed("deepseek", "DeepSeek MoE (V1)", ("deepseek", "DeepseekForCausalLM"), ("numpy", "llama.cpp")),
     Listed("gemma", "Gemma 1", ("gemma", "GemmaForCausalLM"), ("transformers", "llama.cpp")),

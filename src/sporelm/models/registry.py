@@ -3,21 +3,25 @@
 from collections.abc import Callable
 from difflib import get_close_matches
 from importlib import import_module
+from typing import TypeVar
 
 from sporelm.errors import UnsupportedModel
 from sporelm.models.decoder import Decoder
+from sporelm.models.encoder import Encoder
 from sporelm.models.families import FAMILIES
 from sporelm.weights.config import ModelConfig
 from sporelm.weights.family import Family
 
-_FOUND: dict[str, type[Decoder]] = {}
+AnyModel = Decoder | Encoder
+_FOUND: dict[str, type[AnyModel]] = {}
+Kind = TypeVar("Kind", type[Decoder], type[Encoder])
 _FILES = {name: each.module for each in FAMILIES for name in each.names}
 
 
-def architecture(family: Family) -> Callable[[type[Decoder]], type[Decoder]]:
+def architecture(family: Family) -> Callable[[Kind], Kind]:
     """Register a model under its family's names in GGUF metadata and in Hugging Face configurations."""
 
-    def register(model: type[Decoder]) -> type[Decoder]:
+    def register(model: Kind) -> Kind:
         for name in family.called:
             if name in _FOUND:
                 first, second = _FOUND[name].__name__, model.__name__
@@ -34,7 +38,7 @@ def known_architectures() -> list[str]:
     return sorted({*_FILES, *_FOUND})
 
 
-def model_of(name: str) -> type[Decoder]:
+def model_of(name: str) -> type[AnyModel]:
     """The model of an architecture. Raises UnsupportedModel with the nearest known name for an unknown one."""
     if name not in _FOUND and name in _FILES:
         import_module(f"sporelm.models.{_FILES[name]}")
@@ -49,6 +53,6 @@ def model_of(name: str) -> type[Decoder]:
     )
 
 
-def build(config: ModelConfig) -> Decoder:
+def build(config: ModelConfig) -> AnyModel:
     """The model of a configuration. Raises UnsupportedModel for an unknown architecture."""
     return model_of(config.architecture)(config)

@@ -37,12 +37,17 @@ class Plan:
     Not for use from several threads at once, except `prepare`.
     """
 
-    def __init__(self, graph: Graph, backend: Backend) -> None:
+    def __init__(self, graph: Graph, backend: Backend, most: int = 0) -> None:
         """Rewrite `graph` by the back-end's rules, constants that are views copied first.
+
+        most   tokens of the largest step, where they are more than those of the back-end's largest regime: of texts
+               that cannot be cut
 
         Raises GraphError if it is not legal, BackendError for a view of a packed weight or a cache.
         """
         self.backend = backend
+        last = list(backend.regimes)[-1]
+        self.regimes = {**backend.regimes, last: max(most, backend.regimes[last])}
         self.graph = rewrite(with_whole_constants(graph.check(), backend), backend.rules)
         self.symbols = symbols(self.graph)
         self.built: dict[str, Regime] = {}
@@ -74,10 +79,10 @@ class Plan:
             if not low <= extents[symbol.name] <= symbol.high:
                 raise OpError(f"{symbol.name} is {extents[symbol.name]}; the plan takes {low} to {symbol.high}")
         needed = max((extents[name] for name in BOUNDED if name in extents), default=1)
-        for name, limit in self.backend.regimes.items():
+        for name, limit in self.regimes.items():
             if needed <= limit:
                 return name
-        highest = max(self.backend.regimes.values())
+        highest = max(self.regimes.values())
         raise OpError(
             f"a step of {needed} tokens is more than the {highest} that {self.backend.name} takes; split the step"
         )
@@ -95,11 +100,11 @@ class Plan:
 
     def regime(self, name: str) -> Regime:
         """The regime of this name, made at its first use. Raises OpError for a name the back-end does not have."""
-        if name not in self.backend.regimes:
-            raise OpError(f"{self.backend.name} has no regime {name!r}; it has {', '.join(self.backend.regimes)}")
+        if name not in self.regimes:
+            raise OpError(f"{self.backend.name} has no regime {name!r}; it has {', '.join(self.regimes)}")
         with self._building:
             if name not in self.built:
-                graph = bounded(self.graph, dict.fromkeys(BOUNDED, self.backend.regimes[name]))
+                graph = bounded(self.graph, dict.fromkeys(BOUNDED, self.regimes[name]))
                 self.built[name] = Regime(name, graph, *self._program(graph, name))
             return self.built[name]
 
@@ -134,7 +139,7 @@ class Plan:
 
     def prepare(self, regimes: Iterable[str] | None = None, progress: Progress | None = None) -> None:
         """Make the programs of these regimes (default: all) ahead of their first use."""
-        wanted = list(self.backend.regimes if regimes is None else regimes)
+        wanted = list(self.regimes if regimes is None else regimes)
         for done, name in enumerate(wanted):
             if progress:
                 progress("compile", done, len(wanted))
@@ -158,7 +163,7 @@ class Plan:
         left = [
             call.op.name
             for call in self.graph.calls
-            if any(self.backend.kernel(call, regime) is None for regime in self.backend.regimes)
+            if any(self.backend.kernel(call, regime) is None for regime in self.regimes)
         ]
         return {name: left.count(name) for name in sorted(set(left))}
 
@@ -180,7 +185,7 @@ class Plan:
         ]
         if self.gaps:
             lines.append("left to the reference: " + ", ".join(f"{count} {name}" for name, count in self.gaps.items()))
-        for name, limit in self.backend.regimes.items():
+        for name, limit in self.regimes.items():
             made = f"arena {self.arena_bytes[name]} bytes" if name in self.built else "not made yet"
             lines.append(f"regime {name} (up to {limit} tokens): {made}")
         return "\n".join(lines)

@@ -23,6 +23,7 @@ from sporelm.weights.pooling import pooling_of_gguf
 from sporelm.weights.rope_fields import MOST_CONTEXT, rope_from_gguf, rope_from_hf
 from sporelm.weights.rope_scaling import Yarn
 
+LEAST_EPS = 9e-13  # BERT's 1e-12, as float32 has it
 BIASES = {"attention_bias": "attn_q", "attention_out_bias": "attn_o", "mlp_bias": "ffn_down"}
 _SHAPED = {each.ours for each in SHAPE}  # what is read here by name; other fields are read as their table says
 
@@ -83,7 +84,7 @@ def read_gguf_config(
         head_dim=head_dim,
         ffn=_per_layer(fields, "feed_forward_length", highest=MOST_WIDTH),
         vocab=vocab,
-        eps=fields.number(family.key("eps", GGUF), 1e-12, 1.0),
+        eps=fields.number(family.key("eps", GGUF), LEAST_EPS, 1.0),
         window=window_of(fields, "attention.sliding_window", None) if family.key("window", GGUF) else None,
         full_layers=family.full_layers(layers),
         tie_embeddings="output.weight" not in shapes,
@@ -146,7 +147,7 @@ def read_hf_config(family: Family, values: Mapping[str, Any], where: str, dtype:
         head_dim=head_dim,
         ffn=fields.integer(keys["ffn"], 1, MOST_WIDTH, family.ffn_widths * width or None),
         vocab=fields.integer(keys["vocab"], 1, MOST_VOCAB),
-        eps=fields.number(keys["eps"], 1e-12, 1.0, 1e-6),
+        eps=fields.number(keys["eps"], LEAST_EPS, 1.0, 1e-6),
         tie_embeddings=fields.flag("tie_word_embeddings", False),
         dtype=dtype,
         **{**found, **_others(family, fields, HF)},

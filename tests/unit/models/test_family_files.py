@@ -8,19 +8,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from architecture.sources import PACKAGE
-from families import CASES, Case
+from families import EVERY, Case
 from sporelm.errors import ModelError, ModelFileError, UnsupportedModel
 from sporelm.models import config_from_hf
 from sporelm.models.families import FAMILIES
 from sporelm.weights.names import GGUF, HF, Kind, stored_form
 
-BY_NAME = {case.name: case for case in CASES}
+BY_NAME = {case.name: case for case in EVERY}
 MOST_LINES = 120  # of a family's file: it reads like the paper's figure
 
 
 @pytest.mark.parametrize(
     ("name", "change", "kind", "message"),
     [
+        ("bert", {"position_embedding_type": "relative_key"}, UnsupportedModel, "is not supported; absolute is"),
+        ("bert-scores", {"id2label": None, "num_labels": 0}, ModelFileError, "num_labels is 0"),
+        ("xlm-roberta", {"pad_token_id": 0}, UnsupportedModel, "pad_token_id must be 1"),
         ("gemma", {"attention_bias": True}, UnsupportedModel, "attention_bias True is not supported; False is"),
         ("gemma", {"hidden_act": "relu"}, UnsupportedModel, "hidden_act 'relu' is not supported"),
         ("gemma3", {"rope_local_base_freq": 0}, ModelFileError, "rope_local_base_freq is 0; it must be a number from"),
@@ -45,7 +48,7 @@ def test_options_are_refused(name: str, change: dict[str, Any], kind: type[Model
     assert "\n" not in str(caught.value)
 
 
-KEYS = [(case, key) for case in CASES if case.config["architectures"] for key in (*case.config, "layer_types")]
+KEYS = [(case, key) for case in EVERY if case.config["architectures"] for key in (*case.config, "layer_types")]
 ANYTHING = st.recursive(
     st.none() | st.booleans() | st.integers() | st.just(10**400) | st.floats() | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
@@ -66,7 +69,7 @@ def test_any_value_is_taken_or_refused_in_one_line(chosen: tuple[Case, str], val
 
 
 @pytest.mark.parametrize("kind", [GGUF, HF])
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", EVERY, ids=lambda case: case.name)
 def test_each_row_of_a_tensor_belongs_to_one_weight(case: Case, kind: Kind) -> None:
     config, rows = case.model.config, dict[str, list[np.ndarray]]()
     for param in case.model.params():

@@ -189,6 +189,7 @@ class CpuProgram(Resource):
         attended, derived = [], self._cells.set_extents(extents)
         for number, pair in enumerate(self._host):
             starts, lengths = (arrays[given] if isinstance(given, str) else given for given in pair)
+            assert starts is not None
             own = [(index, name.removesuffix(f" {number}")) for index, name in derived if name.endswith(f" {number}")]
             attended.append((starts, lengths, own))
         outputs = {name: array[: _count(extent, extents)] for name, (array, extent) in self._outputs.items()}

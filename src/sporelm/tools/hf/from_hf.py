@@ -73,6 +73,7 @@ def from_hf(folder: Path, *, type_name: str = "auto", pre: str | None = None, vo
         rope = gguf_rope(source.config, positions, truncates=family.yarn_truncates)
         metadata |= _entries(rope.fields, f"{family.gguf}.") | _architecture(family, source.config)
         metadata |= _entries(found.fields)
+        metadata |= _entries(family.said(source.config)) if family.said else {}
         assert not isinstance(source.files, GgufFile)
         stored = FolderTensors(source.files)
         every = [*names.values(), *(name for param in params for name in form_of(source, param.name).tensors(param))]
@@ -144,7 +145,7 @@ def _architecture(family: Family, config: ModelConfig) -> dict[str, Entry]:
             found[f"{family.gguf}.{field.gguf}"] = Entry(field.kind, field.held(value))
     if config.pooling:
         found[f"{family.gguf}.pooling_type"] = Entry("u32", GGUF_POOLINGS.index(config.pooling))
-    return found | (_entries(family.said(config)) if family.said else {})
+    return found
 
 
 def _window_note(family: Family, config: ModelConfig) -> list[str]:

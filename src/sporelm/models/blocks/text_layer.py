@@ -1,0 +1,36 @@
+"""One layer of an encoder: attention of whole texts and a feed-forward block, with norms before or after each sum."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from sporelm import ops
+from sporelm.models.blocks.layer import Part
+from sporelm.models.blocks.text_attention import TextAttention
+from sporelm.models.texts import TextInputs
+from sporelm.weights.names import Param
+
+
+class TextLayer:
+    """x + attention(x), then x + mlp(x), with two norms, the first of which may be absent.
+
+    post     each sum is normed, as Vaswani et al. 2017 have it; else what the two parts read
+    """
+
+    def __init__(
+        self, first_norm: Part | None, attention: TextAttention, second_norm: Part, mlp: Part, *, post: bool
+    ) -> None:
+        self.first_norm, self.attention, self.second_norm, self.mlp = first_norm, attention, second_norm, mlp
+        self.post = post
+
+    def params(self) -> list[Param]:
+        parts = (self.first_norm, self.attention, self.second_norm, self.mlp)
+        return [param for part in parts if part is not None for param in part.params()]
+
+    def __call__(self, x: Any, texts: TextInputs, weights: Mapping[str, Any]) -> Any:  # x [tokens, width]
+        if self.post:
+            assert self.first_norm is not None
+            x = self.first_norm(ops.add(x, self.attention(x, texts, weights)), weights)
+            return self.second_norm(ops.add(x, self.mlp(x, weights)), weights)
+        read = x if self.first_norm is None else self.first_norm(x, weights)
+        x = ops.add(x, self.attention(read, texts, weights))
+        return ops.add(x, self.mlp(self.second_norm(x, weights), weights))

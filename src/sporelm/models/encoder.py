@@ -1,0 +1,97 @@
+"""An encoder: reads whole texts at once, in both directions, and makes rows of them or scores; it generates nothing."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from sporelm import ops
+from sporelm.models.blocks.classifier import Classifier
+from sporelm.models.blocks.embedding import Embedding
+from sporelm.models.blocks.layer import Part
+from sporelm.models.blocks.memory import Memory
+from sporelm.models.blocks.text_layer import TextLayer
+from sporelm.models.inputs import LOCAL, ROPE
+from sporelm.models.rotary import rope_table
+from sporelm.models.text_facts import TextFacts
+from sporelm.models.texts import TextInputs
+from sporelm.weights.config import ModelConfig
+from sporelm.weights.family import Family
+from sporelm.weights.names import Param
+
+
+class Encoder(ABC):
+    """What encoders have in common; an architecture gives `layer`, and its norms."""
+
+    family: Family  # by which it was registered
+
+    def __init__(self, config: ModelConfig) -> None:
+        facts: TextFacts = config.own
+        self.config, self.facts = config, facts
+        self.embedding = Embedding("embedding", config.vocab, config.width)
+        self.types = Embedding("types", facts.types, config.width) if facts.types else None
+        self.positions = None if config.rotary else Embedding("positions", config.context_length, config.width)
+        self.first_norm = self.norm("embedding_norm")
+        self.layers = [self.layer(config, index) for index in range(config.layers)]
+        self.last_norm = self.norm_behind()
+        self.classifier = self.head(config, facts) if facts.labels else None
+
+    @abstractmethod
+    def layer(self, config: ModelConfig, index: int) -> TextLayer:
+        """The layer of this number."""
+
+    @abstractmethod
+    def norm(self, name: str) -> Part:
+        """A norm of the kind that this model has."""
+
+    @abstractmethod
+    def head(self, config: ModelConfig, facts: TextFacts) -> Classifier:
+        """The head of a model that has one."""
+
+    def norm_behind(self) -> Part | None:
+        """The norm after the last layer, if there is one."""
+        return None
+
+    def params(self) -> list[Param]:
+        """Every weight, each once."""
+        first = (self.embedding, self.types, self.positions, self.first_norm)
+        parts = (*first, *self.layers, self.last_norm, self.classifier)
+        return [param for part in parts if part is not None for param in part.params()]
+
+    def memory(self) -> list[Memory]:
+        """What layers keep from step to step: nothing."""
+        return []
+
+    def tables(self, context: int) -> dict[str, np.ndarray]:
+        """Constants that follow from the configuration, for `context` positions; they join the weights."""
+        config, tables = self.config, dict[str, np.ndarray]()
+        if config.rotary:
+            tables[ROPE] = rope_table(context, config.rotary, config.rope_theta, config.rope_scaling)
+        if config.rotary and config.local_theta:
+            tables[LOCAL] = rope_table(context, config.rotary, config.local_theta)
+        return tables
+
+    def hidden(self, texts: TextInputs, weights: Mapping[str, Any]) -> Any:
+        """What the model makes of each token: float32 [tokens, width]."""
+        x = self.embedding(texts.tokens, weights)
+        if self.types is not None:
+            x = ops.add(x, self.types(texts.types, weights))
+        if self.positions is not None:
+            x = ops.add(x, self.positions(texts.positions, weights))
+        x = self.first_norm(x, weights)
+        for layer in self.layers:
+            x = layer(x, texts, weights)
+        return x if self.last_norm is None else self.last_norm(x, weights)
+
+    def embed(self, texts: TextInputs, weights: Mapping[str, Any]) -> dict[str, Any]:
+        """hidden float32 [tokens, width]."""
+        return {"hidden": self.hidden(texts, weights)}
+
+    def score(self, texts: TextInputs, weights: Mapping[str, Any]) -> dict[str, Any]:
+        """scores float32 [texts, labels] of a model with a head."""
+        assert self.classifier is not None
+        x = self.hidden(texts, weights)
+        first = self.facts.pooled == "cls"
+        x = ops.select_rows(x, texts.firsts) if first else ops.mean_rows(x, texts.firsts, texts.stops)
+        return {"scores": self.classifier(x, weights)}

@@ -1,0 +1,63 @@
+"""What encoders alone have, and how their files say it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sporelm.weights.config import ModelConfig
+from sporelm.weights.family import Field
+from sporelm.weights.fields import Fields
+from sporelm.weights.pooling import GGUF_POOLINGS
+
+MOST_TYPES, MOST_LABELS = 1 << 10, 1 << 16
+
+
+@dataclass(frozen=True)
+class TextFacts:
+    """As `ModelConfig.own`.
+
+    types     rows of the table of token types: of the first text and the second; 0: there is none
+    labels    scores that the head gives a text; 0: there is no head
+    dense     the head has a layer before its last
+    pooled    what the head reads: "cls", the first row, or the "mean" of all
+    kind      what folders call the family member, where their names differ: "bert", "roberta", "xlm-roberta"
+    """
+
+    types: int = 0
+    labels: int = 0
+    dense: bool = False
+    pooled: str = "cls"
+    kind: str = ""
+
+
+TYPES = Field("own.types", "", "u32", "type_vocab_size", 0, MOST_TYPES, 0)
+TOKENIZERS = {"bert": "bert", "t5": "xlm-roberta", "gpt2": "roberta"}  # of GGUF files, and the kind that has each
+
+
+def labels_of(values: Fields) -> int:
+    """The scores that the head of a folder's model gives; the configuration class of transformers takes two."""
+    named = values.values.get("id2label")
+    if isinstance(named, dict) and 1 <= len(named) <= MOST_LABELS:
+        return len(named)
+    return values.integer("num_labels", 1, MOST_LABELS, 2)
+
+
+def noticed(config: ModelConfig, metadata: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> ModelConfig:
+    """What the tensors of a GGUF file say, and its tokenizer."""
+    types, labels = (shapes.get(name, (0,))[0] for name in ("token_types.weight", "cls.output.weight"))
+    facts: TextFacts = replace(config.own, types=types, labels=labels, dense="cls.weight" in shapes)
+    return replace(config, own=replace(facts, kind=TOKENIZERS.get(str(metadata.get("tokenizer.ggml.model")), "bert")))
+
+
+def said(config: ModelConfig, gguf: str) -> dict[str, tuple[str, Any]]:
+    """What GGUF files say of an encoder beside its numbers."""
+    facts: TextFacts = config.own
+    found: dict[str, tuple[str, Any]] = {f"{gguf}.attention.causal": ("bool", False)}
+    found[f"{gguf}.context_length"] = "u32", config.context_length
+    if facts.types:
+        found["tokenizer.ggml.token_type_count"] = "u32", facts.types
+    if facts.labels:
+        found[f"{gguf}.pooling_type"] = "u32", GGUF_POOLINGS.index("rank")
+        labels = [f"LABEL_{label}" for label in range(facts.labels)]
+        found[f"{gguf}.classifier.output_labels"] = "[str]", labels
+    return found

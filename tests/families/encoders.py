@@ -1,0 +1,36 @@
+"""BERT and what came of it."""
+
+from typing import Any
+
+from families.case import Case
+
+SHAPE: dict[str, Any] = {
+    "hidden_size": 48,
+    "intermediate_size": 88,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 6,
+    "max_position_embeddings": 96,
+    "vocab_size": 131,
+}
+ODD = {"hidden_size": 70, "num_attention_heads": 7}  # heads of 10
+WIDE = {"hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 8}
+BERT = SHAPE | {"type_vocab_size": 2, "layer_norm_eps": 1e-12, "position_embedding_type": "absolute"}
+ROBERTA = BERT | {"type_vocab_size": 1, "layer_norm_eps": 1e-5, "pad_token_id": 1}
+ONE = {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}
+THREE = {"id2label": {str(n): f"L{n}" for n in range(3)}, "label2id": {f"L{n}": n for n in range(3)}}
+
+
+def encoder(name: str, model: str, model_type: str, config: dict[str, Any], wide: dict[str, Any] | None = None) -> Case:
+    return Case(name, {"architectures": [model], "model_type": model_type, **config}, wide, reads=True)
+
+
+CASES = (
+    encoder("bert", "BertModel", "bert", BERT, WIDE),
+    encoder("bert-odd", "BertModel", "bert", BERT | ODD | {"type_vocab_size": 1}),
+    encoder("bert-scores", "BertForSequenceClassification", "bert", BERT | ONE, WIDE),
+    encoder("bert-labels", "BertForSequenceClassification", "bert", BERT | THREE, WIDE),
+    encoder("roberta", "RobertaModel", "roberta", ROBERTA),
+    encoder("roberta-scores", "RobertaForSequenceClassification", "roberta", ROBERTA | ONE),
+    encoder("xlm-roberta", "XLMRobertaModel", "xlm-roberta", ROBERTA, WIDE),
+    encoder("xlm-roberta-scores", "XLMRobertaForSequenceClassification", "xlm-roberta", ROBERTA | ONE, WIDE),
+)

@@ -1,0 +1,184 @@
+"""Every encoder of `families` against its reference, against itself run otherwise, and as GGUF file.
+
+With --all: also llama.cpp on the same file where SPORE_PEER names one.
+"""
+
+import contextlib
+import io
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from available import opened
+from close import assert_close
+from encoder_files import write_encoder
+from families import ENCODERS, POSITIONS, Case
+from sporelm.cli.main import main
+from sporelm.engine.encoding import EncoderRunner, Text
+from sporelm.models import Encoder, build, open_model
+from sporelm.tools.hf.from_hf import from_hf
+from sporelm.tools.hf.save_folder import save_folder
+from sporelm.tools.hf.to_hf import to_hf
+from sporelm.tools.output import Output, save
+from sporelm.weights.load import load_parameters
+from sporelm.weights.safetensors import open_safetensors
+
+GOLDENS = Path(__file__).parent / "goldens" / "families"
+every_case = pytest.mark.parametrize("case", ENCODERS, ids=lambda case: case.name)
+Run = tuple[Case, EncoderRunner, np.ndarray]
+
+
+@pytest.fixture(scope="module")
+def cpu() -> Iterator[Any]:
+    backend = opened("cpu", threads=1)
+    yield backend
+    backend.close()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Case], Path]:
+    written: dict[str, Path] = {}
+
+    def write(case: Case) -> Path:
+        if case.name not in written:
+            written[case.name] = write_encoder(tmp_path_factory.mktemp(case.name), case)
+        return written[case.name]
+
+    return write
+
+
+def opened_runner(path: Path, backend: Any, *, eager: bool = False) -> EncoderRunner:
+    source = open_model(path)
+    model = build(source.config)
+    assert isinstance(model, Encoder)
+    weights = load_parameters(source, model.params(), backend)
+    source.close()
+    tables = {name: backend.tensor(table) for name, table in model.tables(source.config.context_length).items()}
+    return EncoderRunner(model, weights | tables, backend, most_tokens=600, most_texts=4, eager=eager)
+
+
+def given(case: Case) -> Text:
+    types = case.types()
+    return Text(case.ids(), types.index(1) if 1 in types else None)
+
+
+def made(runner: EncoderRunner, texts: Sequence[Text]) -> list[np.ndarray]:
+    """What the model makes of each text: a row for each token, or of one with a head its scores, [1, labels]."""
+    if runner.model.classifier is None:
+        return [np.array(rows) for rows in runner.embed(texts)]
+    return [np.array(scores)[None] for scores in runner.score(texts)]
+
+
+@pytest.fixture(scope="module", params=ENCODERS, ids=lambda case: case.name)
+def run(request: pytest.FixtureRequest, cpu: Any, folder: Callable[[Case], Path]) -> Iterator[Run]:
+    """A case, its model planned, and what it makes of the prompt alone."""
+    case: Case = request.param
+    runner = opened_runner(folder(case), cpu)
+    yield case, runner, made(runner, [given(case)])[0]
+    runner.close()
+
+
+def assert_like(found: np.ndarray, case: Case) -> None:
+    """Within 1e-4 of the reference's range."""
+    expected = np.load(GOLDENS / f"{case.name}.npy")
+    span = max(1.0, float(np.ptp(expected)))
+    found = found if len(expected) == 1 else found[list(POSITIONS)]
+    assert_close(found / span, expected / span, "logits")
+
+
+def test_what_it_makes_is_the_references(run: Run) -> None:
+    case, _, alone = run
+    assert_like(alone, case)
+
+
+def test_eager_is_planned(run: Run, cpu: Any, folder: Callable[[Case], Path]) -> None:
+    """In every regime."""
+    case, planned, alone = run
+    eager = opened_runner(folder(case), cpu, eager=True)
+    assert_close(made(eager, [given(case)])[0], alone, "exact")
+    for count in (1, 9):
+        text = [Text(case.ids()[:count])]
+        assert_close(made(eager, text)[0], made(planned, text)[0], "exact")
+
+
+def test_alone_is_among_others(run: Run) -> None:
+    case, runner, alone = run
+    ids = case.ids()
+    found = made(runner, [Text(ids[:1]), given(case), Text(ids[3:30], 20), given(case)])
+    assert_close(found[1], alone, "exact")
+    assert_close(found[3], alone, "exact")
+    assert_close(found[2], made(runner, [Text(ids[3:30], 20)])[0], "exact")
+
+
+def pre_of(case: Case) -> str | None:
+    """The tests' unigram tokenizer lacks a table of characters: it is taken as it is."""
+    return "default" if case.config["model_type"] == "xlm-roberta" else None
+
+
+@every_case
+def test_as_a_gguf_file_and_back(case: Case, cpu: Any, folder: Callable[[Case], Path], tmp_path: Path) -> None:
+    """The converter's file computes the same; the folder made of it holds the same tensors and means the same."""
+    place, file, back = folder(case), tmp_path / "m.gguf", tmp_path / "back"
+    save([Output(file, from_hf(place, pre=pre_of(case)).model)])
+    runners = [opened_runner(path, cpu, eager=True) for path in (place, file)]
+    wanted, found = (made(runner, [given(case)])[0] for runner in runners)
+    assert_close(found, wanted, "f32")  # numbers of the metadata are float32 in one of them
+    save_folder(to_hf(file), back, shard_bytes=1 << 30)
+    with open_safetensors(place) as wanted_files, open_safetensors(back) as found_files:
+        assert set(found_files.names) == set(wanted_files.names)
+        for name in wanted_files.names:
+            assert_close(found_files.tensor(name).dequantize(), wanted_files.tensor(name).dequantize(), "f32")
+    again = opened_runner(back, cpu, eager=True)
+    assert_close(made(again, [given(case)])[0], found, "f32")
+
+
+@pytest.mark.all
+@pytest.mark.parametrize("name", ["reference", "torch"])
+@every_case
+def test_on_other_backends(case: Case, name: str, folder: Callable[[Case], Path]) -> None:
+    backend = opened(name)
+    runner = opened_runner(folder(case), backend)
+    assert_like(made(runner, [given(case)])[0], case)
+    runner.close()
+    backend.close()
+
+
+@pytest.fixture(scope="module")
+def peer(root: Path) -> Any:
+    """llama.cpp's library."""
+    from peer_logits import load as load_peer
+
+    place = os.environ.get("SPORE_PEER")
+    if not place:
+        pytest.skip("SPORE_PEER names no folder with llama.cpp's programs and libraries: bench/peer.sh builds one")
+    return load_peer(Path(place), root)
+
+
+@pytest.mark.all
+@pytest.mark.parametrize(("form", "limit"), [("F16", 1e-3), ("Q4_K_M", 2e-2)])
+@pytest.mark.parametrize("case", [case for case in ENCODERS if case.wide], ids=lambda case: case.name)
+def test_llama_cpp_makes_the_same_of_the_same_file(
+    case: Case, form: str, limit: float, peer: Any, cpu: Any, tmp_path: Path
+) -> None:
+    """Within a share of the range; llama.cpp's GELU is the one by a tanh, looked up in a table of halves."""
+    from peer_logits import peer_rows, peer_scores
+
+    wide = case.widened()
+    place, plain, file = write_encoder(tmp_path / "model", wide), tmp_path / "plain.gguf", tmp_path / "m.gguf"
+    save([Output(plain if form != "F16" else file, from_hf(place, type_name="f16", pre=pre_of(case)).model)])
+    if form != "F16":
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            assert main(["gguf", "quantize", str(plain), "-t", form, "-o", str(file)]) == 0
+    runner, config = opened_runner(file, cpu), wide.model.config
+    ours = made(runner, [Text(wide.ids())])[0]
+    runner.close()
+    if config.own.labels:
+        theirs = peer_scores(peer, file, wide.ids(), config.own.labels)[None]
+    else:
+        theirs = peer_rows(peer, file, wide.ids(), config.width)
+    span = max(1.0, float(np.ptp(theirs)))
+    assert np.abs(ours - theirs).max() / span <= limit
