@@ -73,6 +73,7 @@ FAMILIES = (
     Listed(
         "qwen3moe", "Qwen3-30B-A3B, Qwen3-235B-A22B", ("qwen3moe", "Qwen3MoeForCausalLM"), ("transformers", "llama.cpp")
     ),
+    Listed("qwen3next", "Qwen3-Next", ("qwen3next", "Qwen3NextForCausalLM"), ("transformers", "llama.cpp")),
     Listed("smollm3", "SmolLM3", ("smollm3", "SmolLM3ForCausalLM"), ("transformers", "llama.cpp")),
     Listed(
         "stablelm",
@@ -82,4 +83,3 @@ FAMILIES = (
     ),
     Listed("starcoder2", "StarCoder2", ("starcoder2", "Starcoder2ForCausalLM"), ("transformers", "llama.cpp")),
 )
-    Listed("qwen3next", "Qwen3-Next", ("qwen3next", "Qwen3NextForCausalLM"), ("transformers", "llama.cpp")),

@@ -16,10 +16,10 @@ from sporelm.models.blocks.rms_norm import RMSNorm
 __all__ = [
     "MLP",
     "Attention",
-    "Embedding",
-    "GatedMLP",
     "DeltaHeads",
     "DeltaNet",
+    "Embedding",
+    "GatedMLP",
     "Layer",
     "LayerNorm",
     "Linear",
