@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from families.case import Case
+from families.case import ODD, TIED, WIDE, Case, named
 
 MPT: dict[str, Any] = {
     "architectures": ["MptForCausalLM"],
@@ -22,12 +22,34 @@ BLOOM: dict[str, Any] = {
     "n_layer": 2,
     "vocab_size": 131,
 }
+ARCEE = named("ArceeForCausalLM", "arcee", hidden_act="relu2")
+ERNIE = named("Ernie4_5ForCausalLM", "ernie4_5", head_dim=8, pad_token_id=None)
+GLM = named("GlmForCausalLM", "glm", head_dim=8, pad_token_id=None, eos_token_id=1)
+GLM4 = named("Glm4ForCausalLM", "glm4", head_dim=8, pad_token_id=None, eos_token_id=1)
+SEED = named("SeedOssForCausalLM", "seed_oss", head_dim=16, pad_token_id=None)
+BIASES = {"attention_bias": True, "mlp_bias": True}
+
+LIMITED = {"attn_config": {"clip_qkv": 0.9}}
 
 CASES = (
+    Case("arcee", ARCEE),
+    Case("arcee-odd-tied-biases", ARCEE | ODD | TIED | BIASES, None),
     Case("bloom", BLOOM, {"hidden_size": 256, "n_head": 8}),
     Case("bloom-odd", BLOOM | {"hidden_size": 42, "n_head": 7, "tie_word_embeddings": False}, None),
     Case("bloom-twelve-heads", BLOOM | {"hidden_size": 96, "n_head": 12}, {"hidden_size": 768, "n_head": 12}),
+    Case("ernie", ERNIE, WIDE | {"head_dim": 64}),
+    Case("ernie-odd-tied-biases", ERNIE | ODD | TIED | {"head_dim": 10, "use_bias": True}, None),
+    Case("glm", GLM, WIDE | {"head_dim": 32}),
+    Case("glm-odd-tied", GLM | ODD | TIED | {"head_dim": 12, "attention_bias": False}, None),
+    Case("glm4", GLM4, WIDE | {"head_dim": 64}),
+    Case("glm4-odd-tied", GLM4 | ODD | TIED | {"head_dim": 20, "partial_rotary_factor": 0.3}, None),
     Case("mpt", MPT, {"d_model": 256, "n_heads": 8, "attn_config": {"alibi_bias_max": 4}}),
     Case("mpt-odd", MPT | {"d_model": 42, "n_heads": 7}, None),
-    Case("mpt-twelve-heads", MPT | {"d_model": 96, "n_heads": 12}, {"d_model": 768, "n_heads": 12}),
+    Case("mpt-limited", MPT | LIMITED | {"d_model": 96, "n_heads": 12}, {"d_model": 768, "n_heads": 12}),
+    Case("seed-oss", SEED, WIDE | {"head_dim": 64}),
+    Case(
+        "seed-oss-odd-tied-biases",
+        SEED | ODD | TIED | {"head_dim": 12, "attention_bias": False, "attention_out_bias": True, "mlp_bias": True},
+        None,
+    ),
 )

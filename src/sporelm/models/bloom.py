@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from sporelm.models.blocks import MLP, Attention, Layer, LayerNorm
+from sporelm.models.blocks import MLP, Layer, LayerNorm, pre_norm
 from sporelm.models.decoder import Decoder
 from sporelm.models.inputs import StepInputs
 from sporelm.models.registry import architecture
@@ -88,13 +88,7 @@ class Bloom(Decoder):
         self.embedding_norm = LayerNorm("embedding_norm", config.width, config.eps)
 
     def layer(self, config: ModelConfig, index: int) -> Layer:
-        name = f"layers.{index}"
-        return Layer(
-            LayerNorm(f"{name}.attn_norm", config.width, config.eps),
-            Attention(name, config),
-            LayerNorm(f"{name}.ffn_norm", config.width, config.eps),
-            MLP(name, config, "gelu_tanh"),
-        )
+        return pre_norm(config, index, mlp=MLP(f"layers.{index}", config, "gelu_tanh"), norm=LayerNorm)
 
     def last_norm(self, config: ModelConfig) -> LayerNorm:
         return LayerNorm("output_norm", config.width, config.eps)

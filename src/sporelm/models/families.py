@@ -23,6 +23,7 @@ class Listed(NamedTuple):
 
 
 FAMILIES = (
+    Listed("arcee", "Arcee AFM", ("arcee", "ArceeForCausalLM"), ("transformers", "llama.cpp")),
     Listed(
         "bert",
         "BERT, RoBERTa, XLM-RoBERTa: bge, e5, MiniLM and rerankers of them (encoders)",
@@ -33,10 +34,18 @@ FAMILIES = (
         ("transformers", "llama.cpp"),
     ),
     Listed("bloom", "BLOOM", ("bloom", "BloomForCausalLM"), ("transformers", "llama.cpp")),
+    Listed(
+        "chatglm",
+        "ChatGLM2, ChatGLM3, GLM-4 9B",
+        ("chatglm", "GlmForCausalLM", "ChatGLMModel", "ChatGLMForConditionalGeneration"),
+        ("transformers", "llama.cpp"),
+    ),
     Listed("deepseek", "DeepSeek MoE (V1)", ("deepseek", "DeepseekForCausalLM"), ("numpy", "llama.cpp")),
+    Listed("ernie4_5", "ERNIE 4.5 (dense)", ("ernie4_5", "Ernie4_5ForCausalLM"), ("transformers", "llama.cpp")),
     Listed("gemma", "Gemma 1", ("gemma", "GemmaForCausalLM"), ("transformers", "llama.cpp")),
     Listed("gemma2", "Gemma 2", ("gemma2", "Gemma2ForCausalLM"), ("transformers", "llama.cpp")),
     Listed("gemma3", "Gemma 3 (text)", ("gemma3", "Gemma3ForCausalLM"), ("transformers", "llama.cpp")),
+    Listed("glm4", "GLM-4-0414", ("glm4", "Glm4ForCausalLM"), ("transformers", "llama.cpp")),
     Listed("glm4moe", "GLM-4.5, GLM-4.6", ("glm4moe", "Glm4MoeForCausalLM"), ("transformers", "llama.cpp")),
     Listed("gpt2", "GPT-2", ("gpt2", "GPT2LMHeadModel"), ("transformers", "llama.cpp")),
     Listed(
@@ -74,6 +83,7 @@ FAMILIES = (
         "qwen3moe", "Qwen3-30B-A3B, Qwen3-235B-A22B", ("qwen3moe", "Qwen3MoeForCausalLM"), ("transformers", "llama.cpp")
     ),
     Listed("qwen3next", "Qwen3-Next", ("qwen3next", "Qwen3NextForCausalLM"), ("transformers", "llama.cpp")),
+    Listed("seed_oss", "Seed-OSS", ("seed_oss", "SeedOssForCausalLM"), ("transformers", "llama.cpp")),
     Listed("smollm3", "SmolLM3", ("smollm3", "SmolLM3ForCausalLM"), ("transformers", "llama.cpp")),
     Listed(
         "stablelm",

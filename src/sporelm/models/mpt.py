@@ -1,19 +1,21 @@
 """MPT: layer norms without biases, GELU, and no positions but what linear biases tell attention."""
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from sporelm.errors import ModelFileError, UnsupportedModel
-from sporelm.models.blocks import MLP, Attention, Layer, LayerNorm
+from sporelm.models.blocks import MLP, Layer, LayerNorm, pre_norm
 from sporelm.models.decoder import Decoder
 from sporelm.models.registry import architecture
 from sporelm.weights.config import ModelConfig
-from sporelm.weights.family import Family, Field, HfClass, fields
+from sporelm.weights.family import OPTIONAL, Family, Field, HfClass, fields
 from sporelm.weights.fields import Fields, shown
 from sporelm.weights.forms import QKV
 from sporelm.weights.names import COMMON, HF, Kind, Names, Stored, changed
 
-MOST_OCTAVES = 1024
+NORM = partial(LayerNorm, bias=False)
+MOST_OCTAVES, MOST_LIMIT = 1024, 1e6
 LAYER = "transformer.blocks.{}."
 NAMES = changed(
     COMMON,
@@ -41,7 +43,6 @@ NAMES = changed(
 # What `attn_config` of config.json may say, and what transformers takes where it is silent.
 ATTENTION = {
     "attn_type": "multihead_attention",
-    "clip_qkv": None,
     "softmax_scale": None,
     "prefix_lm": False,
     "qk_ln": False,
@@ -53,8 +54,6 @@ ATTENTION = {
 def _finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
     """config.json has an object about attention."""
     if kind != HF:
-        if values.has("attention.clamp_kqv"):
-            raise UnsupportedModel(f"{values.where}: attention.clamp_kqv is not supported")
         return config
     given = values.values.get("attn_config") or {}
     if not isinstance(given, dict):
@@ -62,13 +61,14 @@ def _finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
     for key, taken in ATTENTION.items():
         if given.get(key, taken) != taken:
             raise UnsupportedModel(f"{values.where}: {key} {shown(given[key])} is not supported; {taken} is")
-    octaves = Fields(given, values.where).number("alibi_bias_max", 1, MOST_OCTAVES, 8.0)
-    return replace(config, alibi=octaves)
+    inner = Fields(given, values.where)
+    limit = inner.number("clip_qkv", 0, MOST_LIMIT, 0.0) or None  # 0 is none, as in transformers
+    return replace(config, alibi=inner.number("alibi_bias_max", 1, MOST_OCTAVES, 8.0), qkv_limit=limit)
 
 
 def _words(config: ModelConfig) -> dict[str, Any]:
     octaves = int(config.alibi) if config.alibi % 1 == 0 else config.alibi
-    return {"attn_config": {**ATTENTION, "alibi_bias_max": octaves}}
+    return {"attn_config": {**ATTENTION, "alibi_bias_max": octaves, "clip_qkv": config.qkv_limit}}
 
 
 @architecture(
@@ -85,6 +85,7 @@ def _words(config: ModelConfig) -> dict[str, Any]:
             Field("heads", "attention.head_count", "u32", "n_heads"),
             Field("eps", "attention.layer_norm_epsilon", "f32", "layer_norm_epsilon"),
             Field("alibi", "attention.max_alibi_bias", "f32", "", 1, MOST_OCTAVES),
+            Field("qkv_limit", "attention.clamp_kqv", "f32", "", 1e-6, MOST_LIMIT, OPTIONAL),
             without=("head_dim", "kv_heads", "rotary", "window"),
         ),
         NAMES,
@@ -101,13 +102,7 @@ class Mpt(Decoder):
     """Attention with linear biases (Press et al. 2022) and a feed-forward block, norms in front."""
 
     def layer(self, config: ModelConfig, index: int) -> Layer:
-        name = f"layers.{index}"
-        return Layer(
-            LayerNorm(f"{name}.attn_norm", config.width, config.eps, bias=False),
-            Attention(name, config),
-            LayerNorm(f"{name}.ffn_norm", config.width, config.eps, bias=False),
-            MLP(name, config, "gelu"),
-        )
+        return pre_norm(config, index, mlp=MLP(f"layers.{index}", config, "gelu"), norm=NORM)
 
     def last_norm(self, config: ModelConfig) -> LayerNorm:
-        return LayerNorm("output_norm", config.width, config.eps, bias=False)
+        return NORM("output_norm", config.width, config.eps)

@@ -1,0 +1,33 @@
+"""ERNIE 4.5, its dense models: Llama whose heads are rotated by neighbours."""
+
+from sporelm.models.blocks import Layer, pre_norm
+from sporelm.models.decoder import Decoder
+from sporelm.models.registry import architecture
+from sporelm.weights.config import ModelConfig
+from sporelm.weights.family import Family, Field, HfClass, fields
+
+
+@architecture(
+    Family(
+        "ernie4_5",
+        (
+            HfClass(
+                "Ernie4_5ForCausalLM",
+                "ernie4_5",
+                {"tie_word_embeddings": True, "num_key_value_heads": 2, "head_dim": 128, "rope_theta": 500000.0}
+                | {"max_position_embeddings": 131072, "rms_norm_eps": 1e-5},
+                (("use_bias", "mlp_bias"),),
+            ),
+        ),
+        fields(
+            *(Field(name, "", "bool", "use_bias") for name in ("attention_bias", "attention_out_bias", "mlp_bias")),
+            without=("window",),
+        ),
+        fixed={"rope_style": "adjacent"},
+    )
+)
+class Ernie45(Decoder):
+    """The Llama layer (Baidu ERNIE team 2025)."""
+
+    def layer(self, config: ModelConfig, index: int) -> Layer:
+        return pre_norm(config, index)

@@ -1,0 +1,40 @@
+"""GLM-4-0414: half of each head is rotated, by neighbours, and what each block adds is normed too."""
+
+from sporelm.models.blocks import Layer, pre_norm
+from sporelm.models.chatglm import GATE_UP, neighbours
+from sporelm.models.decoder import Decoder
+from sporelm.models.registry import architecture
+from sporelm.weights.config import ModelConfig
+from sporelm.weights.family import Family, Field, fields
+from sporelm.weights.names import COMMON, Names, changed
+
+NAMES = changed(
+    COMMON,
+    *GATE_UP,
+    *(
+        Names(f"layers.{{}}.{ours}_post_norm.weight", f"blk.{{}}.{gguf}.weight", f"model.layers.{{}}.{hf}.weight")
+        for ours, gguf, hf in (
+            ("attn", "post_attention_norm", "post_self_attn_layernorm"),
+            ("ffn", "post_ffw_norm", "post_mlp_layernorm"),
+        )
+    ),
+)
+
+
+@architecture(
+    Family(
+        "glm4",
+        (neighbours("Glm4ForCausalLM", "glm4"),),
+        fields(Field("attention_bias", "", "bool", "attention_bias"), without=("window",)),
+        NAMES,
+        fixed={"rope_style": "adjacent"},
+        words=lambda config: {"partial_rotary_factor": config.rotary / config.head_dim},
+        partial_rotary=True,
+        further_layers=True,
+    )
+)
+class Glm4(Decoder):
+    """The Llama layer with norms in front of its blocks and behind them (GLM team 2025)."""
+
+    def layer(self, config: ModelConfig, index: int) -> Layer:
+        return pre_norm(config, index, behind=True)
