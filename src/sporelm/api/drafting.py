@@ -3,10 +3,12 @@
 from sporelm.api.incoming import Incoming
 from sporelm.backends.backend import Progress
 from sporelm.engine import Limits, Worker
+from sporelm.engine.capacity import MOST_INTERVAL
 from sporelm.engine.speculative.speculation import ROWS
 from sporelm.errors import RequestError
 from sporelm.text import Tokenizer
 
+STATES = 3  # of a draft model that keeps recurrent states, for each request: its own, that before guesses, one kept
 PADDING = 256  # ids at the end that only one of two vocabularies has: they are padded to round sizes
 
 
@@ -18,7 +20,7 @@ def draft_worker(draft: Incoming, limits: Limits, threads: int, progress: Progre
 
 
 def draft_limits(draft: Incoming, limits: Limits) -> Limits:
-    """What the draft model holds at most: a page for each page of the model."""
+    """What the draft model holds at most: a page for each page of the model, and states if it keeps such."""
     most = max(draft.backend.regimes.values())
     return Limits(
         max_context=min(limits.max_context, draft.config.context_length),
@@ -27,7 +29,14 @@ def draft_limits(draft: Incoming, limits: Limits) -> Limits:
         token_budget=most,
         max_batch=min(limits.max_batch, ROWS, most),
         num_pages=limits.num_pages,
+        num_states=draft_states(draft, limits.max_batch),
+        state_interval=MOST_INTERVAL,
     )
+
+
+def draft_states(draft: Incoming, max_batch: int) -> int:
+    """How many recurrent states the draft model has; 0 for one that keeps none."""
+    return STATES * min(max_batch, ROWS) if draft.state_bytes else 0
 
 
 def check_vocabularies(tokenizer: Tokenizer, other: Tokenizer) -> None:

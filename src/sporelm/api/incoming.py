@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from sporelm.backends.backend import Backend, Progress
 from sporelm.engine import Limits, LoadedModel, Worker
-from sporelm.engine.capacity import bytes_per_page, step_bytes
+from sporelm.engine.capacity import bytes_per_page, bytes_per_state, step_bytes
 from sporelm.models import build
 from sporelm.ops.cache import KV_TYPES
 from sporelm.quant import F32 as F32_FORMAT
@@ -34,6 +34,11 @@ class Incoming:
     def page_bytes(self) -> int:
         """Bytes of one page in all caches together."""
         return bytes_per_page(self.model.memory(), self.backend, KV_TYPES[self.kv])
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of one recurrent state in all caches together; 0 of models that keep none."""
+        return bytes_per_state(self.model.memory(), self.backend)
 
     def step_bytes(self, tokens: int) -> int:
         """About what the values of a step of so many tokens take."""

@@ -9,14 +9,14 @@ from pathlib import Path
 from time import perf_counter
 
 from sporelm import settings
-from sporelm.api.drafting import check_vocabularies, draft_worker
+from sporelm.api.drafting import check_vocabularies, draft_states, draft_worker
 from sporelm.api.incoming import Incoming
 from sporelm.api.machine import choose_threads
 from sporelm.api.paths import path_of
 from sporelm.backends.backend import Backend, Progress
 from sporelm.backends.registry import open_backend
 from sporelm.engine import Engine, Limits, Worker
-from sporelm.engine.capacity import choose
+from sporelm.engine.capacity import SHARE, choose, choose_states, interval_of
 from sporelm.engine.kv.session_folder import DEFAULT_BYTES, SessionFolder
 from sporelm.engine.request import whole_number
 from sporelm.engine.sizes import size_in_bytes
@@ -37,7 +37,8 @@ SPECULATIONS = ("ngram", "draft")
 
 @dataclass(frozen=True)
 class Options:
-    """What `LLM` was asked for; `num_pages`: of the cache, or as many as the memory holds, to repeat another's run."""
+    """What `LLM` was asked for; `num_pages`: of the cache, or as many as the memory holds, to repeat another's run, and
+    `num_states` that it had."""
 
     model: str | Path | None
     backend: str | None
@@ -55,6 +56,7 @@ class Options:
     session_bytes: int = DEFAULT_BYTES
     kv_memory: int | str | None = None
     num_pages: int | None = None
+    num_states: int | None = None
 
     def check(self) -> None:
         """Raise RequestError for a value that cannot be."""
@@ -77,6 +79,7 @@ class Options:
             ("--max-context", self.max_context),
             ("token_budget", self.token_budget),
             ("num_pages", self.num_pages),
+            ("num_states", self.num_states or None),
         ):
             if value is not None and whole_number(name, value) < 1:
                 raise RequestError(f"{name} is {shown(value)}: it must be at least 1")
@@ -237,10 +240,12 @@ def _limits(options: Options, model: Incoming, draft: Incoming | None) -> Limits
         left = max(0, left - model.step_bytes(budget) - (draft.step_bytes(most) if draft is not None else 0))
     page_bytes = sum(each.page_bytes for each in both)
     given = options.kv_bytes
+    states, beside = _states(options, model, draft, left)
     if options.num_pages is not None:
-        wanted = options.num_pages * page_bytes
+        wanted = options.num_pages * page_bytes + beside
         given = wanted if left is None else min(wanted, left)
-    context, pages = choose(options.max_context, config.context_length, options.max_batch, page_bytes, left, given)
+    asked, most_context = options.max_context, config.context_length
+    context, pages = choose(asked, most_context, options.max_batch, page_bytes, left, given, beside)
     return Limits(
         max_context=context,
         model_context=config.context_length,
@@ -248,4 +253,21 @@ def _limits(options: Options, model: Incoming, draft: Incoming | None) -> Limits
         token_budget=budget,
         max_batch=min(options.max_batch, most),
         num_pages=pages,
+        num_states=states,
+        state_interval=interval_of(model.state_bytes, model.page_bytes) if states else 0,
     )
+
+
+def _states(options: Options, model: Incoming, draft: Incoming | None, left: int | None) -> tuple[int, int]:
+    """How many recurrent states the model has, and the bytes of these and of the draft model's together."""
+    room = options.kv_bytes
+    if room is None and left is not None:
+        room = left // SHARE
+    beside = draft.state_bytes * draft_states(draft, options.max_batch) if draft is not None else 0
+    if options.num_states is not None and model.state_bytes:
+        states = options.num_states
+    else:
+        shared = bool(model.page_bytes or (draft is not None and draft.page_bytes))
+        left_over = None if room is None else room - beside
+        states = choose_states(model.state_bytes, left_over, options.max_batch, shared=shared)
+    return states, beside + states * model.state_bytes

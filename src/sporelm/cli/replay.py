@@ -95,6 +95,7 @@ def open_for(recording: "Recording", args: argparse.Namespace) -> "OpenModel":
             dequantize=False,
             token_budget=limits.token_budget,
             num_pages=limits.num_pages,
+            num_states=limits.num_states,
         )
         return OpenModel(wanted, progress, None, None, adapters)
 

@@ -43,6 +43,9 @@ class Load(NamedTuple):
     held_pages: int  # by sequences that are idle, too
     prefix_queries: int  # tokens of prompts
     prefix_hits: int
+    held_states: int = 0  # recurrent states of sequences
+    kept_states: int = 0  # those that nobody holds, findable by their text
+    free_states: int = 0
 
 
 class Histogram:
@@ -168,6 +171,12 @@ class Metrics:
             "vllm:num_requests_waiting": single("gauge", "Requests that wait for pages or a place.", load.waiting),
             "vllm:kv_cache_usage_perc": single("gauge", "Share of the KV pages that running requests hold.", usage),
             "sporelm:kv_pages_held": single("gauge", "KV pages that anything holds, idle or not.", load.held_pages),
+            "sporelm:recurrent_states": several(
+                "gauge",
+                "Recurrent states: held by sequences, kept for texts that begin alike, free.",
+                "use",
+                {"held": load.held_states, "kept": load.kept_states, "free": load.free_states},
+            ),
         }
 
     def _counters(self, load: Load) -> dict[str, dict[str, Any]]:
@@ -220,13 +229,15 @@ class Metrics:
         }
 
 
-MISSES = ("first_seen", "evicted", "differs", "new_salt")
+MISSES = ("first_seen", "evicted", "differs", "new_salt", "no_state")
 
 
 def kind_of_miss(reason: str) -> str:
-    """The kind of a reason that `PrefixIndex.why_missed` gives."""
+    """The kind of a reason that a store's `why_missed` gives."""
     if reason.startswith("differs"):
         return "differs"
+    if reason.startswith("no state"):
+        return "no_state"
     return {"evicted": "evicted", "first seen": "first_seen"}.get(reason, "new_salt")
 
 

@@ -369,7 +369,11 @@ class Scheduler:
         held = {page for sequence in sequences for page in list(sequence.pages)}
         waiting = sum(map(len, list(self.waiting.lines.values())))
         pages, kept = self.limits.num_pages, self.limits.num_pages - self.store.pool.num_free
-        return Load(len(running), waiting, pages, len(held), kept, index.queries, index.hits)
+        load, states = Load(len(running), waiting, pages, len(held), kept, index.queries, index.hits), self.store.states
+        if states is None:
+            return load
+        kept, blank = len(states.kept), len(states.blank)
+        return load._replace(held_states=states.count - kept - blank, kept_states=kept, free_states=blank)
 
     def _leave(self, request: Request) -> None:
         """A request runs no longer."""

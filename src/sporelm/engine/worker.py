@@ -9,8 +9,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sporelm.backends.backend import Backend, Progress
+from sporelm.engine import caches
 from sporelm.engine.adapted import Adapted, OnDevice
-from sporelm.engine.capacity import DEFAULT_CONTEXT, bytes_per_page, choose
+from sporelm.engine.capacity import (
+    DEFAULT_CONTEXT,
+    SHARE,
+    bytes_per_page,
+    bytes_per_state,
+    choose,
+    choose_states,
+    interval_of,
+)
 from sporelm.engine.limits import Limits
 from sporelm.engine.runner import Model, Runner, Scores
 from sporelm.engine.step import Step
@@ -66,12 +75,14 @@ class Worker:
         self.recorder: Recorder | None = None
         self.share = share
         self.limits = limits or default_limits(model, device, kv)
-        kept = [each.kept for each in model.model.memory()]
-        caches = device.page_pool(self.limits.num_pages, kept, kv)
+        memory, counts = model.model.memory(), (self.limits.num_pages, self.limits.num_states)
+        if not counts[1] and bytes_per_state(memory, device):
+            raise UnsupportedModel("limits.num_states is 0: this model keeps recurrent states, and needs one at least")
+        kept = caches.made(memory, device, *counts, kv)
         try:
-            self.runner = Runner(model.model, model.weights, caches, device, self.limits, eager=eager)
+            self.runner = Runner(model.model, model.weights, kept, device, self.limits, eager=eager)
         except BaseException:
-            device.free_pages(caches)
+            caches.freed(kept, device)
             raise
 
     def prepare(self, progress: Progress | None = None) -> None:
@@ -131,7 +142,7 @@ class Worker:
     def close(self) -> None:
         """Free the programs and the caches; no step can run after that."""
         self.runner.close()
-        self.device.free_pages(self.runner.caches)
+        caches.freed(self.runner.caches, self.device)
 
 
 def default_limits(model: LoadedModel, device: Backend, kv: ElementType) -> Limits:
@@ -139,7 +150,12 @@ def default_limits(model: LoadedModel, device: Backend, kv: ElementType) -> Limi
     config = model.model.config
     table = model.weights.get(ROPE)  # none of models without rotary positions
     asked = min(config.context_length, DEFAULT_CONTEXT, DEFAULT_CONTEXT if table is None else table.shape[0])
-    page_bytes = bytes_per_page(model.model.memory(), device, kv)
-    context, pages = choose(asked, config.context_length, BATCH, page_bytes, available_on(device))
+    memory, available = model.model.memory(), available_on(device)
+    page_bytes, state_bytes = bytes_per_page(memory, device, kv), bytes_per_state(memory, device)
+    room = None if available is None else available // SHARE
+    states = choose_states(state_bytes, room, BATCH, shared=page_bytes > 0)
+    beside = states * state_bytes
+    context, pages = choose(asked, config.context_length, BATCH, page_bytes, available, beside=beside)
     most = max(device.regimes.values())
-    return Limits(context, config.context_length, config.vocab, most, min(BATCH, most), pages)
+    own = {"num_states": states, "state_interval": interval_of(state_bytes, page_bytes)} if states else {}
+    return Limits(context, config.context_length, config.vocab, most, min(BATCH, most), pages, **own)

@@ -12,7 +12,7 @@ from typing import Any
 
 from sporelm.api.async_llm import AsyncLLM
 from sporelm.backends.backend import Progress
-from sporelm.engine.capacity import bytes_per_page
+from sporelm.engine.capacity import bytes_per_page, bytes_per_state
 from sporelm.errors import MemoryShortage, RequestError, shown
 from sporelm.ops.cache import KV_TYPES
 from sporelm.serve.answering import Bell
@@ -51,11 +51,12 @@ class ServedModel:
 
     @property
     def kv_bytes(self) -> int:
-        """Of the KV cache, were all of it used."""
+        """Of the KV cache, and of recurrent states, were all of it used."""
         engine, llm = self.llm.llm.engine, self.llm.llm
         kept = llm.opened.worker.runner.model.memory()
         page = bytes_per_page(kept, llm.backend, KV_TYPES[llm.kv])
-        return engine.limits.num_pages * page
+        state = bytes_per_state(kept, llm.backend)
+        return engine.limits.num_pages * page + engine.limits.num_states * state
 
     def trouble(self, stall_seconds: float) -> str | None:
         """Why nothing can be hoped for from this engine; None if it is well."""

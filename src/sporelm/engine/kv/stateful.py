@@ -100,7 +100,7 @@ class StatefulStore(SequenceStore):
         return self.states.is_own(sequence.state) and super().is_ready(sequence, position)
 
     def reserve(self, sequence: KvSequence, end: int, copies: Copies) -> bool:
-        return super().reserve(sequence, end, copies) and self._own_state(sequence)
+        return super().reserve(sequence, end, copies) and (not end or self._own_state(sequence))
 
     def aim(self, sequence: KvSequence, known: int) -> None:
         sequence.mark = (known - 1) // PAGE * PAGE
@@ -216,4 +216,4 @@ class StatefulStore(SequenceStore):
                 states.release(old)
         elif old in states.keys:  # nobody else holds it: what comes next takes its place
             states.forget(states.keys[old])
-        return True
+        return states.is_own(sequence.state)

@@ -1,0 +1,29 @@
+"""The memory in which a model's layers keep what they need from step to step, made and freed together."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from sporelm.backends.backend import Backend
+from sporelm.models.blocks.memory import State
+from sporelm.tensor.dtype import ElementType
+
+
+def made(memory: Iterable[Any], device: Backend, pages: int, states: int, kv: ElementType) -> list[Any]:
+    """A cache for each layer: a tensor of so many pages of type `kv`, or a tuple of tensors of so many states."""
+    layers = list(memory)
+    paged = [each.kept for each in layers if not isinstance(each, State)]
+    recurrent = [each.shapes for each in layers if isinstance(each, State)]
+    tensors = device.page_pool(pages, paged, kv) if paged else []
+    try:
+        tuples = device.state_pool(states, recurrent) if recurrent else []
+    except BaseException:
+        device.free_pages(tensors)
+        raise
+    of_pages, of_states = iter(tensors), iter(tuples)
+    return [next(of_states) if isinstance(each, State) else next(of_pages) for each in layers]
+
+
+def freed(caches: Sequence[Any], device: Backend) -> None:
+    """Give back what `made` gave."""
+    device.free_pages([cache for cache in caches if not isinstance(cache, tuple)])
+    device.free_states([cache for cache in caches if isinstance(cache, tuple)])
