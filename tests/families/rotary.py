@@ -26,6 +26,8 @@ ARCEE = named("ArceeForCausalLM", "arcee", hidden_act="relu2")
 ERNIE = named("Ernie4_5ForCausalLM", "ernie4_5", head_dim=8, pad_token_id=None)
 GLM = named("GlmForCausalLM", "glm", head_dim=8, pad_token_id=None, eos_token_id=1)
 GLM4 = named("Glm4ForCausalLM", "glm4", head_dim=8, pad_token_id=None, eos_token_id=1)
+EXAONE4 = named("Exaone4ForCausalLM", "exaone4", sliding_window=None, sliding_window_pattern=None)
+HUNYUAN = named("HunYuanDenseV1ForCausalLM", "hunyuan_v1_dense", head_dim=16)
 SEED = named("SeedOssForCausalLM", "seed_oss", head_dim=16, pad_token_id=None)
 BIASES = {"attention_bias": True, "mlp_bias": True}
 
@@ -39,10 +41,25 @@ CASES = (
     Case("bloom-twelve-heads", BLOOM | {"hidden_size": 96, "n_head": 12}, {"hidden_size": 768, "n_head": 12}),
     Case("ernie", ERNIE, WIDE | {"head_dim": 64}),
     Case("ernie-odd-tied-biases", ERNIE | ODD | TIED | {"head_dim": 10, "use_bias": True}, None),
+    Case("exaone4", EXAONE4 | {"layer_types": ["full_attention"] * 2}),
+    Case(
+        "exaone4-windows-tied",
+        EXAONE4 | TIED | {"num_hidden_layers": 4, "sliding_window": 9, "sliding_window_pattern": 4},
+        WIDE | {"hidden_size": 256, "num_hidden_layers": 64},
+    ),
     Case("glm", GLM, WIDE | {"head_dim": 32}),
     Case("glm-odd-tied", GLM | ODD | TIED | {"head_dim": 12, "attention_bias": False}, None),
     Case("glm4", GLM4, WIDE | {"head_dim": 64}),
     Case("glm4-odd-tied", GLM4 | ODD | TIED | {"head_dim": 20, "partial_rotary_factor": 0.3}, None),
+    Case("hunyuan", HUNYUAN, WIDE | {"head_dim": 64}),
+    Case(
+        "hunyuan-odd-tied-alpha-biases",
+        HUNYUAN
+        | ODD
+        | TIED
+        | {"head_dim": 12, "attention_bias": True, "rope_scaling": {"type": "dynamic", "alpha": 9.0, "factor": 1.0}},
+        None,
+    ),
     Case("mpt", MPT, {"d_model": 256, "n_heads": 8, "attn_config": {"alibi_bias_max": 4}}),
     Case("mpt-odd", MPT | {"d_model": 42, "n_heads": 7}, None),
     Case("mpt-limited", MPT | LIMITED | {"d_model": 96, "n_heads": 12}, {"d_model": 768, "n_heads": 12}),

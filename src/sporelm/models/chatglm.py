@@ -41,10 +41,11 @@ OTHERS: dict[str, str | Stored] = {
     "layers.{}.ffn_down.weight": f"{FIRST}mlp.dense_4h_to_h.weight",
     "layers.{}.ffn_gate.weight": Stored(f"{FIRST}mlp.dense_h_to_4h.weight", stacked(0, ffn_rows, ffn_rows)),
     "layers.{}.ffn_up.weight": Stored(f"{FIRST}mlp.dense_h_to_4h.weight", stacked(1, ffn_rows, ffn_rows)),
-} | {
-    f"layers.{{}}.attn_{part}.{kind}": Stored(f"{FIRST}self_attention.query_key_value.{kind}", rows)
-    for part, rows in QKV.items()
-    for kind in ("weight", "bias")
+    **{
+        f"layers.{{}}.attn_{part}.{kind}": Stored(f"{FIRST}self_attention.query_key_value.{kind}", rows)
+        for part, rows in QKV.items()
+        for kind in ("weight", "bias")
+    },
 }
 WORDS = {
     "num_layers": "num_hidden_layers",

@@ -18,6 +18,8 @@ class Attention:
     window      positions that a row sees; None for all
     norm        before they are rotated, queries and keys are normed: each of their "heads", or each row as a "whole"
     rotates     whether they are rotated, where the model rotates at all
+    norms_last  they are rotated before they are normed
+    query_table name of the rotary table of queries, where keys have another
     gated       what is mixed is opened and shut by a sigmoid, number by number (Qiu et al. 2025)
     """
 
@@ -29,6 +31,8 @@ class Attention:
         *,
         norm: str = "",
         rotates: bool = True,
+        norms_last: bool = False,
+        query_table: str = "",
         gated: bool = False,
     ) -> None:
         width, dim, bias = config.width, config.head_dim, config.attention_bias
@@ -47,6 +51,7 @@ class Attention:
         self.window, self.scale, self.rotates = window, config.attention_scale, rotates and config.rotary > 0
         self.table, self.cap = LOCAL if window is not None and config.local_theta else ROPE, config.score_cap
         self.style, self.biased = config.rope_style, config.alibi > 0
+        self.norms_last, self.query_table = norms_last, query_table or self.table
         self.limit = config.qkv_limit
 
     def params(self) -> list[Param]:
@@ -57,17 +62,26 @@ class Attention:
         q, k, v, *gate = products(x, weights, self.q, self.k, self.v, *self.gate)
         if self.limit is not None:
             q, k, v = (ops.clip(each, limit=self.limit) for each in (q, k, v))
-        if self.norms:
-            q, k = (norm(each, weights) for norm, each in zip(self.norms, (q, k), strict=True))
-        if self.rotates:
-            table, dim = weights[self.table], self.memory.head_dim
-            q, k = (ops.rope(each, step.positions, table, head_dim=dim, style=self.style) for each in (q, k))
+        for change in (self._rotated, self._normed) if self.norms_last else (self._normed, self._rotated):
+            q, k = change(q, k, step, weights)
         ops.store_kv(k, v, cache, step.slots)
         more = (None, weights[SLOPES]) if self.biased else ()
         mixed = ops.attention(q, cache, step.starts, step.lengths, step.pages, *more, **self._options())
         for each in gate:
             mixed = ops.activate_mul(each, mixed, kind="sigmoid")
         return self.o(mixed, weights)
+
+    def _normed(self, q: Any, k: Any, step: StepInputs, weights: Mapping[str, Any]) -> tuple[Any, Any]:
+        if not self.norms:
+            return q, k
+        return self.norms[0](q, weights), self.norms[1](k, weights)
+
+    def _rotated(self, q: Any, k: Any, step: StepInputs, weights: Mapping[str, Any]) -> tuple[Any, Any]:
+        if not self.rotates:
+            return q, k
+        how: dict[str, Any] = {"head_dim": self.memory.head_dim, "style": self.style}
+        q = ops.rope(q, step.positions, weights[self.query_table], **how)
+        return q, ops.rope(k, step.positions, weights[self.table], **how)
 
     def _options(self) -> dict[str, Any]:
         cap = {} if self.cap is None else {"softcap": self.cap}
