@@ -1,0 +1,175 @@
+"""What an engine says of models that keep recurrent states does not depend on how it is run: in chunks, beside others,
+from a prefix, guessing, after giving way, forked, cut and after a sleep. Bit for bit."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from available import opened
+from families import write_case
+from families.case import Case
+from families.recurrent import CASES
+from models.test_worker import loaded
+from sporelm.engine import Engine, LoadedModel, Request, Sampling, Worker
+from sporelm.engine.kv.session_folder import SessionFolder
+from sporelm.engine.limits import Limits
+from sporelm.engine.recording import RecordingFile
+from sporelm.engine.replay import Recording, Replay
+from sporelm.engine.speculative import Guess, ModelDrafter, NgramDrafter, Speculation
+from unit.engine.hashed import SteadySpeculation
+
+CONTEXT = 256
+USUAL = ("qwen3next", "mamba2")  # of the others with --all
+EACH = [case if case.name in USUAL else pytest.param(case, marks=pytest.mark.all) for case in CASES]
+SAMPLED = Sampling(temperature=1.2, top_p=0.95, seed=3, repetition_penalty=1.1, logprobs=1)
+
+
+def limits_of(case: Case) -> Limits:
+    vocab = case.model.config.vocab
+    return Limits(CONTEXT, CONTEXT, vocab, 300, 4, 24, num_states=9, state_interval=2)
+
+
+def prompt_of(case: Case) -> list[int]:
+    """A prompt of more than two pages."""
+    return [*case.ids(), *reversed(case.ids())]
+
+
+@pytest.fixture(scope="module", params=EACH, ids=lambda case: case.name)
+def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Case, Worker]]:
+    case: Case = request.param
+    path = write_case(tmp_path_factory.mktemp(case.name), case)
+    backend = opened("cpu", threads=1)
+    worker = Worker(loaded(path, backend, CONTEXT), backend, limits=limits_of(case))
+    yield case, worker
+    worker.close()
+    backend.close()
+
+
+def engine(made: tuple[Case, Worker], speculation: Speculation | None = None, **changes: Any) -> Engine:
+    """An engine that knows nothing yet, over the same memory."""
+    case, worker = made
+    return Engine(worker, replace(limits_of(case), **changes), speculation)
+
+
+def said(engine: Engine, *requests: Request) -> list[tuple[list[int], list[Any]]]:
+    engine.run([engine.add(request) for request in requests])
+    engine.check_integrity()
+    assert [request.finish_reason for request in requests] == ["length"] * len(requests)
+    return [(request.generated, request.scores) for request in requests]
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), SAMPLED], ids=["greedy", "sampled"])
+def test_the_same_is_said_however_it_is_run(made: tuple[Case, Worker], sampling: Sampling, tmp_path: Path) -> None:
+    prompt = prompt_of(made[0])
+
+    def asked(**service: Any) -> Request:
+        return Request(prompt, sampling=sampling, max_tokens=24, **service)
+
+    (alone,) = said(engine(made), asked())
+    for budget in (1, 7, 64):
+        assert said(engine(made, token_budget=budget, max_batch=1), asked()) == [alone], f"chunks of {budget}"
+    company = [Request(prompt[n : n * 3 + 20], sampling=SAMPLED, max_tokens=30) for n in (1, 17, 40)]
+    assert said(engine(made), *company, asked())[-1] == alone, "beside others"
+    one = engine(made)
+    again = [asked(), asked()]
+    assert [said(one, each)[0] for each in again] == [alone] * 2
+    assert again[1].cached_tokens == 128
+    for drafter in (NgramDrafter(), Right(len(prompt), alone[0])):
+        guessing = asked()
+        assert said(engine(made, SteadySpeculation(drafter)), guessing) == [alone], "guessing"
+    assert 0 < guessing.accepted < guessing.drafted
+    tight = engine(made, num_pages=4, num_states=1)
+    assert said(tight, *[asked(salt=str(number)) for number in range(3)]) == [alone] * 3, "giving way"
+    one = engine(made)
+    sequence = one.sequence()
+    said(one, Request(prompt[:50], max_tokens=1, sequence=sequence))
+    twin = one.fork(sequence)
+    assert said(one, asked(sequence=sequence), asked(sequence=twin)) == [alone] * 2, "forked"
+    cut = asked(sequence=sequence)
+    assert said(one, cut) == [alone], "cut"
+    assert cut.cached_tokens == 128
+    one.sleep(twin, tmp_path / "a.session", "model", {})
+    other = engine(made)
+    woken, _ = other.wake(tmp_path / "a.session", "model")
+    longer, fresh = ([*prompt, *alone[0], 5, 6] for _ in range(2))
+    requests = [
+        Request(longer, sampling=sampling, max_tokens=9, sequence=woken),
+        Request(fresh, sampling=sampling, max_tokens=9, salt="x"),
+    ]
+    first, second = said(other, *requests)
+    assert first == second, "woken"
+    assert (requests[0].cached_tokens, requests[1].cached_tokens) == (len(prompt) + 23, 0)
+
+
+def test_a_conversation_that_gave_way_goes_on(made: tuple[Case, Worker], tmp_path: Path) -> None:
+    case, worker = made
+    prompt, limits = prompt_of(case), replace(limits_of(case), num_states=2)
+    folder = SessionFolder(tmp_path, worker, lambda: "model")
+    one = Engine(worker, limits, None, folder)
+    talk = one.sequence()
+    (first,) = said(one, Request(prompt, max_tokens=9, sequence=talk))
+    one.store.evict(lambda: False)
+    assert one.store.sleeps(talk)
+    said(one, Request(prompt[9:], max_tokens=9), Request(prompt[5:], max_tokens=9))  # take what it held
+    again = Request([*prompt, *first[0], 7], max_tokens=9, sequence=talk)
+    assert said(one, again) == said(engine(made), Request(again.prompt, max_tokens=9))
+    assert again.cached_tokens == len(prompt) + 8
+    one.close()
+
+
+def test_a_run_is_recorded_and_repeated_with_its_states(made: tuple[Case, Worker], tmp_path: Path) -> None:
+    case, worker = made
+    prompt, limits = prompt_of(case), limits_of(case)
+    recorded, about = Engine(worker, limits), {"limits": {**vars(limits)}}
+    file = RecordingFile(tmp_path / "run.jsonl")
+    file.follow(recorded, worker, about)
+    said(recorded, Request(prompt, max_tokens=5), Request(prompt[:90], max_tokens=20))
+    said(recorded, Request([*prompt[:130], 1, 2], max_tokens=5))
+    file.close()
+    worker.recorder = None
+    recording = Recording(tmp_path / "run.jsonl")
+    assert recording.limits == limits
+    copies = [line for _, line in recording.lines() if line.get("step", {}).get("state_copies")]
+    assert copies, "otherwise nothing is shown"
+    found = Replay(recording, worker).run()
+    assert (found.difference, found.stopped) == (None, None)
+    assert found.said == 30
+
+
+def test_the_model_drafts_for_itself(made: tuple[Case, Worker]) -> None:
+    """A draft model that keeps states goes back to where its guesses began."""
+    case, worker = made
+    prompt, small = prompt_of(case), replace(limits_of(case), num_states=4)
+    second = Worker(LoadedModel(worker.runner.model, worker.runner.weights), worker.device, limits=small)
+    drafter = ModelDrafter(second, small, small.vocab)
+    guessed = Request(prompt, sampling=SAMPLED, max_tokens=40)
+    plain = Request(prompt, sampling=SAMPLED, max_tokens=40)
+    assert said(engine(made, SteadySpeculation(drafter)), guessed) == said(engine(made), plain)
+    drafter.check_integrity()
+    assert guessed.drafted > 0
+    second.close()
+
+
+class Right:
+    """Guesses what is known to come, every fifth token of it wrong."""
+
+    def __init__(self, prompt: int, answer: list[int]) -> None:
+        self.prompt, self.answer = prompt, answer
+
+    def read(self, requests: Sequence[Request], alone: bool) -> None:
+        """Nothing has to be read."""
+
+    def propose_all(self, wanted: Sequence[tuple[Request, int]], rows: int) -> dict[int, Guess]:
+        found: dict[int, Guess] = {}
+        for request, most in wanted:
+            begin = len(request.known) - self.prompt
+            tokens = [token ^ (place % 5 == 4) for place, token in enumerate(self.answer)][begin : begin + most]
+            if tokens:
+                found[request.id] = Guess(tokens, [0.9] * len(tokens))
+        return found
+
+    def end(self, request: Request) -> None:
+        """Nothing is kept."""
