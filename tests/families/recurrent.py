@@ -17,8 +17,15 @@ EXPERTS = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 
 EXPERTS |= {"shared_expert_intermediate_size": 40}
 WIDE_EXPERTS = {"moe_intermediate_size": 256, "shared_expert_intermediate_size": 512}
 QWEN3NEXT = named("Qwen3NextForCausalLM", "qwen3_next", **DELTA, **EXPERTS, norm_topk_prob=True)
+QWEN35 = named("Qwen3_5ForCausalLM", "qwen3_5_text", **DELTA)
+QWEN35MOE = named("Qwen3_5MoeForCausalLM", "qwen3_5_moe_text", **DELTA, **EXPERTS)
+del QWEN35MOE["intermediate_size"]
 
 CASES = (
+    Case("qwen35", QWEN35, WIDE),
+    Case("qwen35-odd-tied", QWEN35 | ODD | TIED, None),
+    Case("qwen35moe", QWEN35MOE, WIDE | WIDE_EXPERTS),
+    Case("qwen35moe-odd-tied", QWEN35MOE | ODD | TIED, None),
     Case("qwen3next", QWEN3NEXT, WIDE | WIDE_EXPERTS),
     Case("qwen3next-odd-tied", QWEN3NEXT | ODD | TIED | {"norm_topk_prob": False}, None),
 )

@@ -57,7 +57,8 @@ def read_gguf_config(
     """
     architecture = architecture_of_gguf(metadata, where)
     prefix = f"{architecture}."
-    fields = Fields({key.removeprefix(prefix): metadata[key] for key in metadata if key.startswith(prefix)}, where)
+    own = {key.removeprefix(prefix): metadata[key] for key in metadata if key.startswith(prefix)}
+    fields = Fields(family.regrouped(own), where)
     width, heads = fields.integer("embedding_length", 1, MOST_WIDTH), _per_layer(fields, "attention.head_count")
     kv_heads = _per_layer(fields, "attention.head_count_kv", heads)
     head_dim = _head_dim(fields, "attention.key_length", width, heads)

@@ -120,6 +120,7 @@ class Family:
     ffn_widths      the feed-forward block's width in widths, where config.json does not say it; 0: it must
     full_layers     of a number of layers: those that have no window where GGUF files speak of one
     reworded        config.json in the words that the tables know, where it has others too
+    regrouped       GGUF metadata likewise, its keys without the architecture
     unsaid          why a GGUF file cannot say what a configuration means; "" where it can
     ignored         stored names that may be left unread, of either kind, as templates
     prefix          what stored names of Hugging Face folders may lack in front
@@ -145,6 +146,7 @@ class Family:
     words: Callable[[ModelConfig], dict[str, Any]] | None = None
     full_layers: Callable[[int], frozenset[int]] = lambda layers: frozenset()
     reworded: Callable[[dict[str, Any]], dict[str, Any]] = lambda values: values
+    regrouped: Callable[[dict[str, Any]], dict[str, Any]] = lambda values: values
     unsaid: Callable[[ModelConfig], str] | None = None
     positions: str = "max_position_embeddings"
     ffn_widths: int = 0

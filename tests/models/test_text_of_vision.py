@@ -1,0 +1,45 @@
+"""Folders of models that see as well: their text model runs, what sees and what guesses ahead is left unread."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from available import opened
+from close import assert_close
+from families import CASES, write_case
+from stepping import Stepper
+
+BY_NAME = {case.name: case for case in CASES}
+
+
+@pytest.mark.parametrize(
+    ("name", "architecture"),
+    [("qwen35", "Qwen3_5ForConditionalGeneration"), ("qwen35moe-odd-tied", "Qwen3_5MoeForConditionalGeneration")],
+)
+def test_text_of_a_model_that_sees(name: str, architecture: str, load: Callable[..., Stepper], tmp_path: Path) -> None:
+    case = BY_NAME[name]
+    plain = write_case(tmp_path / "plain", case)
+    inner = {**case.config, "rope_parameters": {"rope_theta": 10000.0, "mrope_section": [1, 1, 0]}}
+    inner["rope_parameters"]["partial_rotary_factor"] = inner.pop("partial_rotary_factor")
+    tied = inner.pop("tie_word_embeddings")
+    outer = {"architectures": [architecture], "text_config": inner, "vision_config": {"depth": 2}}
+    place = tmp_path / "seeing"
+    place.mkdir()
+    (place / "config.json").write_text(json.dumps({**outer, "tie_word_embeddings": tied}))
+    tensors = {
+        key.replace("model.", "model.language_model.", 1) if key.startswith("model.") else key: values
+        for key, values in case.tensors().items()
+    }
+    unread = ("model.visual.blocks.0.attn.qkv.weight", "mtp.layers.0.mlp.experts.3.up_proj.weight", "mtp.norm.weight")
+    save_file(tensors | dict.fromkeys(unread, np.ones((2, 3), np.float32)), place / "model.safetensors")
+    cpu = opened("cpu", threads=1)
+    runners = [load(folder, cpu, context=64, eager=True) for folder in (plain, place)]
+    wanted, found = (runner.step([(0, case.ids()[:9])])["logits"] for runner in runners)
+    assert_close(found, wanted, "exact")
+    for runner in runners:
+        runner.close()
+    cpu.close()
