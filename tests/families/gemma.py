@@ -8,6 +8,14 @@ GEMMA2 = named("Gemma2ForCausalLM", "gemma2", sliding_window=9, query_pre_attn_s
 GEMMA2 |= {"attn_logit_softcapping": 5.0, "final_logit_softcapping": 8.0}
 GEMMA3 = named("Gemma3ForCausalLM", "gemma3_text", sliding_window=9, query_pre_attn_scalar=16) | TIED | GELU
 GEMMA3 |= {"rope_theta": 1e6, "rope_local_base_freq": 1e4, "num_hidden_layers": 6, "sliding_window_pattern": 6}
+GEMMA4 = (
+    named("Gemma4ForCausalLM", "gemma4_text", sliding_window=9, global_head_dim=32, num_hidden_layers=7) | TIED | GELU
+)
+GEMMA4 |= {"layer_types": (["sliding_attention"] * 2 + ["full_attention"]) * 2 + ["full_attention"]}
+GEMMA4 |= {"hidden_size_per_layer_input": 12, "vocab_size_per_layer_input": 131, "num_kv_shared_layers": 4}
+GEMMA4 |= {"use_double_wide_mlp": True, "attention_k_eq_v": False, "num_global_key_value_heads": None}
+GEMMA4_TIED = GEMMA4 | {"attention_k_eq_v": True, "num_global_key_value_heads": 1, "hidden_size_per_layer_input": 0}
+GEMMA4_TIED |= {"num_kv_shared_layers": 0, "use_double_wide_mlp": False, "final_logit_softcapping": 8.0}
 
 CASES = (
     Case("gemma", GEMMA, WIDE | {"head_dim": 64}),
@@ -20,4 +28,12 @@ CASES = (
     Case(
         "gemma3-scaled", GEMMA3 | {"rope_scaling": {"rope_type": "linear", "factor": 8.0}, "num_hidden_layers": 7}, None
     ),
+    Case(
+        "gemma4",
+        GEMMA4,
+        WIDE
+        | {"head_dim": 64, "global_head_dim": 128, "hidden_size_per_layer_input": 256}
+        | {"vocab_size_per_layer_input": 320},
+    ),
+    Case("gemma4-tied-values", GEMMA4_TIED | ODD | {"head_dim": 12, "num_key_value_heads": 7}, None),
 )

@@ -30,6 +30,7 @@ WIDTH = 96  # whole blocks of 32, and no multiple of any vector tile
 SUPER_WIDTH = 768  # the same for blocks of 256
 OUT = 33
 
+
 def check_all(only: str | None = None) -> list[dict[str, str]]:
     """Each case on each back-end that can run here: back-end, case, state (equal, differs, fails), error.
 
@@ -122,6 +123,7 @@ def cases() -> Iterator[Case]:
                 "activate_mul", f"{kind} {tokens}", partial(elementwise, op=ops.activate_mul, tokens=tokens, kind=kind)
             )
         yield Case("scale", f"{tokens}", partial(each, op=ops.scale, tokens=tokens, factor=0.37))
+        yield Case("scale_by", f"{tokens}", partial(scale_by, tokens=tokens))
         yield Case("clip", f"{tokens}", partial(each, op=ops.clip, tokens=tokens, limit=0.5))
         yield Case("softcap", f"{tokens}", partial(each, op=ops.softcap, tokens=tokens, cap=2.0))
         yield Case("add", f"{tokens}", partial(elementwise, op=ops.add, tokens=tokens))
@@ -238,6 +240,10 @@ def layer_norm_of_heads(backend: Backend, *, tokens: int) -> Any:
 
 def each(backend: Backend, *, op: ops.Op, tokens: int, **options: Any) -> Any:
     return op(backend.tensor(values(tokens, WIDTH)), **options)
+
+
+def scale_by(backend: Backend, *, tokens: int) -> Any:
+    return ops.scale_by(backend.tensor(values(tokens, WIDTH)), backend.tensor(values(1)))
 
 
 def add_norm(backend: Backend, *, tokens: int) -> Any:

@@ -24,7 +24,7 @@ class Decoder(ABC):
     def __init__(self, config: ModelConfig) -> None:
         self.config = config
         self.embedding = Embedding("embedding", config.vocab, config.width)
-        self.layers = [self.layer(config, index) for index in range(config.layers)]
+        self.layers: Sequence[Layer] = [self.layer(config, index) for index in range(config.layers)]
         self.norm = self.last_norm(config)
         output, bias = "embedding" if config.tie_embeddings else "output", config.output_bias
         self.output = Linear(output, config.vocab, config.width, bias=bias)
@@ -65,11 +65,15 @@ class Decoder(ABC):
 
     def hidden(self, step: StepInputs, weights: Mapping[str, Any], caches: Sequence[Any]) -> Any:
         """What the model makes of the wanted rows, before it scores tokens: float32 [rows, width]."""
-        x = self.embedded(step, weights)
-        for layer, cache in zip(self.layers, caches, strict=True):
-            x = layer(x, step, weights, cache)
+        x = self.through(self.embedded(step, weights), step, weights, caches)
         # The last norm and the output see only the rows that are wanted.
         return self.norm(ops.select_rows(x, step.rows), weights)
+
+    def through(self, x: Any, step: StepInputs, weights: Mapping[str, Any], caches: Sequence[Any]) -> Any:
+        """x [tokens, width] after all layers."""
+        for layer, cache in zip(self.layers, caches, strict=True):
+            x = layer(x, step, weights, cache)
+        return x
 
     def forward(self, step: StepInputs, weights: Mapping[str, Any], caches: Sequence[Any]) -> dict[str, Any]:
         """logits float32 [rows, vocab] of the wanted rows, and tokens int32 [rows], the greatest of each."""

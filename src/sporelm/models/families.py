@@ -46,6 +46,7 @@ FAMILIES = (
     Listed("gemma", "Gemma 1", ("gemma", "GemmaForCausalLM"), ("transformers", "llama.cpp")),
     Listed("gemma2", "Gemma 2", ("gemma2", "Gemma2ForCausalLM"), ("transformers", "llama.cpp")),
     Listed("gemma3", "Gemma 3 (text)", ("gemma3", "Gemma3ForCausalLM"), ("transformers", "llama.cpp")),
+    Listed("gemma4", "Gemma 4 (text)", ("gemma4", "Gemma4ForCausalLM"), ("transformers", "llama.cpp")),
     Listed("glm4", "GLM-4-0414", ("glm4", "Glm4ForCausalLM"), ("transformers", "llama.cpp")),
     Listed("glm4moe", "GLM-4.5, GLM-4.6", ("glm4moe", "Glm4MoeForCausalLM"), ("transformers", "llama.cpp")),
     Listed("gpt2", "GPT-2", ("gpt2", "GPT2LMHeadModel"), ("transformers", "llama.cpp")),

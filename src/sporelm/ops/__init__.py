@@ -1,6 +1,6 @@
 """What can be computed: each op's signature, shape rule and numpy meaning, and the graph that records calls of them."""
 
-from sporelm.ops.activation import activate, activate_mul, clip, scale, softcap
+from sporelm.ops.activation import activate, activate_mul, clip, scale, scale_by, softcap
 from sporelm.ops.attention import attention, store_kv
 from sporelm.ops.blocks import count_nonfinite, dequantize_blocks, quantize_blocks
 from sporelm.ops.elementwise import add, clamped_swiglu, silu_mul
@@ -46,7 +46,6 @@ __all__ = [
     "gated_delta_rule",
     "gated_rms_norm",
     "latent_attention",
-    "latent_attention",
     "layer_norm",
     "linear",
     "linear_experts",
@@ -62,6 +61,7 @@ __all__ = [
     "rope_store",
     "route",
     "scale",
+    "scale_by",
     "select_columns",
     "select_rows",
     "silu_mul",

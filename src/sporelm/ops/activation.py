@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sporelm.ops.arguments import wide
+from sporelm.ops.arguments import vector, wide
 from sporelm.ops.elementwise import like_both
 from sporelm.ops.op import op, require
 from sporelm.ops.spec import Spec
@@ -31,6 +31,12 @@ def _gated(gate: Any, up: Any, *, kind: str) -> Spec:
 
 def _scaled(x: Any, *, factor: float) -> Spec:
     require(bool(np.isfinite(factor)), f"factor {factor} must be finite")
+    return wide("x", x)
+
+
+def _scaled_by(x: Any, factor: Any) -> Spec:
+    given = vector("factor", factor)
+    require(given.shape == (1,), f"factor {given} must be one number")
     return wide("x", x)
 
 
@@ -85,6 +91,12 @@ def activate_mul(gate, up, *, kind):  # gate, up [tokens, width]
 def scale(x, *, factor):  # x [tokens, width]
     """x times a number."""
     return x * np.float32(factor)
+
+
+@op(_scaled_by)
+def scale_by(x, factor):  # x [tokens, width], factor [1]
+    """x times a number that a tensor holds (Gemma 4's layers)."""
+    return x * factor
 
 
 @op(_clipped)

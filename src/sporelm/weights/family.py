@@ -121,6 +121,7 @@ class Family:
     full_layers     of a number of layers: those that have no window where GGUF files speak of one
     reworded        config.json in the words that the tables know, where it has others too
     regrouped       GGUF metadata likewise, its keys without the architecture
+    tells_layers    its GGUF files say of each layer whether it has a window
     unsaid          why a GGUF file cannot say what a configuration means; "" where it can
     ignored         stored names that may be left unread, of either kind, as templates
     prefix          what stored names of Hugging Face folders may lack in front
@@ -155,6 +156,7 @@ class Family:
     paired_rows: bool = False
     partial_rotary: bool = False
     windowless: bool = False
+    tells_layers: bool = False
     further_layers: bool = False
     yarn_truncates: bool = True
     own: type | None = None

@@ -15,6 +15,7 @@ from sporelm.weights.rope_scaling import UNSCALED, DynamicNtk, Linear, Llama3, L
 
 MOST_CONTEXT = 1 << 26
 LEAST_FACTOR, MOST_FACTOR = 1e-3, 1e6  # of positions, frequencies and attention alike
+MOST_DIVISOR = 1e31  # of a frequency; Gemma 4's files have 1e30 where nothing turns
 LEAST_TURNS, MOST_TURNS = 1e-3, 1e6
 DEFAULT_THETA, MOST_THETA = 10000.0, 1e12
 FACTORS = "rope_freqs.weight"  # a GGUF tensor: each frequency's divisor; Llama 3 files come with it
@@ -80,7 +81,7 @@ def rope_from_gguf(fields: Fields, stored: Mapping[str, tuple[float, ...]], head
         known = ", ".join(GGUF_KINDS)
         raise UnsupportedModel(f"{fields.where}: rope.scaling.type {shown(kind)} is not supported: {known} are")
     lists = {
-        name: Fields(stored, fields.where).numbers(name, head_dim // 2, LEAST_FACTOR, MOST_FACTOR) for name in stored
+        name: Fields(stored, fields.where).numbers(name, head_dim // 2, LEAST_FACTOR, MOST_DIVISOR) for name in stored
     }
     if set(lists.get(FACTORS, ())) == {1.0}:
         del lists[FACTORS]

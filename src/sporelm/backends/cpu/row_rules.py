@@ -49,6 +49,15 @@ def _layer_norm_of_heads(low: Emitter, call: Call) -> None:
     low.emit(kernel, fields, cell_of(tokens), grain=low.row_grain(tokens))
 
 
+def _scale_by(low: Emitter, call: Call) -> None:
+    x, factor = call.args
+    tokens, each, width = rows_of(x)
+    fields: dict[str, Any] = {"x": low.at(x), "factor": low.at(factor), "out": low.at(call.results[0])}
+    fields |= {"stride": stride_of(x), "vectors": low.vectors(width)}
+    grain = low.row_grain(tokens, each)
+    low.emit(activation.scale_by(low.places.target), fields, cell_of(tokens), factor=each, grain=grain)
+
+
 def each_element(kernel: Callable[..., Kernel]) -> Callable[[Emitter, Call], None]:
     """Element by element; options that are numbers are fields, texts choose the kernel."""
 
@@ -71,6 +80,7 @@ RULES: dict[str, Callable[[Any, Call], None]] = {
     "activate": each_element(activation.activate),
     "activate_mul": each_element(activation.activate_mul),
     "clip": each_element(activation.clip),
+    "scale_by": _scale_by,
     "scale": each_element(activation.scale),
     "softcap": each_element(activation.softcap),
 }

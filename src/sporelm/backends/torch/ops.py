@@ -31,6 +31,7 @@ from sporelm.backends.torch.rows import (
     layer_norm,
     rms_norm,
     scale,
+    scale_by,
     select_columns,
     select_rows,
     softcap,
@@ -42,11 +43,11 @@ FUNCTIONS = {
     function.__name__: function
     for function in (
         *(add, silu_mul, clamped_swiglu, rms_norm, add_rms_norm, embedding, select_columns, select_rows, argmax),
-        *(top_k, quantize_rows, activate, activate_mul, scale, clip, softcap, layer_norm, add_layer_norm),
+        *(top_k, quantize_rows, activate, activate_mul, scale, scale_by, clip, softcap, layer_norm, add_layer_norm),
         count_nonfinite,
+        *(causal_conv1d, gated_delta_rule, ssm_scan, gated_rms_norm),
         *(linear_heads, store_latent, latent_attention),
         *(route, linear_experts, linear_experts_silu_mul, combine_experts),
-        *(causal_conv1d, gated_delta_rule, ssm_scan, gated_rms_norm),
         *(add_lora, linear, linear_group, linear_silu_mul, rope, store_kv, rope_store, attention),
         *(text_attention, mean_rows),
     )

@@ -35,6 +35,10 @@ def scale(x: Tensor, *, factor: float) -> Tensor:
     return x * factor
 
 
+def scale_by(x: Tensor, factor: Tensor) -> Tensor:
+    return x * factor
+
+
 def clip(x: Tensor, *, limit: float) -> Tensor:
     return x.clamp(-limit, limit)
 

@@ -5,7 +5,9 @@ from sporelm.models.blocks.delta_net import DeltaHeads, DeltaNet
 from sporelm.models.blocks.embedding import Embedding
 from sporelm.models.blocks.gated_mlp import GatedMLP
 from sporelm.models.blocks.layer import Layer, ParallelLayer, Part
+from sporelm.models.blocks.layer_inputs import FedLayer, LayerInput, LayerInputs
 from sporelm.models.blocks.layer_norm import LayerNorm
+from sporelm.models.blocks.lending import LendingAttention
 from sporelm.models.blocks.linear import Linear
 from sporelm.models.blocks.memory import Memory, Paged, State
 from sporelm.models.blocks.mixture import Mixture, feed_forward
@@ -19,9 +21,13 @@ __all__ = [
     "DeltaHeads",
     "DeltaNet",
     "Embedding",
+    "FedLayer",
     "GatedMLP",
     "Layer",
+    "LayerInput",
+    "LayerInputs",
     "LayerNorm",
+    "LendingAttention",
     "Linear",
     "Memory",
     "Mixture",

@@ -130,7 +130,8 @@ def _general(folder: Path, values: Mapping[str, Any], params: Sequence[Param], f
 
 def _architecture(family: Family, config: ModelConfig) -> dict[str, Entry]:
     some = 0 < len(config.full_layers) < config.layers or family.full_layers(config.layers)
-    if config.window is not None and some and config.full_layers != family.full_layers(config.layers):
+    unusual = some and not family.tells_layers and config.full_layers != family.full_layers(config.layers)
+    if config.window is not None and unusual:
         raise UnsupportedModel(
             f"{config.name}: some of its layers have a window and some have none (layer_types), which a GGUF file of"
             f" {family.gguf!r} cannot say"

@@ -47,6 +47,20 @@ def scale(target: Any) -> Kernel:
     return _each("scale", lambda k, x, factor: x * factor, "factor")
 
 
+def scale_by(target: Any) -> Kernel:
+    """x times the number at `factor`."""
+
+    def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
+        factor = k.broadcast(k.vf, f.factor)
+        with k.range(first, last) as row:
+            x, out = k.at(f.x, row * f.stride), k.at(f.out, row * f.stride)
+            with k.range(f.vectors) as v:
+                at = v * (4 * k.lanes)
+                k.store(k.load(k.vf, x, at) * factor, out, at)
+
+    return Kernel("scale_by", fields("x:p factor:p out:p stride:i vectors:i"), body)
+
+
 def clip(target: Any) -> Kernel:
     def bounded(k: Builder, x: Val, limit: Val) -> Val:  # NaN stays
         x = k.select(x > limit, limit, x)

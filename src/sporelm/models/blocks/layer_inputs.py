@@ -1,0 +1,97 @@
+"""What a token tells every layer by itself: a small row for each of them (per-layer embeddings, Gemma 3n and 4)."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from sporelm import ops
+from sporelm.models.blocks.embedding import Embedding
+from sporelm.models.blocks.layer import Layer, Part
+from sporelm.models.blocks.lending import LendingAttention
+from sporelm.models.blocks.linear import Linear
+from sporelm.models.blocks.rms_norm import RMSNorm
+from sporelm.models.inputs import StepInputs
+from sporelm.weights.config import ModelConfig
+from sporelm.weights.names import Names, Param, Table
+
+# GGUF: llama.cpp's llama-arch.cpp. Hugging Face: the state dict of Gemma4ForCausalLM.
+LAYER_INPUT_NAMES: Table = (
+    Names("layer_embedding.weight", "per_layer_token_embd.weight", "model.embed_tokens_per_layer.weight"),
+    Names("layer_projection.weight", "per_layer_model_proj.weight", "model.per_layer_model_projection.weight"),
+    Names("layer_projection_norm.weight", "per_layer_proj_norm.weight", "model.per_layer_projection_norm.weight"),
+    *(
+        Names(f"layers.{{}}.input_{ours}.weight", f"blk.{{}}.{gguf}.weight", f"model.layers.{{}}.{hf}.weight")
+        for ours, gguf, hf in (
+            ("gate", "inp_gate", "per_layer_input_gate"),
+            ("up", "proj", "per_layer_projection"),
+            ("norm", "post_norm", "post_per_layer_input_norm"),
+        )
+    ),
+    Names("layers.{}.out_scale.weight", "blk.{}.layer_output_scale.weight", "model.layers.{}.layer_scalar"),
+)
+COLUMNS = "layer_input_columns."  # tables with the columns of each layer follow
+
+
+class LayerInputs:
+    """Rows for the layers, `size` numbers each: half of what a table of their own has for the token, half of what is
+    made of the embedding that the first layer gets."""
+
+    def __init__(self, config: ModelConfig, size: int) -> None:
+        self.size, self.layers, self.width = size, config.layers, config.width
+        self.embedding = Embedding("layer_embedding", config.vocab, size * config.layers)
+        self.projection = Linear("layer_projection", size * config.layers, config.width)
+        self.norm = RMSNorm("layer_projection_norm", size, config.eps)
+
+    def params(self) -> list[Param]:
+        return [*self.embedding.params(), *self.projection.params(), *self.norm.params()]
+
+    def tables(self) -> dict[str, np.ndarray]:
+        """int32 [size] for each layer: its columns."""
+        columns = np.arange(self.layers * self.size, dtype=np.int32).reshape(self.layers, self.size)
+        return {f"{COLUMNS}{index}": each for index, each in enumerate(columns)}
+
+    def __call__(self, x: Any, step: StepInputs, weights: Mapping[str, Any]) -> list[Any]:  # x [tokens, width]
+        """float32 [tokens, size] for each layer."""
+        own = ops.scale(self.embedding(step.tokens, weights), factor=self.size**0.5)
+        made = self.norm(ops.scale(self.projection(x, weights), factor=self.width**-0.5), weights)
+        both = ops.scale(ops.add(made, own), factor=0.5**0.5)
+        return [ops.select_columns(both, weights[f"{COLUMNS}{index}"]) for index in range(self.layers)]
+
+
+class LayerInput:
+    """x + norm(up(gelu(gate(x)) * the layer's row))."""
+
+    def __init__(self, name: str, config: ModelConfig, size: int) -> None:
+        self.gate = Linear(f"{name}.input_gate", size, config.width)
+        self.up = Linear(f"{name}.input_up", config.width, size)
+        self.norm = RMSNorm(f"{name}.input_norm", config.width, config.eps)
+
+    def params(self) -> list[Param]:
+        return [*self.gate.params(), *self.up.params(), *self.norm.params()]
+
+    def __call__(self, x: Any, row: Any, weights: Mapping[str, Any]) -> Any:  # x [tokens, width], row [tokens, size]
+        gated = ops.activate_mul(self.gate(x, weights), row, kind="gelu_tanh")
+        return ops.add(x, self.norm(self.up(gated, weights), weights))
+
+
+class FedLayer(Layer):
+    """x + norm(attention(norm(x))), x + norm(mlp(norm(x))), then the layer's row, if there is one, and all of it times
+    a learned number."""
+
+    attention: LendingAttention
+
+    def __init__(
+        self, name: str, row: LayerInput | None, norms: Sequence[Part], attention: LendingAttention, mlp: Part
+    ) -> None:
+        """norms: before attention and behind it, then before the feed-forward block and behind it."""
+        super().__init__(norms[0], attention, norms[2], mlp, after_attention=norms[1], after_mlp=norms[3])
+        self.row, self.factor = row, Param(f"{name}.out_scale.weight", (1,))
+
+    def params(self) -> list[Param]:
+        return [*super().params(), *(self.row.params() if self.row else []), self.factor]
+
+    def fed(self, x: Any, row: Any, weights: Mapping[str, Any]) -> Any:
+        """What follows the usual layer: x [tokens, width], row [tokens, size] or None."""
+        x = self.row(x, row, weights) if self.row else x
+        return ops.scale_by(x, weights[self.factor.name])

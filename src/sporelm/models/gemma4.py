@@ -1,0 +1,112 @@
+"""Gemma 4, its text model: wider heads without a window, layers that borrow keys and values, a row for each layer."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from sporelm.models.blocks import FedLayer, GatedMLP, LayerInput, LayerInputs, LendingAttention, RMSNorm
+from sporelm.models.blocks.layer_inputs import LAYER_INPUT_NAMES
+from sporelm.models.blocks.lending import ONES
+from sporelm.models.decoder import Decoder
+from sporelm.models.gemma import USUAL
+from sporelm.models.gemma2 import MOST
+from sporelm.models.gemma4_lists import finished, noticed, of_gguf, said
+from sporelm.models.gemma4_words import Gemma4Parts, of_hf, of_kind, words
+from sporelm.models.inputs import LOCAL, StepInputs
+from sporelm.models.registry import architecture
+from sporelm.models.rotary import rope_table
+from sporelm.weights.config import MOST_HEAD_DIM, MOST_HEADS, MOST_LAYERS, MOST_WIDTH, ModelConfig
+from sporelm.weights.family import OPTIONAL, Family, Field, HfClass, fields
+from sporelm.weights.names import COMMON, HEAD_NORMS, POST_NORMS, Names, Param, changed
+from sporelm.weights.rope_fields import MOST_THETA
+
+LAYER = "model.layers.{}."
+DEFAULTS = {"num_key_value_heads": 4, "head_dim": 256, "global_head_dim": 512, "hidden_size_per_layer_input": 256}
+NORMS = ("attn", "attn_post", "ffn", "ffn_post")
+DEFAULTS |= {"max_position_embeddings": 131072, "tie_word_embeddings": True, "sliding_window": 512}
+
+
+@architecture(
+    Family(
+        "gemma4",
+        (
+            HfClass(
+                "Gemma4ForCausalLM",
+                "gemma4_text",
+                DEFAULTS,
+                (("sliding_window", "window"), ("attention_k_eq_v", "own.tied"), ("use_double_wide_mlp", "own.wide")),
+            ),
+        ),
+        fields(
+            Field("head_dim", "attention.key_length", "u32", "global_head_dim"),
+            Field("head_dim", "attention.value_length", "u32", ""),
+            Field("kv_heads", "", "u32", "num_global_key_value_heads"),
+            Field("own.local_dim", "attention.key_length_swa", "u32", "head_dim", 2, MOST_HEAD_DIM),
+            Field("own.local_dim", "attention.value_length_swa", "u32", "", 2, MOST_HEAD_DIM),
+            Field("own.local_dim", "rope.dimension_count_swa", "u32", "", 2, MOST_HEAD_DIM),
+            Field("own.local_heads", "", "u32", "num_key_value_heads", 1, MOST_HEADS),
+            Field("own.borrowing", "attention.shared_kv_layers", "u32", "num_kv_shared_layers", 0, MOST_LAYERS, 0),
+            Field(
+                "own.inputs", "embedding_length_per_layer_input", "u32", "hidden_size_per_layer_input", 0, MOST_WIDTH, 0
+            ),
+            Field("own.tied", "", "bool", "attention_k_eq_v", default=False),
+            Field("own.wide", "", "bool", "use_double_wide_mlp", default=False),
+            Field("logit_cap", "final_logit_softcapping", "f32", "final_logit_softcapping", 0.0, MOST, OPTIONAL),
+            Field("local_theta", "rope.freq_base_swa", "f32", "rope_local_base_freq", 1.0, MOST_THETA, 10000.0),
+        ),
+        changed(
+            COMMON,
+            *HEAD_NORMS,
+            Names("layers.{}.ffn_norm.weight", "blk.{}.ffn_norm.weight", f"{LAYER}pre_feedforward_layernorm.weight"),
+            *POST_NORMS,
+            *LAYER_INPUT_NAMES,
+        ),
+        only={"hidden_activation": ("gelu_pytorch_tanh",), **USUAL, "enable_moe_block": (False,)},
+        finish=finished,
+        noticed=noticed,
+        regrouped=of_gguf,
+        reworded=of_hf,
+        said=said,
+        words=words,
+        tells_layers=True,
+        own=Gemma4Parts,
+    )
+)
+class Gemma4(Decoder):
+    """Gemma 3's layer with normed values, then the layer's own row, all times a learned number (Gemma team 2026)."""
+
+    layers: Sequence[FedLayer]
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config)
+        self.inputs = LayerInputs(config, config.own.inputs) if config.own.inputs else None
+
+    def layer(self, config: ModelConfig, index: int) -> FedLayer:
+        name, config, window = f"layers.{index}", of_kind(config, index), config.window_of(index)
+        own, norms = config.own, [RMSNorm(f"layers.{index}.{part}_norm", config.width, config.eps) for part in NORMS]
+        borrows, tied = index >= config.layers - own.borrowing, own.tied and window is None
+        attention = LendingAttention(name, config, window, borrows=borrows, tied=tied)
+        row = LayerInput(name, config, own.inputs) if own.inputs else None
+        return FedLayer(name, row, norms, attention, GatedMLP(name, config, "gelu_tanh"))
+
+    def params(self) -> list[Param]:
+        return [*super().params(), *(self.inputs.params() if self.inputs else [])]
+
+    def memory(self) -> list[Any]:
+        return [layer.memory() for layer in self.layers if not layer.attention.borrows]
+
+    def tables(self, context: int) -> dict[str, np.ndarray]:
+        config, dims = self.config, (self.config.head_dim, self.config.own.local_dim)
+        ones = {f"{ONES}{dim}": np.ones(dim, np.float32) for dim in dims}
+        local = {LOCAL: rope_table(context, config.own.local_dim, config.local_theta)}
+        return super().tables(context) | local | ones | (self.inputs.tables() if self.inputs else {})
+
+    def through(self, x: Any, step: StepInputs, weights: Mapping[str, Any], caches: Sequence[Any]) -> Any:
+        rows = self.inputs(x, step, weights) if self.inputs else [None] * len(self.layers)
+        own, last = iter(caches), dict[bool, Any]()  # by whether there is a window: what was kept last
+        for index, (layer, row) in enumerate(zip(self.layers, rows, strict=True)):
+            local = self.config.window_of(index) is not None
+            last[local] = last[local] if layer.attention.borrows else next(own)
+            x = layer.fed(layer(x, step, weights, last[local]), row, weights)
+        return x

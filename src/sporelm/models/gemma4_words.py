@@ -1,0 +1,106 @@
+"""How files describe Gemma 4: its two kinds of layers, and the rotary positions of each, in one configuration."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sporelm.errors import UnsupportedModel
+from sporelm.weights.config import ModelConfig
+from sporelm.weights.config_files import full_layers_of, window_of
+from sporelm.weights.fields import Fields, shown
+from sporelm.weights.rope_scaling import UNSCALED, RopeScaling
+
+STEP = 6  # layers from one without a window to the next, where files do not say
+FULL, LOCAL = "full_attention", "sliding_attention"
+UNTURNED = 1e30  # the divisor of a frequency that turns nothing, as llama.cpp's converter writes it
+
+
+@dataclass(frozen=True)
+class Gemma4Parts:
+    """What it alone has. Heads of layers without a window are those of the configuration."""
+
+    local_dim: int  # head_dim of layers with a window
+    inputs: int  # width of the rows that tokens have for each layer; 0: they have none
+    borrowing: int = 0  # layers at the end that read the keys and values of the last one of their kind before them
+    local_heads: int = 0  # kv_heads of layers with a window
+    tied: bool = False  # values are keys where there is no window
+    wide: bool = False  # feed-forward blocks of borrowing layers are twice as wide
+
+
+def of_kind(config: ModelConfig, layer: int) -> ModelConfig:
+    """The configuration with the heads and the feed-forward width of one layer."""
+    own = config.own
+    borrows = layer >= config.layers - own.borrowing
+    ffn = config.ffn * (2 if own.wide and borrows else 1)
+    if config.window_of(layer) is None:
+        return replace(config, ffn=ffn)
+    return replace(config, ffn=ffn, head_dim=own.local_dim, kv_heads=own.local_heads, rotary=own.local_dim)
+
+
+def of_hf(values: dict[str, Any]) -> dict[str, Any]:
+    """config.json with numbers for each kind of layer under keys of their own."""
+    found, layers = dict(values), values.get("num_hidden_layers")
+    if found.get("layer_types") is None and isinstance(layers, int):
+        found["layer_types"] = [LOCAL if (index + 1) % STEP else FULL for index in range(min(layers, 4096))]
+    if isinstance(kinds := found.get("layer_types"), list) and kinds:
+        found["layer_types"] = kinds = [*kinds[:-1], FULL]  # as transformers has it
+    if isinstance(each := found.pop("per_layer_config", None), Mapping) and isinstance(kinds, list) and FULL in kinds:
+        first = each.get(str(kinds.index(FULL)), each.get(FULL, {}))
+        more = first if isinstance(first, Mapping) else {}
+        found |= {
+            "global_head_dim": more.get("head_dim"),
+            "num_global_key_value_heads": more.get("num_key_value_heads"),
+        }
+    if not found.get("attention_k_eq_v") or found.get("num_global_key_value_heads") is None:
+        found["num_global_key_value_heads"] = found.get("num_key_value_heads")
+    return found | _rotary(found.get("rope_parameters"))
+
+
+def _rotary(kinds: Any) -> dict[str, Any]:
+    """The rotary bases of both kinds of layers, and how much of a head the wide ones turn; nothing where they have
+    other words, which are refused as they stand."""
+    if kinds is None:
+        return {"rope_parameters": {"rope_theta": 1e6}, "proportion": 0.25}
+    full, local = (kinds.get(kind) if isinstance(kinds, Mapping) else None for kind in (FULL, LOCAL))
+    if not isinstance(full, Mapping) or not isinstance(local, Mapping):
+        return {}
+    known = full.keys() <= {"rope_type", "rope_theta", "partial_rotary_factor"}
+    if not known or full.get("rope_type") != "proportional" or local.get("rope_type", "default") != "default":
+        return {}
+    found = {
+        "rope_parameters": {"rope_theta": full.get("rope_theta", 1e6)},
+        "rope_local_base_freq": local.get("rope_theta"),
+    }
+    return {**found, "proportion": full.get("partial_rotary_factor", 1.0)}
+
+
+def with_hf(config: ModelConfig, values: Fields) -> ModelConfig:
+    """The configuration with its windows and its rotary frequencies. Raises UnsupportedModel for a vocabulary of the
+    layers' rows that is not the model's."""
+    table = values.values.get("vocab_size_per_layer_input")
+    if config.own.inputs and table not in (None, config.vocab):
+        what = f"vocab_size_per_layer_input {shown(table)} differs from vocab_size {config.vocab}"
+        raise UnsupportedModel(f"{values.where}: {what}: not supported")
+    half, turned = config.head_dim // 2, int(values.number("proportion", 0.0, 1.0, 1.0) * config.head_dim // 2)
+    divisors = (1.0,) * turned + (UNTURNED,) * (half - turned)
+    return replace(
+        config,
+        full_layers=full_layers_of(values, config.layers),
+        window=window_of(values, "sliding_window", 512),
+        rope_scaling=RopeScaling(divisors=divisors) if turned < half else UNSCALED,
+    )
+
+
+def words(config: ModelConfig) -> dict[str, Any]:
+    """What config.json says of each kind of layer."""
+    turned = sum(each < UNTURNED / 2 for each in config.rope_scaling.divisors)
+    proportion = 2 * turned / config.head_dim if config.rope_scaling.divisors else 1.0
+    full = {"rope_type": "proportional", "rope_theta": config.rope_theta, "partial_rotary_factor": proportion}
+    kinds = [FULL if config.window_of(layer) is None else LOCAL for layer in range(config.layers)]
+    rotary = {FULL: full, LOCAL: {"rope_type": "default", "rope_theta": config.local_theta}}
+    return {
+        "layer_types": kinds,
+        "rope_parameters": rotary,
+        "rope_scaling": None,
+        "vocab_size_per_layer_input": config.vocab,
+    }
