@@ -1,12 +1,32 @@
 """Families whose attention and feed-forward block stand beside each other, and their kin."""
 
-from families.case import ODD, WIDE, Case, named
+from families.case import ODD, TIED, WIDE, Case, named
 
+COHERE = named("CohereForCausalLM", "cohere", layer_norm_eps=1e-5, logit_scale=0.5) | TIED
+COHERE2 = named("Cohere2ForCausalLM", "cohere2", layer_norm_eps=1e-5, logit_scale=0.5, sliding_window=9) | TIED
+COHERE2 |= {"num_hidden_layers": 5}
+FALCON = named("FalconForCausalLM", "falcon", ffn_hidden_size=None) | TIED
+FALCON_NEW = FALCON | {"new_decoder_architecture": True, "num_kv_heads": 2}
+NEMOTRON = named("NemotronForCausalLM", "nemotron", hidden_act="relu2", norm_eps=1e-5, head_dim=8)
 NEOX = named("GPTNeoXForCausalLM", "gpt_neox", hidden_act="gelu", layer_norm_eps=1e-5, rotary_pct=0.25)
+OLMO = named("OlmoForCausalLM", "olmo", pad_token_id=None, clip_qkv=0.8)
 PHI2 = named("PhiForCausalLM", "phi", hidden_act="gelu_new", layer_norm_eps=1e-5, partial_rotary_factor=0.5)
-MHA = {"num_key_value_heads": 8}  # as many key heads as there are in the wide model
+STABLELM = named("StableLmForCausalLM", "stablelm", layer_norm_eps=1e-5, partial_rotary_factor=0.25, hidden_size=96)
+STABLELM |= {"use_parallel_residual": True, "qk_layernorm": True}
+ALL_HEADS = {"num_key_value_heads": 8}  # of keys, in the wide model
+BIASES = {"attention_bias": True}
 
 CASES = (
+    Case("cohere", COHERE),
+    Case("cohere-odd-norms-biases", COHERE | ODD | BIASES | {"use_qk_norm": True}, None),
+    Case("cohere-untied-norms", COHERE | {"use_qk_norm": True, "tie_word_embeddings": False}, None),
+    Case("cohere2", COHERE2),
+    Case("cohere2-odd", COHERE2 | ODD | {"rope_theta": 5000.0}, None),
+    Case("cohere2-pattern", COHERE2 | BIASES | {"sliding_window_pattern": 2}, None),
+    Case("falcon", FALCON | {"multi_query": True}),
+    Case("falcon-odd-all-heads", FALCON | ODD | {"multi_query": False, "tie_word_embeddings": False}, None),
+    Case("falcon-new", FALCON_NEW, WIDE | {"num_kv_heads": 4}),
+    Case("falcon-new-one-norm", FALCON_NEW | {"num_ln_in_parallel_attn": 1, "rope_theta": 5000.0}),
     Case("gptneox", NEOX),
     Case(
         "gptneox-odd-in-turn",
@@ -15,6 +35,13 @@ CASES = (
     ),
     Case("gptneox-in-turn", NEOX | {"use_parallel_residual": False, "rotary_emb_base": 5000}),
     Case("gptneox-tied-no-biases", NEOX | {"tie_word_embeddings": True, "attention_bias": False}, None),
-    Case("phi2", PHI2, WIDE | MHA),
+    Case("nemotron", NEMOTRON, WIDE | {"head_dim": 32}),
+    Case("nemotron-odd-biases", NEMOTRON | ODD | BIASES | {"mlp_bias": True, "head_dim": 12}, None),
+    Case("olmo", OLMO),
+    Case("olmo-odd-tied-no-limit", OLMO | ODD | TIED | {"clip_qkv": None}, None),
+    Case("phi2", PHI2, WIDE | ALL_HEADS),
     Case("phi2-odd", PHI2 | ODD | {"partial_rotary_factor": 0.4, "rope_theta": 5000.0}, None),
+    Case("stablelm-parallel", STABLELM),
+    Case("stablelm-parallel-odd", STABLELM | ODD | {"partial_rotary_factor": 0.4, "use_qkv_bias": True}, None),
+    Case("stablelm-norms", STABLELM | {"use_parallel_residual": False}, None),
 )

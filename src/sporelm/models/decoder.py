@@ -1,14 +1,13 @@
 """A decoder: embedding, layers, norm, and the scores of the next token."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from sporelm import ops
 from sporelm.models.alibi import alibi_slopes
-from sporelm.models.blocks import Embedding, Layer, Linear, Memory, Part, RMSNorm
+from sporelm.models.blocks import Embedding, Layer, Linear, Memory, NormKind, Part, RMSNorm, pre_norm
 from sporelm.models.inputs import LOCAL, ROPE, SLOPES, StepInputs
 from sporelm.models.rotary import rope_table
 from sporelm.weights.config import ModelConfig
@@ -16,10 +15,11 @@ from sporelm.weights.family import Family
 from sporelm.weights.names import Param
 
 
-class Decoder(ABC):
-    """What decoders have in common; an architecture gives `layer`."""
+class Decoder:
+    """What decoders have in common: all of Llama; an architecture gives what it does otherwise."""
 
     family: Family  # by which it was registered
+    norms: ClassVar[NormKind] = RMSNorm  # the kind of its norms
 
     def __init__(self, config: ModelConfig) -> None:
         self.config = config
@@ -29,13 +29,13 @@ class Decoder(ABC):
         output, bias = "embedding" if config.tie_embeddings else "output", config.output_bias
         self.output = Linear(output, config.vocab, config.width, bias=bias)
 
-    @abstractmethod
     def layer(self, config: ModelConfig, index: int) -> Layer:
         """The layer of this number."""
+        return pre_norm(config, index, norm=self.norms)
 
     def last_norm(self, config: ModelConfig) -> Part:
         """The norm after the last layer."""
-        return RMSNorm("output_norm", config.width, config.eps)
+        return self.norms("output_norm", config.width, config.eps)
 
     def params(self) -> list[Param]:
         """Every weight, each once; a tied output has none of its own."""

@@ -90,8 +90,7 @@ def _words(config: ModelConfig) -> dict[str, Any]:
 class GPTNeoX(Decoder):
     """x + attention(norm(x)) + mlp(norm(x)), or in turn; a part of each head is rotated (Black et al. 2022)."""
 
-    def layer(self, config: ModelConfig, index: int) -> Layer:
-        return pre_norm(config, index, mlp=MLP(f"layers.{index}", config, config.own), norm=LayerNorm)
+    norms = LayerNorm
 
-    def last_norm(self, config: ModelConfig) -> LayerNorm:
-        return LayerNorm("output_norm", config.width, config.eps)
+    def layer(self, config: ModelConfig, index: int) -> Layer:
+        return pre_norm(config, index, mlp=MLP(f"layers.{index}", config, config.own), norm=self.norms)

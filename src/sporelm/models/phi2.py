@@ -51,8 +51,7 @@ FUSED = tuple(
 class Phi2(Decoder):
     """x + attention(norm(x)) + mlp(norm(x)), one norm for both; half of each head is rotated (Li et al. 2023)."""
 
-    def layer(self, config: ModelConfig, index: int) -> Layer:
-        return pre_norm(config, index, mlp=MLP(f"layers.{index}", config, "gelu_tanh"), norm=LayerNorm, shared=True)
+    norms = LayerNorm
 
-    def last_norm(self, config: ModelConfig) -> LayerNorm:
-        return LayerNorm("output_norm", config.width, config.eps)
+    def layer(self, config: ModelConfig, index: int) -> Layer:
+        return pre_norm(config, index, mlp=MLP(f"layers.{index}", config, "gelu_tanh"), norm=self.norms, shared=True)

@@ -1,11 +1,36 @@
-"""StableLM 3B, Zephyr and StableLM 2 1.6B: layer norms with biases, and a quarter of each head rotated."""
+"""StableLM 3B, Zephyr, StableLM 2: layer norms with biases, a quarter of each head rotated; the 12B in parallel."""
 
-from sporelm.models.blocks import Attention, GatedMLP, Layer, LayerNorm
+from dataclasses import dataclass, replace
+
+from sporelm.models.blocks import Attention, Layer, LayerNorm, pre_norm
 from sporelm.models.decoder import Decoder
 from sporelm.models.registry import architecture
 from sporelm.weights.config import ModelConfig
 from sporelm.weights.family import Family, Field, HfClass, fields
-from sporelm.weights.names import COMMON, NORM_BIASES, changed
+from sporelm.weights.fields import Fields
+from sporelm.weights.names import COMMON, GGUF, NORM_BIASES, Kind, Names, Stored, changed
+
+HEAD_NORMS = tuple(
+    Names(
+        f"layers.{{}}.attn_{part}_norm.weight",
+        f"blk.{{}}.attn_{part}_norm.weight",
+        Stored(f"model.layers.{{}}.self_attn.{part}_layernorm.norms.{{e}}.weight", each=True),
+    )
+    for part in "qk"
+)
+
+
+@dataclass(frozen=True)
+class StableLMParts:
+    """What some of its models have."""
+
+    head_norms: bool  # of queries and keys, one for each head
+    second_norm: bool = False  # in front of the feed-forward block
+
+
+def _in_parallel(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
+    """GGUF files have a key for it, of which llama.cpp's converter once wrote the wrong value."""
+    return replace(config, parallel=not config.own.second_norm) if kind == GGUF else config
 
 
 @architecture(
@@ -15,32 +40,35 @@ from sporelm.weights.names import COMMON, NORM_BIASES, changed
             HfClass(
                 "StableLmForCausalLM",
                 "stablelm",
-                {"num_key_value_heads": 32, "max_position_embeddings": 4096, "partial_rotary_factor": 0.25},
-                (("use_qkv_bias", "attention_bias"),),
+                {"num_key_value_heads": 32, "max_position_embeddings": 4096, "partial_rotary_factor": 0.25}
+                | {"layer_norm_eps": 1e-5},
+                (
+                    ("use_qkv_bias", "attention_bias"),
+                    ("use_parallel_residual", "parallel"),
+                    ("qk_layernorm", "own.head_norms"),
+                ),
             ),
         ),
         fields(
             Field("eps", "attention.layer_norm_epsilon", "f32", "layer_norm_eps"),
             Field("attention_bias", "", "bool", "use_qkv_bias"),
+            Field("parallel", "use_parallel_residual", "bool", "use_parallel_residual"),
+            Field("own.head_norms", "", "bool", "qk_layernorm", weight="layers.{}.attn_q_norm.weight"),
+            Field("own.second_norm", "", "bool", "", weight="layers.{}.ffn_norm.weight"),
             without=("window",),
         ),
-        changed(COMMON, *NORM_BIASES),
-        only={"hidden_act": ("silu",), "use_parallel_residual": (False,), "qk_layernorm": (False,)},
+        changed(COMMON, *NORM_BIASES, *HEAD_NORMS),
+        finish=_in_parallel,
         words=lambda config: {"partial_rotary_factor": config.rotary / config.head_dim},
         partial_rotary=True,
+        own=StableLMParts,
     )
 )
 class StableLM(Decoder):
-    """The Llama layer with layer norms (Bellagente et al. 2024)."""
+    """The Llama layer with layer norms, or its parts beside each other (Bellagente et al. 2024)."""
+
+    norms = LayerNorm
 
     def layer(self, config: ModelConfig, index: int) -> Layer:
-        name = f"layers.{index}"
-        return Layer(
-            LayerNorm(f"{name}.attn_norm", config.width, config.eps),
-            Attention(name, config),
-            LayerNorm(f"{name}.ffn_norm", config.width, config.eps),
-            GatedMLP(name, config),
-        )
-
-    def last_norm(self, config: ModelConfig) -> LayerNorm:
-        return LayerNorm("output_norm", config.width, config.eps)
+        attention = Attention(f"layers.{index}", config, norm="each" if config.own.head_norms else "")
+        return pre_norm(config, index, attention, norm=self.norms, shared=True)

@@ -101,7 +101,8 @@ def load_parameters(
             orders[order_name(param.name)] = wanted[0].order
             wanted = [replace(wanted[0], order=None)]
         if param.plain:
-            packed = backend.tensor(np.ascontiguousarray(wanted[0].dequantize()))
+            values = [part.dequantize() for part in wanted]
+            packed = backend.tensor(np.stack(values) if each else np.ascontiguousarray(values[0]))
         else:
             packed = backend.pack(stacked(wanted) if each else wanted[0])
         for stored in parts:

@@ -38,7 +38,17 @@ MOST_LINES = 120  # of a family's file: it reads like the paper's figure
         ("phi3", {"partial_rotary_factor": 0.05}, ModelFileError, "0 of a head's 8 numbers cannot be rotated"),
         ("qwen2moe", {"mlp_only_layers": ["0"]}, ModelFileError, "it must be numbers of layers"),
         ("smollm3", {"no_rope_layers": [1]}, ModelFileError, "must be 0 or 1 for each of 4 layers"),
-        ("stablelm", {"use_parallel_residual": True}, UnsupportedModel, "use_parallel_residual True is not supported"),
+        (
+            "cohere2",
+            {"sliding_window": None},
+            UnsupportedModel,
+            "layers without a window are not rotated, and no layer",
+        ),
+        ("falcon", {"alibi": True}, UnsupportedModel, "alibi True is not supported; False is"),
+        ("falcon", {"parallel_attn": False}, UnsupportedModel, "parallel_attn False is not supported; True is"),
+        ("gptneox", {"hidden_act": ["gelu"]}, UnsupportedModel, "is not supported; gelu, gelu_new, gelu_fast"),
+        ("olmo", {"clip_qkv": -1.0}, ModelFileError, "clip_qkv is -1.0; it must be a number from"),
+        ("phi2", {"tie_word_embeddings": True}, UnsupportedModel, "tie_word_embeddings True is not supported"),
         ("starcoder2", {"use_bias": False}, UnsupportedModel, "use_bias False is not supported"),
     ],
 )

@@ -8,11 +8,12 @@ from sporelm.models.blocks.layer import Layer, ParallelLayer, Part
 from sporelm.models.blocks.layer_inputs import FedLayer, LayerInput, LayerInputs
 from sporelm.models.blocks.layer_norm import LayerNorm
 from sporelm.models.blocks.lending import LendingAttention
+from sporelm.models.blocks.layer_norm import LayerNorm, bare, unbiased
 from sporelm.models.blocks.linear import Linear
 from sporelm.models.blocks.memory import Memory, Paged, State
 from sporelm.models.blocks.mixture import Mixture, feed_forward
 from sporelm.models.blocks.mlp import MLP
-from sporelm.models.blocks.pre_norm import pre_norm
+from sporelm.models.blocks.pre_norm import NormKind, pre_norm
 from sporelm.models.blocks.rms_norm import RMSNorm
 
 __all__ = [
@@ -31,11 +32,14 @@ __all__ = [
     "Linear",
     "Memory",
     "Mixture",
+    "NormKind",
     "Paged",
     "ParallelLayer",
     "Part",
     "RMSNorm",
     "State",
+    "bare",
     "feed_forward",
     "pre_norm",
+    "unbiased",
 ]

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sporelm import ops
+from sporelm.models.blocks.layer_norm import HeadLayerNorm
 from sporelm.models.blocks.linear import Linear, products
 from sporelm.models.blocks.memory import Paged
 from sporelm.models.blocks.rms_norm import RMSNorm
@@ -16,7 +17,8 @@ class Attention:
     """o(softmax(rope(q) rope(k)) v), each group of query heads sharing one head of keys and values.
 
     window      positions that a row sees; None for all
-    norm        before they are rotated, queries and keys are normed: each of their "heads", or each row as a "whole"
+    norm        before they are rotated, queries and keys are normed: all their "heads" by one norm, each row as a
+                "whole", or "each" head by a layer norm of its own
     rotates     whether they are rotated, where the model rotates at all
     norms_last  they are rotated before they are normed
     query_table name of the rotary table of queries, where keys have another
@@ -42,11 +44,8 @@ class Attention:
         self.k = Linear(f"{name}.attn_k", keys, width, bias=bias, split=Rows(dim))
         self.v = Linear(f"{name}.attn_v", keys, width, bias=bias, split=Rows(dim))
         self.o = Linear(f"{name}.attn_o", width, queries, bias=config.attention_out_bias, split=Columns(dim * group))
-        widths = {"": (), "heads": (dim, dim), "whole": (queries, keys)}[norm]
         self.gate = [Linear(f"{name}.attn_gate", queries, width, bias=bias, split=Rows(dim * group))] if gated else []
-        self.norms = [
-            RMSNorm(f"{name}.attn_{part}_norm", each, config.eps) for part, each in zip("qk", widths, strict=False)
-        ]
+        self.norms = _norms(name, config, norm)
         self.memory = Paged(config.kv_heads, dim)
         self.window, self.scale, self.rotates = window, config.attention_scale, rotates and config.rotary > 0
         self.table, self.cap = LOCAL if window is not None and config.local_theta else ROPE, config.score_cap
@@ -86,3 +85,15 @@ class Attention:
     def _options(self) -> dict[str, Any]:
         cap = {} if self.cap is None else {"softcap": self.cap}
         return {"scale": self.scale, "window": self.window, **cap}
+
+
+def _norms(name: str, config: ModelConfig, kind: str) -> list[RMSNorm] | list[HeadLayerNorm]:
+    """The norms of queries and of keys; none if `kind` is empty."""
+    dim, counts = config.head_dim, {"q": config.heads, "k": config.kv_heads}
+    if kind == "each":
+        return [
+            HeadLayerNorm(f"{name}.attn_{part}_norm", count, dim, config.eps, count // config.kv_heads)
+            for part, count in counts.items()
+        ]
+    widths = {part: dim if kind == "heads" else count * dim for part, count in counts.items()} if kind else {}
+    return [RMSNorm(f"{name}.attn_{part}_norm", width, config.eps) for part, width in widths.items()]

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sporelm import ops
-from sporelm.weights.names import Param
+from sporelm.weights.names import Param, Rows
 
 
 class LayerNorm:
@@ -20,3 +20,26 @@ class LayerNorm:
     def __call__(self, x: Any, weights: Mapping[str, Any]) -> Any:  # x [tokens, width]
         vectors = [weights[param.name] for param in self.params()]
         return ops.layer_norm(x, *vectors, eps=self.eps)
+
+
+def unbiased(name: str, width: int, eps: float) -> LayerNorm:
+    """A layer norm with a weight alone."""
+    return LayerNorm(name, width, eps, bias=False)
+
+
+def bare(name: str, width: int, eps: float) -> LayerNorm:
+    """A layer norm without weight and bias."""
+    return LayerNorm(name, width, eps, weight=False)
+
+
+class HeadLayerNorm:
+    """The same of each head of a row by itself, with a weight of its own and no bias; `unit` heads are cut together."""
+
+    def __init__(self, name: str, heads: int, head_dim: int, eps: float, unit: int = 1) -> None:
+        self.eps, self.weight = eps, Param(f"{name}.weight", (heads, head_dim), Rows(unit), plain=True)
+
+    def params(self) -> list[Param]:
+        return [self.weight]
+
+    def __call__(self, x: Any, weights: Mapping[str, Any]) -> Any:  # x [tokens, heads * head_dim]
+        return ops.layer_norm(x, weights[self.weight.name], eps=self.eps)

@@ -1,12 +1,18 @@
 """The usual layer of a decoder, its parts named as in every family."""
 
-from collections.abc import Callable
+from typing import Protocol
 
 from sporelm.models.blocks.attention import Attention
-from sporelm.models.blocks.gated_mlp import GatedMLP
 from sporelm.models.blocks.layer import Layer, Mixer, ParallelLayer, Part
+from sporelm.models.blocks.mixture import feed_forward
 from sporelm.models.blocks.rms_norm import RMSNorm
 from sporelm.weights.config import ModelConfig
+
+
+class NormKind(Protocol):
+    """Makes norms of one kind."""
+
+    def __call__(self, name: str, width: int, eps: float) -> Part: ...
 
 
 def pre_norm(
@@ -15,14 +21,15 @@ def pre_norm(
     attention: Mixer | None = None,
     mlp: Part | None = None,
     *,
-    norm: Callable[[str, int, float], Part] = RMSNorm,
+    norm: NormKind = RMSNorm,
     behind: bool = False,
     shared: bool = False,
 ) -> Layer:
-    """The layer of this number: a norm in front of attention, one in front of the feed-forward block.
+    """The layer of this number: norms in front of attention and of the feed-forward block; beside each other where the
+    configuration is parallel.
 
     attention, mlp   Llama's, where none are given
-    norm             its kind, by name, width and epsilon
+    norm             the kind of norms
     behind           what they add is normed too
     shared           a parallel layer has one norm for both
     """
@@ -35,7 +42,7 @@ def pre_norm(
         made("attn"),
         attention or Attention(name, config, config.window_of(index)),
         None if config.parallel and shared else made("ffn"),
-        mlp or GatedMLP(name, config),
+        mlp or feed_forward(name, config, index),
         after_attention=made("attn_post") if behind else None,
         after_mlp=made("ffn_post") if behind else None,
         scale=config.scales.residual,

@@ -164,7 +164,8 @@ def _positions(config: ModelConfig, family: Family, values: Mapping[str, Any], f
     """What config.json calls the number of positions, or its default."""
     scaling = config.rope_scaling
     usual = scaling.original if isinstance(scaling, Linear | DynamicNtk) else config.context_length
-    return Fields(values, str(folder / "config.json")).integer(family.positions, 1, MOST_CONTEXT, usual)
+    fields = Fields(family.reworded(dict(values)), str(folder / "config.json"))
+    return fields.integer(family.positions, 1, MOST_CONTEXT, usual)
 
 
 def matched(source: ModelSource, params: Sequence[Param]) -> dict[str, str]:
