@@ -36,9 +36,14 @@ class Shape:
         """As GGUF calls it."""
         return "qwen3moe" if self.experts else "llama"
 
-    def numbers(self) -> dict[str, int | float]:
+    @property
+    def more(self) -> str:
+        """What the name of its file says beside the numbers that all shapes have."""
+        return f"-e{self.experts}-u{self.used}" if self.experts else ""
+
+    def numbers(self) -> dict[str, int | float | list[int]]:
         """Keys of its metadata, without the architecture."""
-        found: dict[str, int | float] = {
+        found: dict[str, int | float | list[int]] = {
             "block_count": self.layers,
             "context_length": self.context,
             "embedding_length": self.width,
@@ -82,6 +87,56 @@ class Shape:
         return found
 
 
+@dataclass(frozen=True)
+class DeltaShape(Shape):
+    """Qwen3.5's: gated delta nets, whose heads have 128 numbers, but for one layer of gated attention in four, which
+    rotates a quarter of each head."""
+
+    key_heads: int = 16
+    value_heads: int = 32
+
+    @property
+    def architecture(self) -> str:
+        return "qwen35"
+
+    @property
+    def more(self) -> str:
+        return f"-s{self.key_heads}-{self.value_heads}"
+
+    def numbers(self) -> dict[str, int | float | list[int]]:
+        ssm = {"conv_kernel": 4, "state_size": 128, "group_count": self.key_heads, "time_step_rank": self.value_heads}
+        found = super().numbers() | {f"ssm.{key}": value for key, value in ssm.items()}
+        found |= {"ssm.inner_size": 128 * self.value_heads, "full_attention_interval": 4}
+        return found | {"rope.dimension_count": self.head_dim // 4, "rope.dimension_sections": [11, 11, 10, 0]}
+
+    def tensors(self) -> dict[str, tuple[int, ...]]:
+        channels, inner = 256 * self.key_heads + 128 * self.value_heads, 128 * self.value_heads
+        net: dict[str, tuple[int, ...]] = {
+            "attn_qkv.weight": (channels, self.width),
+            "attn_gate.weight": (inner, self.width),
+            "ssm_conv1d.weight": (channels, 4),
+            "ssm_dt.bias": (self.value_heads,),
+            "ssm_a": (self.value_heads,),
+            "ssm_beta.weight": (self.value_heads, self.width),
+            "ssm_alpha.weight": (self.value_heads, self.width),
+            "ssm_norm.weight": (128,),
+            "ssm_out.weight": (self.width, inner),
+        }
+        found: dict[str, tuple[int, ...]] = {}
+        for name, extents in super().tensors().items():
+            layer, _, part = name.removeprefix("blk.").partition(".")
+            if part == "attn_q.weight":
+                extents = (2 * extents[0], extents[1])  # what opens and shuts it lies between
+            name = name.replace("ffn_norm", "post_attention_norm")
+            if not part.startswith("attn_") or part == "attn_norm.weight" or int(layer) % 4 == 3:
+                found[name] = extents
+            if part == "attn_norm.weight":
+                norms = dict.fromkeys(("attn_q_norm.weight", "attn_k_norm.weight"), (self.head_dim,))
+                found |= {f"blk.{layer}.{key}": value for key, value in (norms if int(layer) % 4 == 3 else net).items()}
+        return found
+
+
+QWEN35_9B = DeltaShape(32, 4096, 12_288, 16, 4, 256, 248_320, 262_144, 10_000_000.0)
 QWEN3_30B_A3B = Shape(48, 2048, 768, 32, 4, 128, 151_936, 40_960, 1_000_000.0, experts=128, used=8)
 
 SHAPES = {
@@ -101,6 +156,9 @@ SHAPES = {
     "qwen-7b": Shape(28, 3584, 18_944, 28, 4, 128, 152_064, 32_768, 1_000_000.0),
     # Large enough for a choice, small enough for tests.
     "tiny-moe": Shape(2, 256, 256, 4, 2, 64, 512, 2048, 10_000.0, experts=6, used=2),
+    "tiny-delta": DeltaShape(4, 256, 256, 2, 1, 64, 512, 2048, 10_000.0, key_heads=1, value_heads=2),
+    "qwen3.5-9b": QWEN35_9B,
+    "qwen3.5-9b-4l": replace(QWEN35_9B, layers=4),
     "qwen3-30b-a3b": QWEN3_30B_A3B,
     "qwen3-30b-a3b-4l": replace(QWEN3_30B_A3B, layers=4),
 }

@@ -64,8 +64,7 @@ def file_name(name: str, number_format: str) -> str:
     numbers = (
         f"l{shape.layers}-w{shape.width}-f{shape.ffn}-h{shape.heads}-k{shape.kv_heads}-d{shape.head_dim}-v{shape.vocab}"
     )
-    experts = f"-e{shape.experts}-u{shape.used}" if shape.experts else ""
-    return f"{name}-{numbers}{experts}-{number_format}-r{RECIPE}.gguf"
+    return f"{name}-{numbers}{shape.more}-{number_format}-r{RECIPE}.gguf"
 
 
 def synthetic_file(model: str, progress: Progress | None = None) -> Path:
@@ -109,7 +108,8 @@ def write(
     if number_format in FILE_TYPES:
         writer.add("general.file_type", FILE_TYPES[number_format], "u32")
     for key, value in shape.numbers().items():
-        writer.add(f"{shape.architecture}.{key}", value, "f32" if isinstance(value, float) else "u32")
+        kind = {float: "f32", int: "u32", list: "[i32]"}[type(value)]
+        writer.add(f"{shape.architecture}.{key}", value, kind)
     add_vocabulary(writer, shape.vocab)
     pools = Pools(shape.width)
     extents = shape.tensors()
@@ -140,12 +140,14 @@ class Pools:
         self.blocks: dict[type[QuantFormat], NDArray[np.uint8]] = {}
 
     def tensor(self, name: str, number_format: type[QuantFormat], shape: tuple[int, ...]) -> "StoredTensor":
-        """A tensor as it goes into the file: runs in an order that its name decides; the vectors are norms near 1."""
+        """A tensor as it goes into the file: runs in an order that its name decides; the vectors are norms near 1, or
+        the rates near -1 at which states decay."""
         from sporelm.weights.stored import StoredTensor
 
         draws = Draws(SEED, zlib.crc32(name.encode()))
         if len(shape) == 1:
             near_one = np.float32(1) + np.float32(0.1) * normals(draws, shape[0])
+            near_one *= -1 if name.endswith(".ssm_a") else 1
             return StoredTensor(name, F32, shape, near_one.astype("<f4").view(np.uint8))
         nbytes = number_format.tensor_nbytes(shape)
         runs = self.runs(number_format)

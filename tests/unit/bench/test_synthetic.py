@@ -11,7 +11,7 @@ import pytest
 from sporelm import settings
 from sporelm.bench import synthetic
 from sporelm.bench.mixes import MIXES, formats, known
-from sporelm.bench.shapes import SHAPES, Shape
+from sporelm.bench.shapes import SHAPES, DeltaShape, Shape
 from sporelm.bench.synthetic import Draws, file_name, is_synthetic, normals, parse, synthetic_file
 from sporelm.bench.vocabulary import words
 from sporelm.errors import ModelNotFound, RequestError
@@ -45,10 +45,12 @@ def test_the_shape_of_the_issue() -> None:
 def test_shapes_are_possible(name: str) -> None:
     shape = SHAPES[name]
     assert shape.heads % shape.kv_heads == 0
-    assert shape.heads * shape.head_dim == shape.width or shape.experts
+    delta = isinstance(shape, DeltaShape)
+    assert shape.heads * shape.head_dim == shape.width or shape.experts or delta
     assert shape.used <= shape.experts
     assert 258 <= shape.vocab <= 258 + 26**2 + 26**3 + 26**4, "as many tokens as there are made-up words"
-    assert len(shape.tensors()) == (9 + 3 * bool(shape.experts)) * shape.layers + 3 - shape.tied
+    tensors = 14 - 3 / 4 if delta else 9 + 3 * bool(shape.experts)  # of a layer; of attention there is one in four
+    assert len(shape.tensors()) == tensors * shape.layers + 3 - shape.tied
 
 
 def test_the_content_is_the_same_everywhere() -> None:
@@ -115,6 +117,20 @@ def test_a_mixture_describes_its_experts(number_format: str) -> None:
     assert config.experts == Experts(count=6, used=2, ffn=256, renormalize=True)
     assert forms["blk.0.ffn_gate_inp.weight"] == forms["blk.0.attn_q_norm.weight"] == "F32"
     assert forms["blk.0.ffn_up_exps.weight"] == "Q4_K"
+
+
+def test_gated_delta_nets_are_described() -> None:
+    path = synthetic_file("synthetic:tiny-delta:q4_k_m")
+    assert path.name == "tiny-delta-l4-w256-f256-h2-k1-d64-v512-s1-2-q4_k_m-r1.gguf"
+    with open_gguf(path) as file:
+        shapes = {name: info.shape for name, info in file.tensors.items()}
+        config = config_from_gguf(file.metadata, shapes, "tiny-delta")
+        rates = file.tensor("blk.0.ssm_a").dequantize()
+    assert shapes == SHAPES["tiny-delta"].tensors()
+    own = config.own
+    assert (own.key_heads, own.heads, own.key_dim, own.value_dim) == (1, 2, 128, 128)
+    assert (sorted(own.attention), config.rotary, own.order) == ([3], 16, "all")
+    assert float(rates.max()) < 0, "states fade"
 
 
 def test_the_vocabulary_reads_and_writes_any_text() -> None:
