@@ -28,9 +28,16 @@ GLM = named("GlmForCausalLM", "glm", head_dim=8, pad_token_id=None, eos_token_id
 GLM4 = named("Glm4ForCausalLM", "glm4", head_dim=8, pad_token_id=None, eos_token_id=1)
 EXAONE4 = named("Exaone4ForCausalLM", "exaone4", sliding_window=None, sliding_window_pattern=None)
 HUNYUAN = named("HunYuanDenseV1ForCausalLM", "hunyuan_v1_dense", head_dim=16)
+INTERNLM3 = named("InternLM3ForCausalLM", "internlm3", head_dim=8)
+MINISTRAL = named("MinistralForCausalLM", "ministral", sliding_window=9, head_dim=8)
+MINISTRAL3 = named("Ministral3ForCausalLM", "ministral3", head_dim=16, sliding_window=None, pad_token_id=None)
+del MINISTRAL3["rope_theta"]
+YARN = {"rope_type": "yarn", "rope_theta": 1e6, "factor": 4.0, "original_max_position_embeddings": 16}
+YARN |= {"beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1}
 SEED = named("SeedOssForCausalLM", "seed_oss", head_dim=16, pad_token_id=None)
 BIASES = {"attention_bias": True, "mlp_bias": True}
 
+STEEP = {"llama_4_scaling_beta": 0.5, "mscale_all_dim": 0.0, "original_max_position_embeddings": 9}
 LIMITED = {"attn_config": {"clip_qkv": 0.9}}
 
 CASES = (
@@ -60,6 +67,12 @@ CASES = (
         | {"head_dim": 12, "attention_bias": True, "rope_scaling": {"type": "dynamic", "alpha": 9.0, "factor": 1.0}},
         None,
     ),
+    Case("internlm3", INTERNLM3, WIDE | {"head_dim": 64}),
+    Case("internlm3-odd-tied-biases", INTERNLM3 | ODD | TIED | {"head_dim": 10, "qkv_bias": True, "bias": True}, None),
+    Case("ministral", MINISTRAL, None),
+    Case("ministral-windows-tied", MINISTRAL | TIED | {"layer_types": ["full_attention", "sliding_attention"]}, None),
+    Case("ministral3", MINISTRAL3 | {"rope_parameters": YARN}, WIDE | {"head_dim": 64}),
+    Case("ministral3-odd-tied", MINISTRAL3 | ODD | TIED | {"head_dim": 10, "rope_parameters": YARN | STEEP}, None),
     Case("mpt", MPT, {"d_model": 256, "n_heads": 8, "attn_config": {"alibi_bias_max": 4}}),
     Case("mpt-odd", MPT | {"d_model": 42, "n_heads": 7}, None),
     Case("mpt-limited", MPT | LIMITED | {"d_model": 96, "n_heads": 12}, {"d_model": 768, "n_heads": 12}),

@@ -80,11 +80,15 @@ FAMILIES = (
     Listed("internlm2", "InternLM2, InternLM2.5", ("internlm2", "InternLM2ForCausalLM"), ("numpy", "llama.cpp")),
     Listed(
         "llama",
-        "Llama 1 to 3, Mistral, Mixtral, SmolLM2, TinyStories, Minueza",
-        ("llama", "LlamaForCausalLM", "MistralForCausalLM", "MixtralForCausalLM"),
+        "Llama 1 to 3, Mistral, Ministral, Mixtral, InternLM3, SmolLM2, TinyStories, Minueza",
+        (
+            *("llama", "LlamaForCausalLM", "MistralForCausalLM", "MixtralForCausalLM"),
+            *("MinistralForCausalLM", "InternLM3ForCausalLM"),
+        ),
         ("transformers", "llama.cpp"),
     ),
     Listed("minicpm", "MiniCPM 1 and 2", ("minicpm", "MiniCPMForCausalLM"), ("numpy", "llama.cpp")),
+    Listed("mistral3", "Ministral 3", ("mistral3", "Ministral3ForCausalLM"), ("transformers", "llama.cpp")),
     Listed("mpt", "MPT", ("mpt", "MptForCausalLM", "MPTForCausalLM"), ("transformers", "llama.cpp")),
     Listed("nemotron", "Nemotron 4, Minitron", ("nemotron", "NemotronForCausalLM"), ("transformers", "llama.cpp")),
     Listed("olmo", "OLMo 1", ("olmo", "OlmoForCausalLM"), ("transformers", "llama.cpp")),

@@ -1,9 +1,10 @@
-"""The Llama family: Llama, Mistral (sliding window), Mixtral (experts), SmolLM2, TinyStories, Minueza."""
+"""The Llama family: Llama, Mistral and Ministral (sliding window), Mixtral (experts), InternLM3, SmolLM2, Minueza."""
 
 from dataclasses import replace
+from typing import Any
 
 from sporelm.errors import UnsupportedModel
-from sporelm.models.blocks import Attention, Layer, RMSNorm, feed_forward
+from sporelm.models.blocks import Layer, pre_norm
 from sporelm.models.decoder import Decoder
 from sporelm.models.registry import architecture
 from sporelm.ops.routing import MOST_EXPERTS
@@ -16,11 +17,11 @@ from sporelm.weights.names import COMMON, HF, Kind, changed
 
 
 def _windowed(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
-    """config.json of Llama may have a window too, which only Mistral and Mixtral heed."""
+    """config.json of Llama may have a window too, which only Mistral's classes heed."""
     if kind != HF:
         return config
     window = None
-    if config.architecture != "LlamaForCausalLM":
+    if config.architecture in ("MistralForCausalLM", "MinistralForCausalLM", "MixtralForCausalLM"):
         window = window_of(values, "sliding_window", None if config.experts else 4096)
     return replace(config, window=window, full_layers=full_layers_of(values, config.layers))
 
@@ -35,6 +36,17 @@ def _class(config: ModelConfig) -> str:
     return "MistralForCausalLM"
 
 
+def _reworded(values: dict[str, Any]) -> dict[str, Any]:
+    """InternLM3 has words of its own for biases, which must agree for Llama's."""
+    if values.get("architectures") != ["InternLM3ForCausalLM"]:
+        return values
+    first = {ours: values.get(old, values.get(ours, False)) for ours, old in INTERNLM3.items()}
+    if first["attention_bias"] != first["mlp_bias"]:
+        raise UnsupportedModel("config.json: qkv_bias and bias differ, which is not supported; both or none are")
+    return {**values, **first}
+
+
+INTERNLM3 = {"attention_bias": "qkv_bias", "mlp_bias": "bias"}
 FLAGS = (("attention_bias", "attention_bias"), ("mlp_bias", "mlp_bias"))
 
 
@@ -56,6 +68,18 @@ FLAGS = (("attention_bias", "attention_bias"), ("mlp_bias", "mlp_bias"))
                 | {"rope_theta": 1e6, "num_local_experts": 8, "num_experts_per_tok": 2},
                 (("sliding_window", "window"),),
             ),
+            HfClass(
+                "MinistralForCausalLM",
+                "ministral",
+                {"num_key_value_heads": 8, "max_position_embeddings": 131072},
+                (("sliding_window", "window"),),
+            ),
+            HfClass(
+                "InternLM3ForCausalLM",
+                "internlm3",
+                {"num_key_value_heads": 2, "head_dim": 128, "max_position_embeddings": 32768, "rms_norm_eps": 1e-5},
+                (("qkv_bias", "attention_bias"), ("bias", "mlp_bias")),
+            ),
         ),
         fields(
             *ATTENTION_BIAS,
@@ -66,6 +90,7 @@ FLAGS = (("attention_bias", "attention_bias"), ("mlp_bias", "mlp_bias"))
         changed(COMMON, *expert_names("model.layers.{}.block_sparse_moe.", ("w1", "w3", "w2"))),
         fixed={"experts.scores": "softmax_of_chosen"},
         finish=_windowed,
+        reworded=_reworded,
         choose=_class,
         paired_rows=True,
         windowless=True,
@@ -75,10 +100,4 @@ class Llama(Decoder):
     """Norms in front, rotary attention of grouped queries, a SiLU-gated feed-forward block (Touvron et al. 2023)."""
 
     def layer(self, config: ModelConfig, index: int) -> Layer:
-        name = f"layers.{index}"
-        return Layer(
-            RMSNorm(f"{name}.attn_norm", config.width, config.eps),
-            Attention(name, config, config.window_of(index)),
-            RMSNorm(f"{name}.ffn_norm", config.width, config.eps),
-            feed_forward(name, config, index),
-        )
+        return pre_norm(config, index)

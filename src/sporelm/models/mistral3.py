@@ -1,0 +1,102 @@
+"""Ministral 3: Llama with YaRN, whose queries grow with their position (Llama 4's temperature of attention)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sporelm.errors import UnsupportedModel
+from sporelm.models.blocks import Attention, Layer, pre_norm
+from sporelm.models.decoder import Decoder
+from sporelm.models.inputs import ROPE
+from sporelm.models.registry import architecture
+from sporelm.weights.config import ModelConfig
+from sporelm.weights.family import Family, Field, HfClass, fields
+from sporelm.weights.fields import Fields
+from sporelm.weights.names import Kind
+from sporelm.weights.rope_scaling import Yarn
+
+QUERIES = "rope_queries"  # the rotary table of queries
+BETA = "llama_4_scaling_beta"
+# What transformers takes where config.json says nothing of rotary positions.
+USUAL = {
+    "rope_type": "yarn",
+    "rope_theta": 1e6,
+    "factor": 16.0,
+    "original_max_position_embeddings": 16384,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+    "mscale": 1.0,
+    "mscale_all_dim": 1.0,
+    BETA: 0.1,
+}
+
+
+@dataclass(frozen=True)
+class Tempered:
+    """How fast queries grow: 1 + beta * log(1 + how often YaRN's original context fits before them)."""
+
+    beta: float
+
+
+def _reworded(values: dict[str, Any]) -> dict[str, Any]:
+    """The rotary parameters hold a number that is none of theirs, and repeat another."""
+    key = "rope_parameters" if values.get("rope_parameters") or not values.get("rope_scaling") else "rope_scaling"
+    given = values.get(key) or USUAL
+    if not isinstance(given, Mapping):
+        return values
+    inner = {name: value for name, value in given.items() if name not in (BETA, "max_position_embeddings")}
+    return {**values, key: inner, BETA: given.get(BETA)}
+
+
+def _finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
+    if config.own.beta and not isinstance(config.rope_scaling, Yarn):
+        raise UnsupportedModel(f"{values.where}: queries that grow with their position need YaRN's original context")
+    return config
+
+
+def _words(config: ModelConfig) -> dict[str, Any]:
+    scaling = config.rope_scaling
+    found = {"rope_type": "default", "original_max_position_embeddings": config.context_length}
+    if isinstance(scaling, Yarn):
+        found = {"rope_type": "yarn", "factor": scaling.factor, "original_max_position_embeddings": scaling.original}
+        found |= {"beta_fast": scaling.beta_fast, "beta_slow": scaling.beta_slow, "truncate": scaling.truncate}
+        found |= {"attention_factor": scaling.attention}
+    found |= {"rope_theta": config.rope_theta, BETA: config.own.beta}
+    return {"rope_scaling": None, "rope_parameters": found}
+
+
+@architecture(
+    Family(
+        "mistral3",
+        (
+            HfClass(
+                "Ministral3ForCausalLM",
+                "ministral3",
+                {"num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 262144, "rms_norm_eps": 1e-5},
+            ),
+        ),
+        fields(Field("own.beta", "attention.temperature_scale", "f32", BETA, 0, 100, 0.0), without=("window",)),
+        only={"hidden_act": ("silu",), "sliding_window": (None,)},
+        finish=_finished,
+        reworded=_reworded,
+        words=_words,
+        paired_rows=True,
+        own=Tempered,
+    )
+)
+class Mistral3(Decoder):
+    """The Llama layer (Mistral AI 2025)."""
+
+    def layer(self, config: ModelConfig, index: int) -> Layer:
+        table = QUERIES if config.own.beta else ""
+        return pre_norm(config, index, Attention(f"layers.{index}", config, query_table=table))
+
+    def tables(self, context: int) -> dict[str, np.ndarray]:
+        tables, scaling = super().tables(context), self.config.rope_scaling
+        if self.config.own.beta and isinstance(scaling, Yarn):
+            fits = np.arange(context) // scaling.original
+            growth = 1 + self.config.own.beta * np.log1p(fits)
+            tables[QUERIES] = (tables[ROPE] * growth[:, None]).astype(np.float32)
+        return tables
