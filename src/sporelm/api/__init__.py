@@ -8,6 +8,7 @@ from sporelm.api.llm import LLM
 from sporelm.api.machine import choose_threads, usable_cores
 from sporelm.api.params import SamplingParams
 from sporelm.api.pipeline import Pipeline, Response, pipeline
+from sporelm.api.reranking import Ranked
 from sporelm.text.grammar import Grammar
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "LoraAdapter",
     "Piece",
     "Pipeline",
+    "Ranked",
     "Response",
     "SamplingParams",
     "Timings",

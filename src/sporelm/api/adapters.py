@@ -10,6 +10,7 @@ from typing import NamedTuple, Protocol
 from sporelm.api.loading import Opened
 from sporelm.api.paths import path_of
 from sporelm.engine.adapted import Adapted, Matrices, OnDevice
+from sporelm.engine.reading import EncoderEngine
 from sporelm.errors import RequestError, shown
 from sporelm.models import build
 from sporelm.weights.lora import Base, read_adapter
@@ -111,6 +112,8 @@ class Adapters:
         if not sources:
             return []
         opened = self.holder.opened
+        if isinstance(opened.engine, EncoderEngine):
+            raise RequestError(f"{opened.config.name} is an encoder: adapters are for models that generate")
         with self._changing:
             loaded, count = dict(self._loaded), self._count
             for source in sources:

@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 from sporelm.api.adapters import LoraAdapter
 from sporelm.api.answer import Answer
 from sporelm.api.completion import Completion, Piece
-from sporelm.api.embedding import check_wish, finished, pooled_all
+from sporelm.api.embedding import finished, pooled_all, pooling_of
 from sporelm.api.llm import LLM, several
 from sporelm.api.open_model import Message, Prompt
 from sporelm.api.params import SamplingParams, single
 from sporelm.api.pump import Pump, Work
+from sporelm.api.reranking import Ranked, pairs_of, ranked, scored
 from sporelm.api.stepwise import Stepwise
 from sporelm.engine import Metrics, Request
 
@@ -85,17 +86,24 @@ class AsyncLLM:
         self,
         texts: Prompt | Sequence[Prompt],
         *,
-        pooling: str = "mean",
+        pooling: str | None = None,
         normalize: bool = True,
         adapter: str | None = None,
     ) -> NDArray[np.float32]:
         """`LLM.embed`, one text after the other, in steps between which what else runs goes on. Raises likewise."""
         prompts = several(texts)
-        check_wish(prompts, pooling)
+        chosen = pooling_of(self.llm.config, pooling, prompts)
         number, engine = self.llm.adapters.number(adapter), self.llm.engine
         ids = await asyncio.to_thread(lambda: [self.llm.prompt_ids(prompt) for prompt in prompts])
-        found = await self.stepwise(pooled_all(engine, ids, pooling, number))
+        found = await self.stepwise(pooled_all(engine, ids, chosen, number))
         return finished(found, normalize=normalize)
+
+    async def rerank(
+        self, query: str, documents: Sequence[str], *, top_n: int | None = None, normalize: bool = True
+    ) -> list[Ranked]:
+        """`LLM.rerank`, in steps between which what else runs goes on. Raises likewise."""
+        texts = await asyncio.to_thread(pairs_of, self.llm, query, documents, top_n)
+        return ranked(await self.stepwise(scored(self.llm.engine, texts)), top_n, normalize=normalize)
 
     async def load_adapter(self, path: str | Path, name: str | None = None, scale: float = 1.0) -> str:
         """`LLM.load_adapter`, while answers go on; its name. Raises likewise."""

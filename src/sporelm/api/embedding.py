@@ -7,8 +7,11 @@ from numpy.typing import NDArray
 
 from sporelm.api.stepwise import Stepwise, room_for, whole
 from sporelm.engine import Engine
+from sporelm.engine.encoding import Text
+from sporelm.engine.reading import EncoderEngine
 from sporelm.engine.scheduler import blamed
 from sporelm.errors import BackendError, RequestError, shown
+from sporelm.weights.config import ModelConfig
 
 POOLINGS = ("mean", "last", "cls")
 
@@ -17,20 +20,48 @@ def embed(
     engine: Engine, texts: Sequence[Sequence[int]], pooling: str, *, normalize: bool, adapter: int = 0
 ) -> NDArray[np.float32]:
     """A vector for each list of token ids: float32 [texts, width]. Raises RequestError, ContextOverflow."""
+    return finished(whole(pooled_all(engine, texts, pooling, adapter)), normalize=normalize)
+
+
+def pooling_of(config: ModelConfig, wished: str | None, texts: Sequence[object]) -> str:
+    """The pooling that is wished for, or that of the model's makers, or the mean.
+
+    Raises RequestError for one that there is not, or for no texts.
+    """
+    pooling = wished if wished is not None else config.pooling or "mean"
     check_wish(texts, pooling)
-    return finished([whole(pooled(engine, ids, pooling, adapter)) for ids in texts], normalize=normalize)
+    return pooling
 
 
 def pooled_all(
     engine: Engine, texts: Sequence[Sequence[int]], pooling: str, adapter: int
 ) -> Stepwise[list[NDArray[np.float64]]]:
     """`pooled` of one text after the other, each as soon as there is room for it beside others' texts."""
+    if isinstance(engine, EncoderEngine):
+        return (yield from _read_all(engine, texts, pooling))
     found = []
     for ids in texts:
         yield from room_for(engine, len(ids))
         found.append((yield from pooled(engine, ids, pooling, adapter)))
         yield False
     return found
+
+
+def _read_all(
+    engine: EncoderEngine, texts: Sequence[Sequence[int]], pooling: str
+) -> Stepwise[list[NDArray[np.float64]]]:
+    """The same of an encoder, several texts in a step."""
+    found: dict[int, NDArray[np.float64]] = {}
+
+    def take(number: int, rows: NDArray[np.float32]) -> None:
+        wanted = rows if pooling == "mean" else rows[:1] if pooling == "cls" else rows[-1:]
+        total = np.add.accumulate(wanted.astype(np.float64), axis=0)[-1]
+        if not np.isfinite(total).all():
+            raise BackendError("an embedding is not a number: the model's weights are damaged, or of another kind")
+        found[number] = total / len(wanted)
+
+    yield from engine.read([Text(ids) for ids in texts], take)
+    return [found[number] for number in range(len(texts))]
 
 
 def check_wish(texts: Sequence[object], pooling: str) -> None:

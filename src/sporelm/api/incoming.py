@@ -5,10 +5,12 @@ from collections.abc import Sequence
 from sporelm.backends.backend import Backend, Progress
 from sporelm.engine import Limits, LoadedModel, Worker
 from sporelm.engine.capacity import bytes_per_page, bytes_per_state, step_bytes
-from sporelm.models import build
+from sporelm.errors import UnsupportedModel
+from sporelm.models import Encoder, build
 from sporelm.ops.cache import KV_TYPES
 from sporelm.quant import F32 as F32_FORMAT
 from sporelm.quant import format_of
+from sporelm.tensor.tensor import Tensor
 from sporelm.weights.load import ModelSource, load_parameters, match_names
 from sporelm.weights.names import Param
 
@@ -44,13 +46,19 @@ class Incoming:
         """About what the values of a step of so many tokens take."""
         return step_bytes(self.config, tokens)
 
-    def loaded(self, max_context: int, threads: int, progress: Progress | None) -> LoadedModel:
-        """The model with its weights, and with tables for so many positions. Raises ModelFileError, MemoryShortage."""
+    def weights(self, max_context: int, threads: int, progress: Progress | None) -> dict[str, Tensor]:
+        """Its weights, and tables for so many positions. Raises ModelFileError, MemoryShortage."""
         weights = load_parameters(
             self.source, self.params, self.backend, progress, dequantize=self.dequantize, threads=threads
         )
         tables = {name: self.backend.tensor(table) for name, table in self.model.tables(max_context).items()}
-        return LoadedModel(self.model, weights | tables)
+        return weights | tables
+
+    def loaded(self, max_context: int, threads: int, progress: Progress | None) -> LoadedModel:
+        """A decoder with its weights. Raises as `weights`, and UnsupportedModel for an encoder."""
+        if isinstance(self.model, Encoder):
+            raise UnsupportedModel(f"{self.config.name} is an encoder: it generates nothing")
+        return LoadedModel(self.model, self.weights(max_context, threads, progress))
 
     def worker(self, loaded: LoadedModel, limits: Limits, progress: Progress | None, *, eager: bool) -> Worker:
         """A worker whose programs are made. Raises MemoryShortage."""

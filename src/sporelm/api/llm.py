@@ -12,11 +12,12 @@ from sporelm.api.adapters import LoraAdapter
 from sporelm.api.answer import Answer
 from sporelm.api.completion import Completion, Piece
 from sporelm.api.conversation import Conversation
-from sporelm.api.embedding import embed
+from sporelm.api.embedding import embed, pooling_of
 from sporelm.api.loading import Options
 from sporelm.api.open_model import Message, OpenModel, Prompt
 from sporelm.api.params import SamplingParams, single
 from sporelm.api.paths import path_of
+from sporelm.api.reranking import Ranked, rerank
 from sporelm.api.stepwise import whole
 from sporelm.backends.backend import Progress
 from sporelm.engine import KvSequence
@@ -171,20 +172,34 @@ class LLM(OpenModel):
         self,
         texts: Prompt | Sequence[Prompt],
         *,
-        pooling: str = "mean",
+        pooling: str | None = None,
         normalize: bool = True,
         adapter: str | None = None,
     ) -> NDArray[np.float32]:
         """A vector for each text, or list of token ids: float32 [texts, width].
 
-        pooling    of what the model makes of each position: "mean", "last", or "cls", the first
+        pooling    of what the model makes of each position: "mean", "last", or "cls", the first; None: as its files
+                   say, and the mean where they do not
         normalize  to length 1, so that the product of two is the cosine between them
         adapter    the name of one that is loaded
 
         Raises RequestError, ContextOverflow.
         """
         ids, number = [self.prompt_ids(text) for text in several(texts)], self.adapters.number(adapter)
-        return embed(self.engine, ids, pooling, normalize=normalize, adapter=number)
+        chosen = pooling_of(self.config, pooling, ids)
+        return embed(self.engine, ids, chosen, normalize=normalize, adapter=number)
+
+    def rerank(
+        self, query: str, documents: Sequence[str], *, top_n: int | None = None, normalize: bool = True
+    ) -> list[Ranked]:
+        """Documents by how well they answer a query, the best first, with the score that a reranker gives each.
+
+        top_n      of them; None: all
+        normalize  scores are between 0 and 1; else they are what the model's head says
+
+        Raises RequestError for a model that is no reranker, ContextOverflow for a query and document too long together.
+        """
+        return rerank(self, query, documents, top_n, normalize=normalize)
 
     def bench_prefill(self, n: int, adapter: str | None = None) -> float:
         """Seconds from submitting a random prompt of n tokens to its first token."""

@@ -10,6 +10,7 @@ from time import perf_counter
 
 from sporelm import settings
 from sporelm.api.drafting import check_vocabularies, draft_states, draft_worker
+from sporelm.api.encoding import check_options, encoder_engine, encoder_limits
 from sporelm.api.incoming import Incoming
 from sporelm.api.machine import choose_threads
 from sporelm.api.paths import path_of
@@ -22,7 +23,7 @@ from sporelm.engine.request import whole_number
 from sporelm.engine.sizes import size_in_bytes
 from sporelm.engine.speculative import ModelDrafter, NgramDrafter, Speculation
 from sporelm.errors import BackendError, RequestError, shown
-from sporelm.models import open_model
+from sporelm.models import Encoder, open_model
 from sporelm.ops.cache import KV_TYPES
 from sporelm.text import Tokenizer, load_tokenizer
 from sporelm.weights.config import ModelConfig
@@ -183,6 +184,8 @@ def open_device(name: str, device: str, threads: int) -> Backend:
 def _load(
     options: Options, model: Incoming, draft: Incoming | None, threads: int, began: float, progress: Progress | None
 ) -> Opened:
+    if isinstance(model.model, Encoder):
+        return _load_encoder(options, model, draft, threads, began, progress)
     backend, source = model.backend, model.source
     limits = _limits(options, model, draft)
     with ThreadPoolExecutor(1, thread_name_prefix="tokenizer") as pool, ExitStack() as undone:
@@ -216,6 +219,37 @@ def _load(
         load_s,
         source.notes,
         second,
+    )
+
+
+def _load_encoder(
+    options: Options, model: Incoming, draft: Incoming | None, threads: int, began: float, progress: Progress | None
+) -> Opened:
+    check_options(options, draft)
+    source, limits = model.source, encoder_limits(options, model)
+    with ThreadPoolExecutor(1, thread_name_prefix="tokenizer") as pool:
+        coming = pool.submit(load_tokenizer, source.path)
+        engine = encoder_engine(options, model, limits, threads, progress)
+        try:
+            tokenizer = coming.result()
+        except BaseException:
+            engine.worker.close()
+            raise
+    load_s = perf_counter() - began - engine.worker.runner.compile_s
+    give_back_freed()
+    return Opened(
+        source.path,
+        source.config,
+        tokenizer,
+        model.backend,
+        engine.worker,
+        engine,
+        threads,
+        model.kv,
+        model.nbytes,
+        model.expert_bytes,
+        load_s,
+        source.notes,
     )
 
 

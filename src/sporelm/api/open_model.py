@@ -11,6 +11,7 @@ from sporelm.api.loading import Opened, Options, open_engine
 from sporelm.api.watching import Watching
 from sporelm.backends.backend import Backend, Progress
 from sporelm.engine import Engine, Metrics
+from sporelm.engine.reading import EncoderEngine
 from sporelm.engine.request import token_ids
 from sporelm.errors import ContextOverflow, RequestError
 from sporelm.text import Tokenizer
@@ -91,8 +92,15 @@ class OpenModel:
         return Timings(self.opened.load_s, self.opened.compile_s)
 
     @property
+    def generates(self) -> bool:
+        """Whether it continues texts, as all but encoders do."""
+        return not isinstance(self.engine, EncoderEngine)
+
+    @property
     def template(self) -> "ChatTemplate":
-        """The model's chat template. Raises RequestError if it has none."""
+        """The model's chat template. Raises RequestError if it has none, and for an encoder."""
+        if isinstance(self.engine, EncoderEngine):
+            raise self.engine.worker.refusal()
         if self._template is None:
             from sporelm.text import ChatTemplate
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from sporelm import __version__
 from sporelm.api.paths import path_of
 from sporelm.backends.backend import Ready
+from sporelm.engine.reading import EncoderEngine
 from sporelm.engine.recording import RecordingFile
 from sporelm.engine.trace import Summary, Trace
 from sporelm.engine.trace_file import TraceFile
@@ -37,6 +38,8 @@ class Watching:
     def start(self, opened: "Opened") -> None:
         """Look at what this engine does."""
         if self.recording is not None:
+            if isinstance(opened.engine, EncoderEngine):
+                raise RequestError("record is given, but an encoder's steps leave nothing to be repeated: leave it out")
             self.recording.follow(opened.engine, opened.worker, about(opened))
         if self.file is not None:
             self.trace = opened.engine.watch = Trace(self.file, opened.worker, opened.draft)

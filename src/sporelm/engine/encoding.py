@@ -36,6 +36,9 @@ class EncoderRunner:
         self.model, self.weights, self.backend, self.eager = model, weights, backend, eager
         self.most_tokens, self.most_texts = most_tokens, most_texts
         self.compile_s = 0.0  # seconds spent making programs
+        self.filled_at = 0.0  # when the last step's inputs were ready, of perf_counter
+        self.plan: Plan | None = None  # of the last step, unless eager
+        self.adapted = None  # it takes no adapters
         self._plans: dict[str, Plan] = {}  # by the name of what they compute
 
     def prepare(self, progress: Progress | None = None) -> None:
@@ -60,12 +63,15 @@ class EncoderRunner:
             plan.close()
 
     def _compute(self, read: ReadTexts, texts: Sequence[Text]) -> dict[str, NDArray[np.float32]]:
+        if self.model.facts.types < 2:
+            texts = [Text(text.tokens) for text in texts]
         inputs = arrays_of(texts)
+        self.filled_at = perf_counter()
         if self.eager:
             results = read(TextInputs(*map(self.backend.tensor, inputs)), self.weights)
             return {name: result.numpy() for name, result in results.items()}
         extents = {"tokens": len(inputs.tokens), "texts": len(texts), "starts": len(texts) + 1}
-        plan = self._plan(read)
+        plan = self.plan = self._plan(read)
         if len(plan.built) < len(plan.regimes):
             began = perf_counter()
             plan.regime(plan.regime_of(extents))

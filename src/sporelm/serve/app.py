@@ -31,6 +31,7 @@ from sporelm.serve.routes import (
     openai_models,
     openai_responses,
     operations,
+    rerank,
     tokens,
 )
 from sporelm.serve.routes.conversations import conversation_endpoints, conversation_routes
@@ -44,6 +45,7 @@ ENDPOINTS: list[Endpoint] = [
     *openai_responses.ENDPOINTS,
     *openai_completions.ENDPOINTS,
     *openai_embeddings.ENDPOINTS,
+    *rerank.ENDPOINTS,
     *tokens.ENDPOINTS,
     *anthropic_messages.ENDPOINTS,
     *ollama.ENDPOINTS,

@@ -152,9 +152,19 @@ def framing(
 
 
 def special_tokens_of(
-    vocabulary: Vocabulary, roles: Roles, defaults: dict[str, int], *, prefix: tuple[int, ...], suffix: tuple[int, ...]
+    vocabulary: Vocabulary,
+    roles: Roles,
+    defaults: dict[str, int],
+    *,
+    prefix: tuple[int, ...],
+    suffix: tuple[int, ...],
+    typed: bool = False,
 ) -> SpecialTokens:
-    """What is put around texts and what ends them; `defaults` are ids by name for what the file leaves out."""
+    """What is put around texts and what ends them.
+
+    defaults   ids by name for what the file leaves out
+    typed      a second text has a token type of its own
+    """
     named = named_ids(vocabulary, defaults)
     turn_ends = [vocabulary.token_id(f"tokenizer.ggml.{kind}_token_id") for kind in ("eot", "eom")]
     eos = named.get("eos_token")
@@ -165,9 +175,19 @@ def special_tokens_of(
         control=roles.control,
         prefix=prefix,
         suffix=suffix,
+        between=suffix if typed else _between(vocabulary, named, suffix),
+        typed=typed,
         names={name: vocabulary.tokens[token] for name, token in named.items()},
         gap=gap_of(vocabulary),
     )
+
+
+def _between(vocabulary: Vocabulary, named: Mapping[str, int], suffix: tuple[int, ...]) -> tuple[int, ...]:
+    """What stands between two texts: RoBERTa, whose files are of "bert", has an end and a separator there."""
+    is_roberta = vocabulary.metadata.get("general.architecture") == "bert"
+    if is_roberta and "sep_token" in named and flag(vocabulary, "add_sep_token", True):
+        return (*suffix, named["sep_token"])
+    return suffix
 
 
 _GAP_KEYS = {"prefix": ("fim_pre", "prefix"), "suffix": ("fim_suf", "suffix"), "middle": ("fim_mid", "middle")}

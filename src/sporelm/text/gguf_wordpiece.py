@@ -39,7 +39,7 @@ def wordpiece_of_gguf(metadata: Mapping[str, Any], label: str) -> Tokenizer:
         lambda: SentencePieceEngine(plain, _as_it_is, model),
         decoding=CleanedDecoding(decoding_of_tokens(vocabulary, roles.special, pieces=True, leading_spaces=1)),
         special=special_tokens_of(
-            vocabulary, roles, defaults, prefix=(named["bos_token"],), suffix=(named["sep_token"],)
+            vocabulary, roles, defaults, prefix=(named["bos_token"],), suffix=(named["sep_token"],), typed=True
         ),
         chat_templates=chat_templates(vocabulary),
         vocab_size=len(vocabulary.tokens),

@@ -246,6 +246,7 @@ def _special_tokens(parsing: Any, folder: Folder, added: dict[int, Any], vocab_s
         str(added[token].content if token in added else parsing.id_to_token(token)): token for token in control
     }
     prefix, suffix = _around(parsing)
+    between, typed = _between(parsing, prefix, suffix)
     if (add_bos := folder.flag("add_bos_token")) is not None and bos is not None:
         prefix = [bos] if add_bos else [token for token in prefix if token != bos]
     if (add_eos := folder.flag("add_eos_token")) is not None and eos is not None:
@@ -257,6 +258,8 @@ def _special_tokens(parsing: Any, folder: Folder, added: dict[int, Any], vocab_s
         control=frozenset(control),
         prefix=tuple(prefix),
         suffix=tuple(suffix),
+        between=between,
+        typed=typed,
         names=names,
     )
 
@@ -269,6 +272,16 @@ def _around(tokenizer: Any) -> tuple[list[int], list[int]]:
         if full[start : start + len(bare)] == bare:
             return full[:start], full[start + len(bare) :]
     return [], []
+
+
+def _between(tokenizer: Any, prefix: list[int], suffix: list[int]) -> tuple[tuple[int, ...], bool]:
+    """The ids that the post-processor puts between two texts, and whether the second has a token type of its own."""
+    bare = tokenizer.encode(_PROBE, add_special_tokens=False).ids
+    full = tokenizer.encode(_PROBE, _PROBE, add_special_tokens=True)
+    start, stop = len(prefix) + len(bare), len(full.ids) - len(suffix) - len(bare)
+    if full.ids != [*prefix, *bare, *full.ids[start:stop], *bare, *suffix]:
+        return tuple(suffix), False
+    return tuple(full.ids[start:stop]), full.type_ids[stop] == 1
 
 
 def _spec_of(tokenizer: Any, label: str) -> dict[str, Any]:

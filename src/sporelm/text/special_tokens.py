@@ -40,6 +40,8 @@ class SpecialTokens:
     control    ids of control tokens: recognised in text only if asked for, left out of text if asked for
     prefix     ids put before an encoded text: BOS, or nothing
     suffix     ids put after it: EOS, or nothing
+    between    ids put between two texts that are read together, in front of which and behind which the others stand
+    typed      the second of two such texts is of another token type than the first
     names      "bos_token", "eos_token", ... -> text, as chat templates know them
     gap        "prefix", "suffix", "middle" -> ids of the marks around a gap to be filled, where the file names them
     """
@@ -50,6 +52,8 @@ class SpecialTokens:
     control: frozenset[int] = frozenset()
     prefix: tuple[int, ...] = ()
     suffix: tuple[int, ...] = ()
+    between: tuple[int, ...] = ()
+    typed: bool = False
     names: Mapping[str, str] = field(default_factory=dict)
     gap: Mapping[str, int] = field(default_factory=dict)
 

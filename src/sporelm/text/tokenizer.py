@@ -107,6 +107,16 @@ class Tokenizer:
             suffix = []
         return prefix + ids + suffix
 
+    def encode_pair(self, first: str, second: str) -> tuple[list[int], int | None]:
+        """The ids of two texts that are read together, and where the second begins, if it has a token type of its own.
+
+        The text of a control token is letters here: a query cannot end itself. Raises RequestError as `encode`.
+        """
+        special = self.special
+        ids = [self.encode(text, add_special_tokens=False, parse_special=False) for text in (first, second)]
+        before = [*special.prefix, *ids[0], *special.between]
+        return [*before, *ids[1], *special.suffix], len(before) if special.typed else None
+
     def decode(self, ids: Iterable[int], *, skip_special_tokens: bool = False, continues: bool = False) -> str:
         """The text of `ids`; bytes that are not UTF-8 become U+FFFD.
 

@@ -25,6 +25,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"messages": SAID, "max_tokens": 1},
     "/v1/responses": {"input": "Lily", "max_output_tokens": 1},
     "/v1/embeddings": {"input": "Lily"},
+    "/v1/rerank": {"query": "Lily", "documents": ["a"]},
     "/v1/messages": {"model": "story", "messages": SAID, "max_tokens": 1},
     "/v1/messages/count_tokens": {"model": "story", "messages": SAID},
     "/api/chat": {"messages": SAID, "stream": False, "options": {"num_predict": 1}},

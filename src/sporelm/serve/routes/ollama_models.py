@@ -203,6 +203,8 @@ def capabilities(model: ServedModel) -> list[str]:
     """What a model can do of what Ollama has words for: `tools` and `thinking` if its template knows of them, `insert`
     if it was made to fill gaps."""
     llm = model.llm.llm
+    if not llm.generates:
+        return ["embedding"]
     found = ["completion", "embedding"]
     if llm.tokenizer.chat_template is not None:
         if ChatTemplate.of(llm.tokenizer, tools=True).takes_tools:
@@ -248,7 +250,7 @@ async def embed(call: Call, body: EmbedRequest) -> EmbedReply:
     llm = model.llm.llm
     translated(body.options or {}, llm.max_context)
     prompts = await in_thread_if(call.large, lambda: prompts_of(body.input, llm))
-    vectors = await embedded(call, model, prompts, "mean")
+    vectors = await embedded(call, model, prompts, None)
     if body.dimensions is not None and body.dimensions != vectors.shape[1]:
         raise Refusal(400, f"dimensions is {body.dimensions}: vectors of {model.name} have {vectors.shape[1]}")
     count = sum(map(len, prompts))

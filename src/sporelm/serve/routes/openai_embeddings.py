@@ -24,7 +24,7 @@ class EmbeddingRequest(Body, kw_only=True):
     model: str | None = None
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: Annotated[int, Meta(ge=1, le=1 << 20)] | None = None
-    pooling: Literal["mean", "last", "cls"] = "mean"
+    pooling: Literal["mean", "last", "cls"] | None = None
     user: str | None = None
 
 
@@ -47,7 +47,8 @@ class Embeddings(msgspec.Struct):
 
 
 async def embeddings(call: Call, body: EmbeddingRequest) -> Embeddings:
-    """A vector of length 1 for each text: the mean of what the model makes of its tokens, or as `pooling` says."""
+    """A vector of length 1 for each text: what the model makes of its tokens, as its files say that they are pooled, or
+    their mean; or as `pooling` says."""
     check_count(call, body.input)
     model = await call.model(body.model)
     llm = model.llm.llm
@@ -61,7 +62,7 @@ async def embeddings(call: Call, body: EmbeddingRequest) -> Embeddings:
     return Embeddings(data, model.name, EmbeddingUsage(count, count))
 
 
-def check_count(call: Call, given: str | Sequence[str | int | list[int]]) -> None:
+def check_count(call: Call, given: str | Sequence[str | int | list[int]], param: str = "input") -> None:
     """Raise Refusal for more texts than one request may have."""
     most = call.server.config.max_prompts
     if not isinstance(given, str) and given and not isinstance(given[0], int) and len(given) > most:
@@ -69,11 +70,13 @@ def check_count(call: Call, given: str | Sequence[str | int | list[int]]) -> Non
             400,
             f"{len(given)} texts are too many: at most {most} are taken in one request (max_prompts)",
             code="too_many_prompts",
-            param="input",
+            param=param,
         )
 
 
-async def embedded(call: Call, model: ServedModel, prompts: list[list[int]], pooling: str) -> NDArray[np.float32]:
+async def embedded(
+    call: Call, model: ServedModel, prompts: list[list[int]], pooling: str | None
+) -> NDArray[np.float32]:
     """A vector for each prompt: float32 [prompts, width]. Others' requests go on meanwhile; who leaves ends it.
 
     Raises RequestError, ContextOverflow for any of them, before the first one is computed.

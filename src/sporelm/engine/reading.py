@@ -1,0 +1,136 @@
+"""The engine of an encoder: texts in, rows or scores out. It keeps nothing from step to step, and generates nothing."""
+
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from time import perf_counter
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sporelm.backends.backend import Backend, Progress
+from sporelm.engine.adapted import Adapted, OnDevice
+from sporelm.engine.encoding import EncoderRunner, Text
+from sporelm.engine.engine import Engine, Take
+from sporelm.engine.limits import Limits
+from sporelm.engine.request import Request, token_ids
+from sporelm.engine.runner import Scores
+from sporelm.engine.scheduler import Scheduler
+from sporelm.engine.step import Part, Step
+from sporelm.engine.worker import Worker
+from sporelm.errors import RequestError, shown
+
+MOST_TEXTS = 128  # of a step
+TakeText = Callable[[int, NDArray[np.float32]], object]
+
+
+class EncoderWorker(Worker):
+    """Runs the steps of one encoder on one device. What engines ask of workers beside that is nothing here."""
+
+    def __init__(self, runner: EncoderRunner, device: Backend, limits: Limits) -> None:
+        self.runner: Any = runner
+        self.device, self.limits, self.recorder = device, limits, None
+
+    def prepare(self, progress: Progress | None = None) -> None:
+        """Make all programs now."""
+        self.runner.prepare(progress)
+
+    def run(self, step: Step) -> Scores:
+        raise self.refusal()
+
+    def embed(self, step: Step) -> NDArray[np.float32]:
+        raise self.refusal()
+
+    def adapt(self, adapters: Mapping[int, OnDevice]) -> Adapted:
+        raise RequestError("adapters are for models that generate: an encoder takes none")
+
+    def use(self, adapted: Adapted | None) -> None:
+        """Nothing: there are no adapters."""
+
+    def close(self) -> None:
+        """Free the programs."""
+        self.runner.close()
+
+    def refusal(self) -> RequestError:
+        """Of what asks for tokens; it says what works."""
+        does = "it scores texts: ask it to rerank" if self.runner.model.classifier else "it makes vectors: ask to embed"
+        return RequestError(f"{self.runner.model.config.name} is an encoder, which continues no text; {does}")
+
+
+class EncoderScheduler(Scheduler):
+    """Takes no request."""
+
+    def __init__(self, engine: Engine, refusal: Callable[[], RequestError]) -> None:
+        super().__init__(engine.limits, engine.store)
+        self.refusal = refusal
+
+    def check(self, request: Request, *, rolls: bool = True) -> NoReturn:
+        """Raise RequestError: an encoder continues nothing."""
+        raise self.refusal()
+
+
+class EncoderEngine(Engine):
+    """Reads texts, several in a step. Threads may share one: each step is one caller's."""
+
+    def __init__(self, worker: EncoderWorker, limits: Limits, together: int) -> None:
+        """`together`: tokens of texts that share a step; a longer text has one of its own."""
+        super().__init__(worker, limits)
+        self.worker, self.together = worker, together
+        self.scheduler = EncoderScheduler(self, worker.refusal)
+        self.metrics = self.scheduler.metrics
+
+    @property
+    def scores(self) -> bool:
+        """Whether the model has a head that scores texts."""
+        return self.worker.runner.model.classifier is not None
+
+    def read(self, texts: Sequence[Text], take: TakeText, *, scores: bool = False) -> Generator[bool, None, None]:
+        """What the model makes of texts: `take` is given a text's number and its rows, float32 [tokens, width], a view
+        that is valid during the call; or the scores of the model's head, float32 [labels]. Yields between two steps.
+
+        Raises ContextOverflow, RequestError for no tokens or unknown ones, before anything is computed.
+        """
+        for text in texts:
+            self.check_text(text)
+        for numbers in self._steps([len(text.tokens) for text in texts]):
+            batch = [texts[number] for number in numbers]
+            with self._turn:
+                self.check_open()
+                began = perf_counter()
+                found = self.worker.runner.score(batch) if scores else self.worker.runner.embed(batch)
+                for number, made in zip(numbers, found, strict=True):
+                    take(number, made)
+                if self.watch is not None:
+                    step = Step([Part(0, text.tokens, 0, (), 0) for text in batch], [])
+                    self.watch.stepped(step, (began, began, *[perf_counter()] * 3))
+            yield False
+
+    def check_text(self, text: Text) -> None:
+        """Raise ContextOverflow or RequestError for a text that the model cannot take."""
+        ids = token_ids("the text", text.tokens)
+        if not ids:
+            raise RequestError("the text has no tokens: give at least one")
+        self.limits.check_prompt(len(ids))
+        lowest, highest = min(ids), max(ids)
+        if lowest < 0 or highest >= self.limits.vocab:
+            wrong = lowest if lowest < 0 else highest
+            raise RequestError(f"the text holds token {shown(wrong)}: the model knows 0 to {self.limits.vocab - 1}")
+
+    def hidden(self, tokens: Sequence[int], take: Take, adapter: int = 0) -> Generator[bool, None, None]:
+        """As that of other engines, in one step."""
+        return self.read([Text(tokens)], lambda number, rows: take(rows))
+
+    def has_room(self, length: int) -> bool:
+        """Always: a text holds nothing between steps."""
+        return True
+
+    def _steps(self, lengths: Sequence[int]) -> Iterator[list[int]]:
+        """The numbers of texts that share a step, in their order."""
+        batch, tokens = list[int](), 0
+        for number, length in enumerate(lengths):
+            if batch and (tokens + length > self.together or len(batch) == MOST_TEXTS):
+                yield batch
+                batch, tokens = [], 0
+            batch.append(number)
+            tokens += length
+        if batch:
+            yield batch

@@ -1,0 +1,107 @@
+"""Encoders served: embeddings, rerankers, and what they refuse."""
+
+import base64
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+
+from encoder_files import write_encoder
+from families import ENCODERS
+from sporelm import LLM
+from sporelm.serve.config import ModelSpec, ServeConfig
+from system.serve.conftest import Running, options, run
+
+CASES = {case.name: case for case in ENCODERS}
+TEXTS = ["a dog", "some other words"]
+DOCUMENTS = ["a dog it is", "no", "some other text"]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("served")
+    write_encoder(root / "reader", CASES["bert"])
+    write_encoder(root / "ranker", CASES["xlm-roberta-scores"])
+    return root
+
+
+@pytest.fixture(scope="module")
+def server(place: Path) -> Iterator[Running]:
+    models = tuple(ModelSpec(name, str(place / name)) for name in ("reader", "ranker"))
+    running, stop = run(ServeConfig(models=models, **options()))
+    yield running
+    stop()
+
+
+@pytest.fixture
+def client(server: Running) -> httpx.Client:
+    return server.client()
+
+
+def test_embeddings(client: httpx.Client, place: Path) -> None:
+    with LLM(place / "reader", threads=1) as llm:
+        expected = llm.embed(TEXTS)
+    made = client.post("/v1/embeddings", json={"model": "reader", "input": TEXTS}).json()
+    assert np.array_equal(np.array([each["embedding"] for each in made["data"]], np.float32), expected)
+    assert made["usage"]["prompt_tokens"] > 4
+    packed = {"model": "reader", "input": TEXTS[0], "encoding_format": "base64", "dimensions": 48}
+    (each,) = client.post("/v1/embeddings", json=packed).json()["data"]
+    assert np.array_equal(np.frombuffer(base64.b64decode(each["embedding"]), "<f4"), expected[0])
+    ollama = client.post("/api/embed", json={"model": "reader", "input": TEXTS}).json()
+    assert np.array_equal(np.array(ollama["embeddings"], np.float32), expected)
+    cut = client.post("/v1/embeddings", json=packed | {"dimensions": 8})
+    assert cut.status_code == 400
+    assert "which are not cut" in cut.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("path", ["/v1/rerank", "/rerank"])
+def test_documents_are_ranked(client: httpx.Client, path: str, place: Path) -> None:
+    body = {
+        "model": "ranker",
+        "query": "is it a dog",
+        "documents": [DOCUMENTS[0], {"text": DOCUMENTS[1]}, DOCUMENTS[2]],
+    }
+    with LLM(place / "ranker", threads=1) as llm:
+        expected = llm.rerank("is it a dog", DOCUMENTS)
+        raw = llm.rerank("is it a dog", DOCUMENTS, normalize=False)
+    made = client.post(path, json=body).json()
+    assert [(each["index"], each["relevance_score"]) for each in made["results"]] == [
+        (each.index, each.score) for each in expected
+    ]
+    assert made["model"] == "ranker"
+    assert made["usage"]["total_tokens"] > 12
+    assert "document" not in made["results"][0]
+    few = client.post(path, json=body | {"top_n": 2, "return_documents": True, "normalize": False}).json()["results"]
+    assert [(each["index"], each["relevance_score"]) for each in few] == [(each.index, each.score) for each in raw[:2]]
+    assert [each["document"]["text"] for each in few] == [DOCUMENTS[each.index] for each in raw[:2]]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "message"),
+    [
+        ("/v1/rerank", {"model": "reader", "query": "a", "documents": ["b"]}, "is no reranker"),
+        ("/v1/rerank", {"model": "ranker", "query": "a", "documents": []}, "at least one text"),
+        ("/v1/rerank", {"model": "ranker", "query": "a", "documents": ["b"] * 9999}, "max_prompts"),
+        ("/v1/rerank", {"model": "ranker", "query": "a", "documents": ["b"], "top_n": 0}, "top_n"),
+        ("/v1/rerank", {"model": "ranker", "query": "a", "documents": ["b " * 300]}, "the context holds 94"),
+        ("/v1/rerank", {"model": "ranker", "query": "a", "documents": ["b"], "max_chunks_per_doc": 2}, "max_chunks"),
+        ("/v1/embeddings", {"model": "reader", "input": "a " * 300}, "the context holds 96"),
+        ("/v1/completions", {"model": "reader", "prompt": "a"}, "is an encoder, which continues no text"),
+        ("/v1/chat/completions", {"model": "reader", "messages": [{"role": "user", "content": "a"}]}, "is an encoder"),
+        ("/v1/responses", {"model": "ranker", "input": "a"}, "ask it to rerank"),
+    ],
+)
+def test_what_is_refused(client: httpx.Client, path: str, body: dict[str, object], message: str) -> None:
+    found = client.post(path, json=body)
+    assert found.status_code == 400
+    assert message in found.json()["error"]["message"]
+
+
+def test_what_it_is_told_to_be(client: httpx.Client) -> None:
+    assert client.post("/api/show", json={"model": "reader"}).json()["capabilities"] == ["embedding"]
+    assert "/v1/rerank" in client.get("/openapi.json").json()["paths"]
+    assert client.post("/api/generate", json={"model": "reader", "prompt": "a"}).status_code == 400
+    assert client.get("/metrics").status_code == 200
+    assert client.get("/ready").status_code == 200

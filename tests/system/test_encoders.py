@@ -1,0 +1,236 @@
+"""Encoders in use: vectors, scores, and what they refuse; in Python and on the command line."""
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from close import assert_close
+from encoder_files import write_encoder
+from families import ENCODERS
+from sporelm import LLM, AsyncLLM, SamplingParams
+from sporelm.api import Ranked
+from sporelm.errors import ContextOverflow, MemoryShortage, RequestError, SporeError, UnsupportedModel
+from sporelm.text import load_tokenizer
+from sporelm.tools.hf.from_hf import from_hf
+from sporelm.tools.output import Output, save
+
+CASES = {case.name: case for case in ENCODERS}
+TEXTS = ["a dog", "some words, and more of them", "the", "one two three four five six seven eight nine ten " * 2]
+QUERY, DOCUMENTS = "is it a dog", ["a dog it is", "no", "some other text, of more words"]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folders of encoders, each under its name."""
+    root = tmp_path_factory.mktemp("encoders")
+    for name in ("bert", "bert-scores", "bert-labels", "xlm-roberta-scores"):
+        write_encoder(root / name, CASES[name])
+    return root
+
+
+@pytest.fixture(scope="module")
+def reader(place: Path) -> Iterator[LLM]:
+    llm = LLM(place / "bert", threads=1)
+    yield llm
+    llm.close()
+
+
+@pytest.fixture(scope="module")
+def ranker(place: Path) -> Iterator[LLM]:
+    llm = LLM(place / "bert-scores", threads=1)
+    yield llm
+    llm.close()
+
+
+def test_texts_that_share_a_step_are_what_they_are_alone(reader: LLM) -> None:
+    for pooling in ("mean", "cls", "last"):
+        together = reader.embed(TEXTS, pooling=pooling, normalize=False)
+        alone = [reader.embed(text, pooling=pooling, normalize=False)[0] for text in TEXTS]
+        assert_close(together, np.stack(alone), "exact")
+    assert_close(np.linalg.norm(reader.embed(TEXTS), axis=1), np.ones(len(TEXTS)), "f32")
+
+
+def test_many_texts_are_many_steps(reader: LLM) -> None:
+    """More texts than a step takes, and more tokens."""
+    texts = [[5 + number % 100] * (1 + number % 90) for number in range(200)]
+    together = reader.embed(texts)
+    for number in (0, 89, 127, 128, 199):
+        assert_close(together[number], reader.embed(texts[number])[0], "exact")
+
+
+def test_a_loop_of_events_gets_the_same(place: Path, reader: LLM, ranker: LLM) -> None:
+    async def ask() -> tuple[np.ndarray, list[Ranked]]:
+        async with AsyncLLM(place / "bert", threads=1) as first, AsyncLLM(place / "bert-scores", threads=1) as second:
+            return await first.embed(TEXTS), await second.rerank(QUERY, DOCUMENTS)
+
+    vectors, found = asyncio.run(ask())
+    assert_close(vectors, reader.embed(TEXTS), "exact")
+    assert found == ranker.rerank(QUERY, DOCUMENTS)
+
+
+def test_documents_are_ranked(ranker: LLM) -> None:
+    found = ranker.rerank(QUERY, DOCUMENTS)
+    assert sorted(each.index for each in found) == [0, 1, 2]
+    assert [each.score for each in found] == sorted((each.score for each in found), reverse=True)
+    assert all(0 < each.score < 1 for each in found)
+    assert ranker.rerank(QUERY, DOCUMENTS, top_n=2) == found[:2]
+    plain = ranker.rerank(QUERY, DOCUMENTS, normalize=False)
+    assert [each.index for each in plain] == [each.index for each in found]
+    assert_close([1 / (1 + np.exp(-each.score)) for each in plain], [each.score for each in found], "f32")
+    (alone,) = ranker.rerank(QUERY, DOCUMENTS[1:2])
+    assert alone.score == next(each.score for each in found if each.index == 1)
+    first, second = ranker.rerank("same", ["text", "text"])
+    assert (first.index, second.index) == (0, 1)
+
+
+def test_the_second_text_has_a_type_of_its_own(ranker: LLM) -> None:
+    """So the two do not change places."""
+    (here,), (there,) = ranker.rerank("a dog", ["no cat"]), ranker.rerank("no cat", ["a dog"])
+    assert here.score != there.score
+
+
+@pytest.mark.parametrize(
+    ("name", "pair", "second"),
+    [
+        ("bert", ("[CLS]", "a", "b", "[SEP]", "c", "[SEP]"), 4),
+        ("xlm-roberta-scores", ("<s>", "a", "b", "</s>", "</s>", "c", "</s>"), None),
+    ],
+)
+def test_pairs_from_folders_and_from_gguf_files(
+    place: Path, tmp_path: Path, name: str, pair: tuple[str, ...], second: int | None
+) -> None:
+    file = tmp_path / "m.gguf"
+    save([Output(file, from_hf(place / name, pre="default" if "xlm" in name else None).model)])
+    for where in (place / name, file):
+        tokenizer = load_tokenizer(where)
+        ids, found = tokenizer.encode_pair("a b", "c")
+        assert tuple(text.strip() for text in tokenizer.pieces(ids)) == pair
+        assert found == second
+        if name == "bert":  # whose special tokens are no pieces of words
+            assert tokenizer.encode_pair("[SEP]", "c")[0].count(ids[-1]) == 2
+
+
+REFUSED = {
+    "generate": (lambda llm: llm.generate("a"), "is an encoder, which continues no text; it makes vectors: ask to em"),
+    "stream": (lambda llm: next(llm.stream("a", SamplingParams(max_tokens=1))), "is an encoder"),
+    "chat": (lambda llm: llm.chat([{"role": "user", "content": "a"}]), "is an encoder"),
+    "conversation": (lambda llm: llm.conversation().ask("a"), "is an encoder"),
+    "logits": (lambda llm: llm.logits([5, 6]), "is an encoder"),
+    "adapter": (lambda llm: llm.load_adapter("nowhere"), "is an encoder: adapters are for models that generate"),
+    "rerank": (lambda llm: llm.rerank("a", ["b"]), "is no reranker: it has no head that scores texts"),
+    "no tokens": (lambda llm: llm.embed([[]]), "has no tokens"),
+    "unknown token": (lambda llm: llm.embed([[131]]), "holds token 131: the model knows 0 to 130"),
+    "pooling": (lambda llm: llm.embed("a", pooling="max"), "it must be one of mean, last, cls"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_an_encoder_refuses(reader: LLM, what: str) -> None:
+    use, message = REFUSED[what]
+    with pytest.raises(RequestError, match=message) as caught:
+        use(reader)
+    assert "\n" not in str(caught.value)
+
+
+def test_what_a_reranker_refuses(place: Path, ranker: LLM) -> None:
+    with pytest.raises(RequestError, match="it scores texts: ask it to rerank"):
+        ranker.generate("a")
+    with pytest.raises(ContextOverflow, match="document 2 of 2, with the query: the prompt has"):
+        ranker.rerank(QUERY, ["a", "a b c d " * 40])
+    for wrong in ("a text", [], [5], None):
+        with pytest.raises(RequestError, match="document"):
+            ranker.rerank(QUERY, wrong)  # type: ignore[arg-type]
+    with pytest.raises(RequestError, match="top_n is 0"):
+        ranker.rerank(QUERY, DOCUMENTS, top_n=0)
+    with LLM(place / "bert-labels", threads=1) as llm, pytest.raises(RequestError, match="3 classes: a reranker"):
+        llm.rerank(QUERY, DOCUMENTS)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"speculate": "ngram"}, RequestError, "speculate is given, but this model is an encoder"),
+        ({"kv": "f16"}, RequestError, "kv is given, but"),
+        ({"max_context": 97}, RequestError, "--max-context is 97: this model allows 1 to 96"),
+        ({"record": "steps"}, RequestError, "record is given, but an encoder"),
+    ],
+)
+def test_options_that_an_encoder_has_no_use_for(
+    place: Path, tmp_path: Path, options: dict[str, object], error: type[SporeError], message: str
+) -> None:
+    if "record" in options:
+        options = {"record": tmp_path / "steps"}
+    with pytest.raises(error, match=message):
+        LLM(place / "bert", threads=1, **options)  # type: ignore[arg-type]
+
+
+def test_a_short_context_and_a_trace(place: Path, tmp_path: Path, reader: LLM) -> None:
+    with LLM(place / "bert", threads=1, max_context=24, trace=tmp_path / "trace.json") as llm:
+        assert_close(llm.embed(TEXTS[:2]), reader.embed(TEXTS[:2]), "exact")
+        with pytest.raises(ContextOverflow, match="raise --max-context"):
+            llm.embed("a b c d e " * 6)
+    assert json.loads((tmp_path / "trace.json").read_text())
+
+
+def test_a_text_of_thousands_of_tokens_is_one_step(tmp_path: Path) -> None:
+    """Longer than any step of a decoder; as it is in a step with others."""
+    case = CASES["bert"]
+    write_encoder(tmp_path, type(case)("long", case.config | {"max_position_embeddings": 1200}, None, reads=True))
+    with LLM(tmp_path, threads=1) as llm:
+        ids = np.random.RandomState(1).randint(5, 131, 1200).tolist()
+        found = llm.embed([ids[:300], ids, ids[300:310]])
+        assert_close(found[1], llm.embed([ids])[0], "exact")
+        assert np.isfinite(found).all()
+    with LLM(tmp_path, threads=1, backend="reference") as llm:
+        assert_close(llm.embed([ids])[0], found[1], "logits")
+
+
+def modules(folder: Path, *kinds: str, **pooling: object) -> Path:
+    """What sentence-transformers writes beside a model."""
+    listed = [{"idx": n, "name": str(n), "path": f"{n}_{kind}", "type": f"x.{kind}"} for n, kind in enumerate(kinds)]
+    (folder / "modules.json").write_text(json.dumps(listed))
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("pooling", "expected"),
+    [
+        ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}, "cls"),
+        ({"pooling_mode_mean_tokens": True}, "mean"),
+        ({"pooling_mode_lasttoken": True, "pooling_mode_cls_token": False}, "last"),
+        ({"pooling_mode": "lasttoken"}, "last"),
+    ],
+)
+def test_pooling_is_as_the_files_say(tmp_path: Path, reader: LLM, pooling: dict[str, object], expected: str) -> None:
+    folder = modules(write_encoder(tmp_path, CASES["bert"]), "Transformer", "Pooling", "Normalize", **pooling)
+    file = tmp_path / "m.gguf"
+    save([Output(file, from_hf(folder).model)])
+    for path in (folder, file):
+        with LLM(path, threads=1) as llm:
+            assert llm.config.pooling == expected
+            assert_close(llm.embed(TEXTS), reader.embed(TEXTS, pooling=expected), "f32")
+
+
+def test_pooling_that_is_not_computed_is_refused(tmp_path: Path) -> None:
+    folder = modules(write_encoder(tmp_path, CASES["bert"]), "Transformer", "Pooling", pooling_mode_max_tokens=True)
+    with pytest.raises(UnsupportedModel, match="pooling by pooling_mode_max_tokens is not supported"):
+        LLM(folder, threads=1)
+    (folder / "modules.json").write_text(json.dumps([{"type": "x.Dense", "path": "2_Dense"}]))
+    with pytest.raises(UnsupportedModel, match="the module 'Dense' is not supported"):
+        LLM(folder, threads=1)
+
+
+def test_a_text_that_does_not_fit_into_memory_is_said(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with LLM(place / "bert", threads=1) as llm:
+        room = llm.model_bytes + 100_000
+    monkeypatch.setattr("sporelm.api.encoding.available_on", lambda backend: room)
+    with LLM(place / "bert", threads=1) as llm:
+        assert 1 <= llm.max_context < 96
+    with pytest.raises(MemoryShortage, match="give a smaller --max-context"):
+        LLM(place / "bert", threads=1, max_context=96)
