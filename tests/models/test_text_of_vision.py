@@ -17,24 +17,35 @@ BY_NAME = {case.name: case for case in CASES}
 
 
 @pytest.mark.parametrize(
-    ("name", "architecture"),
-    [("qwen35", "Qwen3_5ForConditionalGeneration"), ("qwen35moe-odd-tied", "Qwen3_5MoeForConditionalGeneration")],
+    ("name", "architecture", "old"),
+    [
+        ("qwen35", "Qwen3_5ForConditionalGeneration", False),
+        ("qwen35moe-odd-tied", "Qwen3_5MoeForConditionalGeneration", False),
+        ("gemma3", "Gemma3ForConditionalGeneration", True),
+        ("gemma4", "Gemma4ForConditionalGeneration", False),
+    ],
 )
-def test_text_of_a_model_that_sees(name: str, architecture: str, load: Callable[..., Stepper], tmp_path: Path) -> None:
+def test_text_of_a_model_that_sees(
+    name: str, architecture: str, old: bool, load: Callable[..., Stepper], tmp_path: Path
+) -> None:
+    """`old`: under the names that transformers 4 wrote."""
     case = BY_NAME[name]
-    plain = write_case(tmp_path / "plain", case)
-    inner = {**case.config, "rope_parameters": {"rope_theta": 10000.0, "mrope_section": [1, 1, 0]}}
-    inner["rope_parameters"]["partial_rotary_factor"] = inner.pop("partial_rotary_factor")
+    plain, inner = write_case(tmp_path / "plain", case), dict(case.config)
+    if "partial_rotary_factor" in inner:
+        inner["rope_parameters"] = {"rope_theta": 10000.0, "mrope_section": [1, 1, 0]}
+        inner["rope_parameters"]["partial_rotary_factor"] = inner.pop("partial_rotary_factor")
     tied = inner.pop("tie_word_embeddings")
     outer = {"architectures": [architecture], "text_config": inner, "vision_config": {"depth": 2}}
     place = tmp_path / "seeing"
     place.mkdir()
     (place / "config.json").write_text(json.dumps({**outer, "tie_word_embeddings": tied}))
     tensors = {
-        key.replace("model.", "model.language_model.", 1) if key.startswith("model.") else key: values
+        f"language_model.{key}" if old else key.replace("model.", "model.language_model.", 1): values
         for key, values in case.tensors().items()
     }
-    unread = ("model.visual.blocks.0.attn.qkv.weight", "mtp.layers.0.mlp.experts.3.up_proj.weight", "mtp.norm.weight")
+    unread = ["model.visual.blocks.0.attn.qkv.weight", "vision_tower.vision_model.post_layernorm.weight"]
+    if name.startswith("qwen"):
+        unread += ["mtp.layers.0.mlp.experts.3.up_proj.weight", "mtp.norm.weight"]
     save_file(tensors | dict.fromkeys(unread, np.ones((2, 3), np.float32)), place / "model.safetensors")
     cpu = opened("cpu", threads=1)
     runners = [load(folder, cpu, context=64, eager=True) for folder in (plain, place)]

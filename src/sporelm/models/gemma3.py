@@ -8,6 +8,7 @@ from sporelm.models.decoder import Decoder
 from sporelm.models.gemma import DEFAULTS, NORMS, USUAL, embedded, less_one
 from sporelm.models.gemma2 import AROUND, CAPS, scalar, scaled, unscaled
 from sporelm.models.registry import architecture
+from sporelm.weights.beside_vision import OTHERS, text_names, text_part
 from sporelm.weights.config import MOST_LAYERS, ModelConfig
 from sporelm.weights.config_files import full_layers_of, window_of
 from sporelm.weights.family import Family, Field, HfClass, fields
@@ -18,6 +19,9 @@ from sporelm.weights.rope_fields import MOST_THETA
 LARGEST = 62  # layers of the 27B
 STEP = 6
 LOCAL_THETA = 10000.0
+NUMBERS = {**DEFAULTS, "num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 262208, "rope_theta": 1e6}
+NUMBERS |= {"max_position_embeddings": 131072}
+NAMES = changed(COMMON, *NORMS, *AROUND, *less_one(*HEAD_NORMS))
 
 
 def _sixth(layers: int, step: int = STEP) -> frozenset[int]:
@@ -35,6 +39,7 @@ def _finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
 
 def _reworded(values: dict[str, Any]) -> dict[str, Any]:
     """transformers 5 has rotary parameters for each kind of layer; before, there were two bases."""
+    values = text_part(values)
     kinds = values.get("rope_parameters")
     if not isinstance(kinds, dict) or not isinstance(local := kinds.get("sliding_attention"), dict):
         return values
@@ -46,18 +51,16 @@ def _reworded(values: dict[str, Any]) -> dict[str, Any]:
     Family(
         "gemma3",
         (
-            HfClass(
-                "Gemma3ForCausalLM",
-                "gemma3_text",
-                {**DEFAULTS, "num_key_value_heads": 4, "max_position_embeddings": 131072, "rope_theta": 1e6},
-                (("sliding_window", "window"),),
-            ),
+            HfClass("Gemma3ForCausalLM", "gemma3_text", NUMBERS, (("sliding_window", "window"),)),
+            HfClass("Gemma3ForConditionalGeneration", "gemma3", NUMBERS, (("sliding_window", "window"),)),
         ),
         fields(
             *CAPS,
             Field("local_theta", "rope.freq_base_swa", "f32", "rope_local_base_freq", 1.0, MOST_THETA, LOCAL_THETA),
         ),
-        changed(COMMON, *NORMS, *AROUND, *less_one(*HEAD_NORMS)),
+        NAMES,
+        others={HF: text_names(NAMES)},
+        ignored=OTHERS,
         only={"hidden_activation": ("gelu_pytorch_tanh",), **USUAL},
         finish=_finished,
         reworded=_reworded,

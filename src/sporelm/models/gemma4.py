@@ -16,27 +16,32 @@ from sporelm.models.gemma4_words import Gemma4Parts, of_hf, of_kind, words
 from sporelm.models.inputs import LOCAL, StepInputs
 from sporelm.models.registry import architecture
 from sporelm.models.rotary import rope_table
+from sporelm.weights.beside_vision import OTHERS, text_names
 from sporelm.weights.config import MOST_HEAD_DIM, MOST_HEADS, MOST_LAYERS, MOST_WIDTH, ModelConfig
 from sporelm.weights.family import OPTIONAL, Family, Field, HfClass, fields
-from sporelm.weights.names import COMMON, HEAD_NORMS, POST_NORMS, Names, Param, changed
+from sporelm.weights.names import COMMON, HEAD_NORMS, HF, POST_NORMS, Names, Param, changed
 from sporelm.weights.rope_fields import MOST_THETA
 
 LAYER = "model.layers.{}."
 DEFAULTS = {"num_key_value_heads": 4, "head_dim": 256, "global_head_dim": 512, "hidden_size_per_layer_input": 256}
 NORMS = ("attn", "attn_post", "ffn", "ffn_post")
 DEFAULTS |= {"max_position_embeddings": 131072, "tie_word_embeddings": True, "sliding_window": 512}
+NAMES = changed(
+    COMMON,
+    *HEAD_NORMS,
+    Names("layers.{}.ffn_norm.weight", "blk.{}.ffn_norm.weight", f"{LAYER}pre_feedforward_layernorm.weight"),
+    *POST_NORMS,
+    *LAYER_INPUT_NAMES,
+)
+FLAGS = (("sliding_window", "window"), ("attention_k_eq_v", "own.tied"), ("use_double_wide_mlp", "own.wide"))
 
 
 @architecture(
     Family(
         "gemma4",
         (
-            HfClass(
-                "Gemma4ForCausalLM",
-                "gemma4_text",
-                DEFAULTS,
-                (("sliding_window", "window"), ("attention_k_eq_v", "own.tied"), ("use_double_wide_mlp", "own.wide")),
-            ),
+            HfClass("Gemma4ForCausalLM", "gemma4_text", DEFAULTS, FLAGS),
+            HfClass("Gemma4ForConditionalGeneration", "gemma4", DEFAULTS, FLAGS),
         ),
         fields(
             Field("head_dim", "attention.key_length", "u32", "global_head_dim"),
@@ -55,13 +60,9 @@ DEFAULTS |= {"max_position_embeddings": 131072, "tie_word_embeddings": True, "sl
             Field("logit_cap", "final_logit_softcapping", "f32", "final_logit_softcapping", 0.0, MOST, OPTIONAL),
             Field("local_theta", "rope.freq_base_swa", "f32", "rope_local_base_freq", 1.0, MOST_THETA, 10000.0),
         ),
-        changed(
-            COMMON,
-            *HEAD_NORMS,
-            Names("layers.{}.ffn_norm.weight", "blk.{}.ffn_norm.weight", f"{LAYER}pre_feedforward_layernorm.weight"),
-            *POST_NORMS,
-            *LAYER_INPUT_NAMES,
-        ),
+        NAMES,
+        others={HF: text_names(NAMES)},
+        ignored=OTHERS,
         only={"hidden_activation": ("gelu_pytorch_tanh",), **USUAL, "enable_moe_block": (False,)},
         finish=finished,
         noticed=noticed,

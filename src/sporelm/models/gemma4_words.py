@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sporelm.errors import UnsupportedModel
+from sporelm.weights.beside_vision import text_part
 from sporelm.weights.config import ModelConfig
 from sporelm.weights.config_files import full_layers_of, window_of
 from sporelm.weights.fields import Fields, shown
@@ -39,7 +40,8 @@ def of_kind(config: ModelConfig, layer: int) -> ModelConfig:
 
 def of_hf(values: dict[str, Any]) -> dict[str, Any]:
     """config.json with numbers for each kind of layer under keys of their own."""
-    found, layers = dict(values), values.get("num_hidden_layers")
+    found = dict(text_part(values))
+    layers = found.get("num_hidden_layers")
     if found.get("layer_types") is None and isinstance(layers, int):
         found["layer_types"] = [LOCAL if (index + 1) % STEP else FULL for index in range(min(layers, 4096))]
     if isinstance(kinds := found.get("layer_types"), list) and kinds:

@@ -19,13 +19,13 @@ from sporelm.models.delta_fields import (
     words,
 )
 from sporelm.models.registry import architecture
+from sporelm.weights.beside_vision import OTHERS, text_names, text_part
 from sporelm.weights.config import ModelConfig
 from sporelm.weights.family import Family, HfClass, fields
 from sporelm.weights.names import COMMON, HF, Names, Stored, Table, changed
 
 NET = "model.layers.{}.linear_attn."
 SECTIONS = [11, 11, 10, 0]  # of M-RoPE, whose positions are all the same in a text
-TEXT = ("tie_word_embeddings", "quantization_config")  # beside the text model's own numbers
 
 
 def _in_turn(unit: Callable[[DeltaHeads], int], before: Callable[[DeltaHeads], int] = lambda own: 0) -> Any:
@@ -63,22 +63,9 @@ DELTA: Table = (
 NAMES = changed(COMMON, *NORMS, *gated_queries(), *DELTA)
 
 
-def beside_vision(table: Table) -> Table:
-    """The names in folders of models that see as well."""
-
-    def inner(hf: str | Stored) -> str | Stored:
-        old = hf.name if isinstance(hf, Stored) else hf
-        name = old.replace("model.", "model.language_model.", 1) if old.startswith("model.") else old
-        return Stored(**{**vars(hf), "name": name}) if isinstance(hf, Stored) else name
-
-    return tuple(Names(each.ours, each.gguf, inner(each.hf)) for each in table)
-
-
 def reworded(values: dict[str, Any]) -> dict[str, Any]:
     """The text model's part of a config.json; without what rotary positions say of images."""
-    text = values.get("text_config")
-    if isinstance(text, Mapping):
-        values = {**values, **text, **{key: values[key] for key in TEXT if key in values}}
+    values = text_part(values)
     if isinstance(rope := values.get("rope_parameters"), Mapping):
         values = {**values, "rope_parameters": {key: rope[key] for key in rope if not key.startswith("mrope")}}
     return values
@@ -86,7 +73,7 @@ def reworded(values: dict[str, Any]) -> dict[str, Any]:
 
 OPTIONS: dict[str, Any] = {"only": {**USUAL, "attn_output_gate": (True,)}, "reworded": reworded, "words": words}
 OPTIONS |= {"partial_rotary": True, "further_layers": True, "own": DeltaHeads}
-OPTIONS["ignored"] = ("mtp.*", "model.mtp.*", "model.visual.*")
+OPTIONS["ignored"] = ("mtp.*", "model.mtp.*", *OTHERS)
 
 
 def told(gguf: str) -> Callable[[ModelConfig], dict[str, tuple[str, Any]]]:
@@ -102,7 +89,7 @@ def told(gguf: str) -> Callable[[ModelConfig], dict[str, tuple[str, Any]]]:
         ),
         fields(*DELTA_FIELDS),
         NAMES,
-        others={HF: beside_vision(NAMES)},
+        others={HF: text_names(NAMES)},
         fixed={"own.order": "all"},
         finish=finished,
         said=told("qwen35"),
