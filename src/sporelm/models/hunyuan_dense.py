@@ -5,9 +5,11 @@ from typing import Any
 from sporelm.models.blocks import Attention, Layer, pre_norm
 from sporelm.models.decoder import Decoder
 from sporelm.models.registry import architecture
-from sporelm.weights.config import ModelConfig
+from sporelm.weights.config import MOST_HEAD_DIM, MOST_HEADS, MOST_WIDTH, ModelConfig
 from sporelm.weights.family import ATTENTION_BIAS, Family, HfClass, fields
+from sporelm.weights.fields import Fields
 from sporelm.weights.names import COMMON, Names, changed
+from sporelm.weights.rope_fields import MOST_THETA
 
 HEAD_NORMS = tuple(
     Names(
@@ -24,13 +26,14 @@ def _reworded(values: dict[str, Any]) -> dict[str, Any]:
     for key in ("rope_scaling", "rope_parameters"):
         given = values.get(key)
         if isinstance(given, dict) and given.get("alpha") and given.get("rope_type", given.get("type")) == "dynamic":
-            heads, width = values.get("num_attention_heads"), values.get("hidden_size")
-            numbers = given["alpha"], given.get("rope_theta", values.get("rope_theta", 10000.0)), heads, width
-            if not all(isinstance(number, int | float) and number > 0 for number in numbers):
-                return values  # whoever reads them says what is wrong
-            alpha, theta = numbers[:2]
-            dim = values.get("head_dim") or width // heads
-            return {**values, key: None, "rope_theta": theta * alpha ** (dim / (dim - 2))}
+            inner = Fields({**values, **given}, "config.json")
+            width, heads = (
+                inner.integer("hidden_size", 1, MOST_WIDTH),
+                inner.integer("num_attention_heads", 1, MOST_HEADS),
+            )
+            dim = inner.integer("head_dim", 4, MOST_HEAD_DIM, width // heads)
+            stretch = inner.number("alpha", 1.0, MOST_THETA) ** (dim / (dim - 2))
+            return {**values, key: None, "rope_theta": inner.number("rope_theta", 1.0, MOST_THETA, 10000.0) * stretch}
     return values
 
 
