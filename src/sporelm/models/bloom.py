@@ -83,15 +83,14 @@ def _reworded(values: dict[str, Any]) -> dict[str, Any]:
 class Bloom(Decoder):
     """Attention with linear biases and a feed-forward block, norms in front (BigScience workshop 2022)."""
 
+    norms = LayerNorm
+
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
         self.embedding_norm = LayerNorm("embedding_norm", config.width, config.eps)
 
     def layer(self, config: ModelConfig, index: int) -> Layer:
-        return pre_norm(config, index, mlp=MLP(f"layers.{index}", config, "gelu_tanh"), norm=LayerNorm)
-
-    def last_norm(self, config: ModelConfig) -> LayerNorm:
-        return LayerNorm("output_norm", config.width, config.eps)
+        return pre_norm(config, index, mlp=MLP(f"layers.{index}", config, "gelu_tanh"), norm=self.norms)
 
     def params(self) -> list[Param]:
         return [*super().params(), *self.embedding_norm.params()]

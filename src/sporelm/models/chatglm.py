@@ -2,10 +2,8 @@
 
 from typing import Any
 
-from sporelm.models.blocks import Layer, pre_norm
 from sporelm.models.decoder import Decoder
 from sporelm.models.registry import architecture
-from sporelm.weights.config import ModelConfig
 from sporelm.weights.family import Family, Field, HfClass, fields
 from sporelm.weights.forms import QKV, ffn_rows, stacked
 from sporelm.weights.names import COMMON, Names, Stored, changed
@@ -111,6 +109,3 @@ OF_FIRST = {"attention_bias": False, "layernorm_epsilon": 1e-5, "partial_rotary_
 )
 class ChatGLM(Decoder):
     """The Llama layer (GLM team 2024)."""
-
-    def layer(self, config: ModelConfig, index: int) -> Layer:
-        return pre_norm(config, index)

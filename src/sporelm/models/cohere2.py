@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from sporelm.errors import UnsupportedModel
-from sporelm.models.blocks import Attention, Layer, pre_norm, unbiased
+from sporelm.models.blocks import Layer, pre_norm, unbiased
 from sporelm.models.cohere import DEFAULTS, FIELDS, untied
 from sporelm.models.decoder import Decoder
 from sporelm.models.registry import architecture
@@ -57,6 +57,4 @@ class Cohere2(Decoder):
     norms = staticmethod(unbiased)
 
     def layer(self, config: ModelConfig, index: int) -> Layer:
-        rotates, window = index not in config.nope_layers, config.window_of(index)
-        attention = Attention(f"layers.{index}", config, window, rotates=rotates)
-        return pre_norm(config, index, attention, norm=self.norms, shared=True)
+        return pre_norm(config, index, norm=self.norms, shared=True)

@@ -1,9 +1,7 @@
 """ERNIE 4.5, its dense models: Llama whose heads are rotated by neighbours."""
 
-from sporelm.models.blocks import Layer, pre_norm
 from sporelm.models.decoder import Decoder
 from sporelm.models.registry import architecture
-from sporelm.weights.config import ModelConfig
 from sporelm.weights.family import Family, Field, HfClass, fields
 
 
@@ -28,6 +26,3 @@ from sporelm.weights.family import Family, Field, HfClass, fields
 )
 class Ernie45(Decoder):
     """The Llama layer (Baidu ERNIE team 2025)."""
-
-    def layer(self, config: ModelConfig, index: int) -> Layer:
-        return pre_norm(config, index)

@@ -112,9 +112,6 @@ FAMILIES = (
     ),
     Listed("qwen3", "Qwen3", ("qwen3", "Qwen3ForCausalLM"), ("transformers", "llama.cpp")),
     Listed(
-        "qwen3moe", "Qwen3-30B-A3B, Qwen3-235B-A22B", ("qwen3moe", "Qwen3MoeForCausalLM"), ("transformers", "llama.cpp")
-    ),
-    Listed(
         "qwen35",
         "Qwen3.5 (text)",
         ("qwen35", "Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration"),
@@ -125,6 +122,9 @@ FAMILIES = (
         "Qwen3.5 with experts (text)",
         ("qwen35moe", "Qwen3_5MoeForCausalLM", "Qwen3_5MoeForConditionalGeneration"),
         ("transformers", "llama.cpp"),
+    ),
+    Listed(
+        "qwen3moe", "Qwen3-30B-A3B, Qwen3-235B-A22B", ("qwen3moe", "Qwen3MoeForCausalLM"), ("transformers", "llama.cpp")
     ),
     Listed("qwen3next", "Qwen3-Next", ("qwen3next", "Qwen3NextForCausalLM"), ("transformers", "llama.cpp")),
     Listed("seed_oss", "Seed-OSS", ("seed_oss", "SeedOssForCausalLM"), ("transformers", "llama.cpp")),

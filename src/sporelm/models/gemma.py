@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from sporelm.models.blocks import Attention, GatedMLP, Layer, RMSNorm
+from sporelm.models.blocks import GatedMLP, Layer, pre_norm
 from sporelm.models.decoder import Decoder
 from sporelm.models.registry import architecture
 from sporelm.weights.config import ModelConfig
@@ -39,10 +39,4 @@ class Gemma(Decoder):
     """The Llama layer with GeGLU (Gemma team 2024). What old folders call "gelu" was always the one by a tanh."""
 
     def layer(self, config: ModelConfig, index: int) -> Layer:
-        name = f"layers.{index}"
-        return Layer(
-            RMSNorm(f"{name}.attn_norm", config.width, config.eps),
-            Attention(name, config),
-            RMSNorm(f"{name}.ffn_norm", config.width, config.eps),
-            GatedMLP(name, config, "gelu_tanh"),
-        )
+        return pre_norm(config, index, mlp=GatedMLP(f"layers.{index}", config, "gelu_tanh"))

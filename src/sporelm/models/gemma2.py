@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from sporelm.models.blocks import Attention, GatedMLP, Layer, RMSNorm
+from sporelm.models.blocks import GatedMLP, Layer, pre_norm
 from sporelm.models.decoder import Decoder
 from sporelm.models.gemma import DEFAULTS, NORMS, USUAL, embedded, less_one
 from sporelm.models.registry import architecture
@@ -90,12 +90,4 @@ class Gemma2(Decoder):
     """x + norm(attention(norm(x))), then x + norm(mlp(norm(x))) (Gemma team 2024)."""
 
     def layer(self, config: ModelConfig, index: int) -> Layer:
-        name = f"layers.{index}"
-        return Layer(
-            RMSNorm(f"{name}.attn_norm", config.width, config.eps),
-            Attention(name, config, config.window_of(index)),
-            RMSNorm(f"{name}.ffn_norm", config.width, config.eps),
-            GatedMLP(name, config, "gelu_tanh"),
-            after_attention=RMSNorm(f"{name}.attn_post_norm", config.width, config.eps),
-            after_mlp=RMSNorm(f"{name}.ffn_post_norm", config.width, config.eps),
-        )
+        return pre_norm(config, index, mlp=GatedMLP(f"layers.{index}", config, "gelu_tanh"), behind=True)

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from sporelm.models.blocks import Attention, GatedMLP, Layer, RMSNorm
+from sporelm.models.blocks import Attention, GatedMLP, Layer, pre_norm
 from sporelm.models.decoder import Decoder
 from sporelm.models.gemma import DEFAULTS, NORMS, USUAL, embedded, less_one
 from sporelm.models.gemma2 import AROUND, CAPS, scalar, scaled, unscaled
@@ -74,11 +74,5 @@ class Gemma3(Decoder):
 
     def layer(self, config: ModelConfig, index: int) -> Layer:
         name = f"layers.{index}"
-        return Layer(
-            RMSNorm(f"{name}.attn_norm", config.width, config.eps),
-            Attention(name, config, config.window_of(index), norm="heads"),
-            RMSNorm(f"{name}.ffn_norm", config.width, config.eps),
-            GatedMLP(name, config, "gelu_tanh"),
-            after_attention=RMSNorm(f"{name}.attn_post_norm", config.width, config.eps),
-            after_mlp=RMSNorm(f"{name}.ffn_post_norm", config.width, config.eps),
-        )
+        attention = Attention(name, config, config.window_of(index), norm="heads")
+        return pre_norm(config, index, attention, GatedMLP(name, config, "gelu_tanh"), behind=True)

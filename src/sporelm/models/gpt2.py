@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sporelm import ops
-from sporelm.models.blocks import MLP, Attention, Embedding, Layer, LayerNorm
+from sporelm.models.blocks import MLP, Embedding, Layer, LayerNorm, pre_norm
 from sporelm.models.decoder import Decoder
 from sporelm.models.inputs import StepInputs
 from sporelm.models.registry import architecture
@@ -82,21 +82,14 @@ NAMES = changed(
 class GPT2(Decoder):
     """Rows of tokens and of positions added, norms in front, attention, GELU (Radford et al. 2019)."""
 
+    norms = LayerNorm
+
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
         self.positions = Embedding("positions", config.context_length, config.width)
 
     def layer(self, config: ModelConfig, index: int) -> Layer:
-        name = f"layers.{index}"
-        return Layer(
-            LayerNorm(f"{name}.attn_norm", config.width, config.eps),
-            Attention(name, config),
-            LayerNorm(f"{name}.ffn_norm", config.width, config.eps),
-            MLP(name, config, "gelu_tanh"),
-        )
-
-    def last_norm(self, config: ModelConfig) -> LayerNorm:
-        return LayerNorm("output_norm", config.width, config.eps)
+        return pre_norm(config, index, mlp=MLP(f"layers.{index}", config, "gelu_tanh"), norm=self.norms)
 
     def params(self) -> list[Param]:
         return [*super().params(), *self.positions.params()]

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-from sporelm.models.blocks import Attention, GatedMLP, Layer, RMSNorm
 from sporelm.models.decoder import Decoder
 from sporelm.models.registry import architecture
 from sporelm.weights.config import ModelConfig
@@ -43,13 +42,3 @@ def scored(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
 )
 class Granite(Decoder):
     """The Llama layer, scaled (IBM 2024)."""
-
-    def layer(self, config: ModelConfig, index: int) -> Layer:
-        name = f"layers.{index}"
-        return Layer(
-            RMSNorm(f"{name}.attn_norm", config.width, config.eps),
-            Attention(name, config),
-            RMSNorm(f"{name}.ffn_norm", config.width, config.eps),
-            GatedMLP(name, config),
-            scale=config.scales.residual,
-        )

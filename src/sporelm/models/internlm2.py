@@ -1,9 +1,7 @@
 """InternLM2 and 2.5: Llama whose folders hold query, key and value in one tensor, group by group."""
 
-from sporelm.models.blocks import Attention, GatedMLP, Layer, RMSNorm
 from sporelm.models.decoder import Decoder
 from sporelm.models.registry import architecture
-from sporelm.weights.config import ModelConfig
 from sporelm.weights.family import Family, Field, HfClass, fields
 from sporelm.weights.forms import by_group
 from sporelm.weights.names import COMMON, Names, Stored, changed
@@ -53,12 +51,3 @@ NAMES = changed(
 )
 class InternLM2(Decoder):
     """The Llama layer (Cai et al. 2024)."""
-
-    def layer(self, config: ModelConfig, index: int) -> Layer:
-        name = f"layers.{index}"
-        return Layer(
-            RMSNorm(f"{name}.attn_norm", config.width, config.eps),
-            Attention(name, config),
-            RMSNorm(f"{name}.ffn_norm", config.width, config.eps),
-            GatedMLP(name, config),
-        )

@@ -3,7 +3,6 @@
 from dataclasses import replace
 from typing import Any
 
-from sporelm.models.blocks import Attention, GatedMLP, Layer, RMSNorm
 from sporelm.models.decoder import Decoder
 from sporelm.models.registry import architecture
 from sporelm.weights.config import MOST_WIDTH, ModelConfig, Scales
@@ -57,13 +56,3 @@ def _words(config: ModelConfig) -> dict[str, Any]:
 )
 class MiniCPM(Decoder):
     """The Llama layer with scales after those of small models that it was tuned on (Hu et al. 2024)."""
-
-    def layer(self, config: ModelConfig, index: int) -> Layer:
-        name = f"layers.{index}"
-        return Layer(
-            RMSNorm(f"{name}.attn_norm", config.width, config.eps),
-            Attention(name, config),
-            RMSNorm(f"{name}.ffn_norm", config.width, config.eps),
-            GatedMLP(name, config),
-            scale=config.scales.residual,
-        )

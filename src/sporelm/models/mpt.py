@@ -1,11 +1,10 @@
 """MPT: layer norms without biases, GELU, and no positions but what linear biases tell attention."""
 
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from sporelm.errors import ModelFileError, UnsupportedModel
-from sporelm.models.blocks import MLP, Layer, LayerNorm, pre_norm
+from sporelm.models.blocks import MLP, Layer, pre_norm, unbiased
 from sporelm.models.decoder import Decoder
 from sporelm.models.registry import architecture
 from sporelm.weights.config import ModelConfig
@@ -14,7 +13,6 @@ from sporelm.weights.fields import Fields, shown
 from sporelm.weights.forms import QKV
 from sporelm.weights.names import COMMON, HF, Kind, Names, Stored, changed
 
-NORM = partial(LayerNorm, bias=False)
 MOST_OCTAVES, MOST_LIMIT = 1024, 1e6
 LAYER = "transformer.blocks.{}."
 NAMES = changed(
@@ -101,8 +99,7 @@ def _words(config: ModelConfig) -> dict[str, Any]:
 class Mpt(Decoder):
     """Attention with linear biases (Press et al. 2022) and a feed-forward block, norms in front."""
 
-    def layer(self, config: ModelConfig, index: int) -> Layer:
-        return pre_norm(config, index, mlp=MLP(f"layers.{index}", config, "gelu"), norm=NORM)
+    norms = staticmethod(unbiased)
 
-    def last_norm(self, config: ModelConfig) -> LayerNorm:
-        return NORM("output_norm", config.width, config.eps)
+    def layer(self, config: ModelConfig, index: int) -> Layer:
+        return pre_norm(config, index, mlp=MLP(f"layers.{index}", config, "gelu"), norm=self.norms)

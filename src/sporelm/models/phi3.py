@@ -3,7 +3,6 @@
 from dataclasses import replace
 from typing import Any
 
-from sporelm.models.blocks import Attention, GatedMLP, Layer, RMSNorm
 from sporelm.models.decoder import Decoder
 from sporelm.models.registry import architecture
 from sporelm.weights.config import ModelConfig
@@ -66,12 +65,3 @@ def _words(config: ModelConfig) -> dict[str, Any]:
 )
 class Phi3(Decoder):
     """The Llama layer, its rotary frequencies stretched by LongRoPE (Abdin et al. 2024)."""
-
-    def layer(self, config: ModelConfig, index: int) -> Layer:
-        name = f"layers.{index}"
-        return Layer(
-            RMSNorm(f"{name}.attn_norm", config.width, config.eps),
-            Attention(name, config, config.window_of(index)),
-            RMSNorm(f"{name}.ffn_norm", config.width, config.eps),
-            GatedMLP(name, config),
-        )

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-from sporelm.models.blocks import Attention, GatedMLP, Layer, RMSNorm
 from sporelm.models.decoder import Decoder
 from sporelm.models.registry import architecture
 from sporelm.weights.config import ModelConfig
@@ -39,12 +38,3 @@ def windowed(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
 )
 class Qwen2(Decoder):
     """The Llama layer; query, key and value have biases, the output of attention has none (Yang et al. 2024)."""
-
-    def layer(self, config: ModelConfig, index: int) -> Layer:
-        name = f"layers.{index}"
-        return Layer(
-            RMSNorm(f"{name}.attn_norm", config.width, config.eps),
-            Attention(name, config, config.window_of(index)),
-            RMSNorm(f"{name}.ffn_norm", config.width, config.eps),
-            GatedMLP(name, config),
-        )

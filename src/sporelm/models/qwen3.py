@@ -1,6 +1,6 @@
 """Qwen3: Llama with a norm on each head of queries and keys, and heads that need not fill the width."""
 
-from sporelm.models.blocks import Attention, GatedMLP, Layer, RMSNorm
+from sporelm.models.blocks import Attention, Layer, pre_norm
 from sporelm.models.decoder import Decoder
 from sporelm.models.qwen2 import windowed
 from sporelm.models.registry import architecture
@@ -30,10 +30,5 @@ class Qwen3(Decoder):
     """The Llama layer; queries and keys are normed head by head before they are rotated (Yang et al. 2025)."""
 
     def layer(self, config: ModelConfig, index: int) -> Layer:
-        name = f"layers.{index}"
-        return Layer(
-            RMSNorm(f"{name}.attn_norm", config.width, config.eps),
-            Attention(name, config, config.window_of(index), norm="heads"),
-            RMSNorm(f"{name}.ffn_norm", config.width, config.eps),
-            GatedMLP(name, config),
-        )
+        attention = Attention(f"layers.{index}", config, config.window_of(index), norm="heads")
+        return pre_norm(config, index, attention)

@@ -1,9 +1,7 @@
 """Seed-OSS: Llama with biases on query, key and value, and heads of a width of their own."""
 
-from sporelm.models.blocks import Layer, pre_norm
 from sporelm.models.decoder import Decoder
 from sporelm.models.registry import architecture
-from sporelm.weights.config import ModelConfig
 from sporelm.weights.family import Family, Field, HfClass, fields
 from sporelm.weights.names import COMMON, NORM_BETWEEN, changed
 
@@ -27,6 +25,3 @@ BIASES = ("attention_bias", "attention_out_bias", "mlp_bias")
 )
 class SeedOss(Decoder):
     """The Llama layer (ByteDance Seed team 2025)."""
-
-    def layer(self, config: ModelConfig, index: int) -> Layer:
-        return pre_norm(config, index)

@@ -4,7 +4,6 @@ from dataclasses import replace
 from typing import Any
 
 from sporelm.errors import ModelFileError
-from sporelm.models.blocks import Attention, GatedMLP, Layer, RMSNorm
 from sporelm.models.decoder import Decoder
 from sporelm.models.registry import architecture
 from sporelm.weights.config import MOST_LAYERS, ModelConfig
@@ -64,12 +63,3 @@ def _words(config: ModelConfig) -> dict[str, Any]:
 )
 class SmolLM3(Decoder):
     """The Llama layer, some without rotary positions (NoPE, Yang et al. 2025)."""
-
-    def layer(self, config: ModelConfig, index: int) -> Layer:
-        name = f"layers.{index}"
-        return Layer(
-            RMSNorm(f"{name}.attn_norm", config.width, config.eps),
-            Attention(name, config, rotates=index not in config.nope_layers),
-            RMSNorm(f"{name}.ffn_norm", config.width, config.eps),
-            GatedMLP(name, config),
-        )

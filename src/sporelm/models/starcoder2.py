@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from sporelm.models.blocks import MLP, Attention, Layer, LayerNorm
+from sporelm.models.blocks import MLP, Layer, LayerNorm, pre_norm
 from sporelm.models.decoder import Decoder
 from sporelm.models.registry import architecture
 from sporelm.weights.config import ModelConfig
@@ -48,14 +48,7 @@ def _windowed(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
 class StarCoder2(Decoder):
     """Norms in front, attention of grouped queries, GELU (Lozhkov et al. 2024)."""
 
-    def layer(self, config: ModelConfig, index: int) -> Layer:
-        name = f"layers.{index}"
-        return Layer(
-            LayerNorm(f"{name}.attn_norm", config.width, config.eps),
-            Attention(name, config, config.window_of(index)),
-            LayerNorm(f"{name}.ffn_norm", config.width, config.eps),
-            MLP(name, config, "gelu_tanh"),
-        )
+    norms = LayerNorm
 
-    def last_norm(self, config: ModelConfig) -> LayerNorm:
-        return LayerNorm("output_norm", config.width, config.eps)
+    def layer(self, config: ModelConfig, index: int) -> Layer:
+        return pre_norm(config, index, mlp=MLP(f"layers.{index}", config, "gelu_tanh"), norm=self.norms)

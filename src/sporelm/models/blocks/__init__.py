@@ -6,9 +6,8 @@ from sporelm.models.blocks.embedding import Embedding
 from sporelm.models.blocks.gated_mlp import GatedMLP
 from sporelm.models.blocks.layer import Layer, ParallelLayer, Part
 from sporelm.models.blocks.layer_inputs import FedLayer, LayerInput, LayerInputs
-from sporelm.models.blocks.layer_norm import LayerNorm
-from sporelm.models.blocks.lending import LendingAttention
 from sporelm.models.blocks.layer_norm import LayerNorm, bare, unbiased
+from sporelm.models.blocks.lending import LendingAttention
 from sporelm.models.blocks.linear import Linear
 from sporelm.models.blocks.memory import Memory, Paged, State
 from sporelm.models.blocks.mixture import Mixture, feed_forward

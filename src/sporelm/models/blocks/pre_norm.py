@@ -40,7 +40,7 @@ def pre_norm(
 
     return (ParallelLayer if config.parallel else Layer)(
         made("attn"),
-        attention or Attention(name, config, config.window_of(index)),
+        attention or Attention(name, config, config.window_of(index), rotates=index not in config.nope_layers),
         None if config.parallel and shared else made("ffn"),
         mlp or feed_forward(name, config, index),
         after_attention=made("attn_post") if behind else None,
