@@ -9,6 +9,8 @@ GLM4MOE |= {"moe_intermediate_size": 24, "first_k_dense_replace": 1, "routed_sca
 GLM4MOE |= {"num_hidden_layers": 3, "use_qk_norm": True, "pad_token_id": None}
 GPT_OSS = named("GptOssForCausalLM", "gpt_oss", num_local_experts=5, num_experts_per_tok=2, head_dim=16)
 GPT_OSS |= {"num_hidden_layers": 3, "sliding_window": 9, "rope_theta": 150000.0}
+GPT_ODD = {"head_dim": 12, "layer_types": ["full_attention", "sliding_attention", "full_attention"]}
+GPT_ODD |= {"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}}
 GRANITEMOE = named("GraniteMoeForCausalLM", "granitemoe", num_local_experts=5, num_experts_per_tok=2)
 GRANITEMOE |= {"embedding_multiplier": 3.0, "logits_scaling": 2.0, "residual_multiplier": 0.4}
 GRANITEMOE |= {"attention_multiplier": 0.2}
@@ -29,6 +31,8 @@ CASES = (
         GLM4MOE | TIED | {"n_group": 4, "topk_group": 2, "attention_bias": True, "use_qk_norm": False},
         WIDE | {"moe_intermediate_size": 256, "head_dim": 64},
     ),
+    Case("gpt-oss", GPT_OSS, WIDE | {"head_dim": 64, "intermediate_size": 256}),
+    Case("gpt-oss-odd-layers", GPT_OSS | ODD | GPT_ODD, None),
     Case("granitemoe", GRANITEMOE, WIDE | {"logits_scaling": 1.3}),
     Case(
         "granitemoe-shared-odd-tied-biases",

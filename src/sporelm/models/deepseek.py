@@ -1,6 +1,6 @@
 """DeepSeek MoE (V1): Llama with fine-grained experts and shared ones, after a first dense layer."""
 
-from sporelm.models.blocks import Attention, Layer, RMSNorm, feed_forward
+from sporelm.models.blocks import Layer, pre_norm
 from sporelm.models.decoder import Decoder
 from sporelm.models.registry import architecture
 from sporelm.weights.config import ModelConfig
@@ -48,10 +48,4 @@ class Deepseek(Decoder):
     """The Llama layer with a mixture in place of its feed-forward block (Dai et al. 2024)."""
 
     def layer(self, config: ModelConfig, index: int) -> Layer:
-        name = f"layers.{index}"
-        return Layer(
-            RMSNorm(f"{name}.attn_norm", config.width, config.eps),
-            Attention(name, config),
-            RMSNorm(f"{name}.ffn_norm", config.width, config.eps),
-            feed_forward(name, config, index),
-        )
+        return pre_norm(config, index)

@@ -68,6 +68,7 @@ FAMILIES = (
     Listed("glm4", "GLM-4-0414", ("glm4", "Glm4ForCausalLM"), ("transformers", "llama.cpp")),
     Listed("glm4moe", "GLM-4.5, GLM-4.6", ("glm4moe", "Glm4MoeForCausalLM"), ("transformers", "llama.cpp")),
     Listed("gpt2", "GPT-2", ("gpt2", "GPT2LMHeadModel"), ("transformers", "llama.cpp")),
+    Listed("gpt_oss", "gpt-oss", ("gpt-oss", "GptOssForCausalLM"), ("transformers", "llama.cpp")),
     Listed(
         "gptneox",
         "GPT-NeoX, Pythia, Dolly 2, RedPajama-INCITE",

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from sporelm.models.blocks import Attention, Layer, RMSNorm, feed_forward
+from sporelm.models.blocks import Attention, Layer, pre_norm
 from sporelm.models.decoder import Decoder
 from sporelm.models.registry import architecture
 from sporelm.weights.config import ModelConfig
@@ -68,10 +68,7 @@ class Glm4Moe(Decoder):
     """The Llama layer with a mixture in place of its feed-forward block (GLM team 2025)."""
 
     def layer(self, config: ModelConfig, index: int) -> Layer:
-        name = f"layers.{index}"
-        return Layer(
-            RMSNorm(f"{name}.attn_norm", config.width, config.eps),
-            Attention(name, config, norm="heads" if config.own.head_norms else ""),
-            RMSNorm(f"{name}.ffn_norm", config.width, config.eps),
-            feed_forward(name, config, index),
+        attention = Attention(
+            f"layers.{index}", config, config.window_of(index), norm="heads" if config.own.head_norms else ""
         )
+        return pre_norm(config, index, attention)

@@ -1,6 +1,6 @@
 """Granite 3 with experts: its scales, and at times a block that every token goes through."""
 
-from sporelm.models.blocks import Attention, Layer, Mixture, RMSNorm
+from sporelm.models.blocks import Layer, pre_norm
 from sporelm.models.decoder import Decoder
 from sporelm.models.granite import NUMBERS, scored
 from sporelm.models.registry import architecture
@@ -53,11 +53,4 @@ class GraniteMoe(Decoder):
     """The Llama layer, scaled, with a mixture in place of its feed-forward block (IBM 2024)."""
 
     def layer(self, config: ModelConfig, index: int) -> Layer:
-        name = f"layers.{index}"
-        return Layer(
-            RMSNorm(f"{name}.attn_norm", config.width, config.eps),
-            Attention(name, config),
-            RMSNorm(f"{name}.ffn_norm", config.width, config.eps),
-            Mixture(name, config),
-            scale=config.scales.residual,
-        )
+        return pre_norm(config, index)

@@ -1,6 +1,6 @@
 """OLMoE: Llama with norms of whole rows of queries and keys, and experts in every layer."""
 
-from sporelm.models.blocks import Attention, Layer, Mixture, RMSNorm
+from sporelm.models.blocks import Attention, Layer, pre_norm
 from sporelm.models.decoder import Decoder
 from sporelm.models.registry import architecture
 from sporelm.weights.config import ModelConfig
@@ -34,10 +34,5 @@ class Olmoe(Decoder):
     """Rows of queries and keys are normed; a mixture in place of Llama's feed-forward block (Muennighoff 2024)."""
 
     def layer(self, config: ModelConfig, index: int) -> Layer:
-        name = f"layers.{index}"
-        return Layer(
-            RMSNorm(f"{name}.attn_norm", config.width, config.eps),
-            Attention(name, config, norm="whole"),
-            RMSNorm(f"{name}.ffn_norm", config.width, config.eps),
-            Mixture(name, config),
-        )
+        attention = Attention(f"layers.{index}", config, config.window_of(index), norm="whole")
+        return pre_norm(config, index, attention)

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from sporelm.errors import ModelFileError
-from sporelm.models.blocks import Attention, Layer, RMSNorm, feed_forward
+from sporelm.models.blocks import Layer, pre_norm
 from sporelm.models.decoder import Decoder
 from sporelm.models.qwen2 import windowed
 from sporelm.models.registry import architecture
@@ -64,10 +64,4 @@ class Qwen2Moe(Decoder):
     """Qwen2's layer with a mixture in place of its feed-forward block (Yang et al. 2024)."""
 
     def layer(self, config: ModelConfig, index: int) -> Layer:
-        name = f"layers.{index}"
-        return Layer(
-            RMSNorm(f"{name}.attn_norm", config.width, config.eps),
-            Attention(name, config, config.window_of(index)),
-            RMSNorm(f"{name}.ffn_norm", config.width, config.eps),
-            feed_forward(name, config, index),
-        )
+        return pre_norm(config, index)

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from sporelm.models.blocks import Attention, Layer, RMSNorm, feed_forward
+from sporelm.models.blocks import Attention, Layer, pre_norm
 from sporelm.models.decoder import Decoder
 from sporelm.models.qwen2moe import EXPERTS, finished
 from sporelm.models.registry import architecture
@@ -44,10 +44,5 @@ class Qwen3Moe(Decoder):
     """Qwen3's layer with a mixture in place of its feed-forward block (Yang et al. 2025)."""
 
     def layer(self, config: ModelConfig, index: int) -> Layer:
-        name = f"layers.{index}"
-        return Layer(
-            RMSNorm(f"{name}.attn_norm", config.width, config.eps),
-            Attention(name, config, config.window_of(index), norm="heads"),
-            RMSNorm(f"{name}.ffn_norm", config.width, config.eps),
-            feed_forward(name, config, index),
-        )
+        attention = Attention(f"layers.{index}", config, config.window_of(index), norm="heads")
+        return pre_norm(config, index, attention)

@@ -22,6 +22,7 @@ class Attention:
     rotates     whether they are rotated, where the model rotates at all
     norms_last  they are rotated before they are normed
     query_table name of the rotary table of queries, where keys have another
+    sinks       each head has a score of its own that no position gets (gpt-oss)
     gated       what is mixed is opened and shut by a sigmoid, number by number (Qiu et al. 2025)
     """
 
@@ -35,6 +36,7 @@ class Attention:
         rotates: bool = True,
         norms_last: bool = False,
         query_table: str = "",
+        sinks: bool = False,
         gated: bool = False,
     ) -> None:
         width, dim, bias = config.width, config.head_dim, config.attention_bias
@@ -46,6 +48,7 @@ class Attention:
         self.o = Linear(f"{name}.attn_o", width, queries, bias=config.attention_out_bias, split=Columns(dim * group))
         self.gate = [Linear(f"{name}.attn_gate", queries, width, bias=bias, split=Rows(dim * group))] if gated else []
         self.norms = _norms(name, config, norm)
+        self.sinks = [Param(f"{name}.attn_sinks.weight", (config.heads,), Rows(group))] if sinks else []
         self.memory = Paged(config.kv_heads, dim)
         self.window, self.scale, self.rotates = window, config.attention_scale, rotates and config.rotary > 0
         self.table, self.cap = LOCAL if window is not None and config.local_theta else ROPE, config.score_cap
@@ -55,7 +58,7 @@ class Attention:
 
     def params(self) -> list[Param]:
         parts = (self.q, *self.gate, self.k, self.v, self.o, *self.norms)
-        return [param for part in parts for param in part.params()]
+        return [*(param for part in parts for param in part.params()), *self.sinks]
 
     def __call__(self, x: Any, step: StepInputs, weights: Mapping[str, Any], cache: Any) -> Any:  # x [tokens, width]
         q, k, v, *gate = products(x, weights, self.q, self.k, self.v, *self.gate)
@@ -64,7 +67,9 @@ class Attention:
         for change in (self._rotated, self._normed) if self.norms_last else (self._normed, self._rotated):
             q, k = change(q, k, step, weights)
         ops.store_kv(k, v, cache, step.slots)
-        more = (None, weights[SLOPES]) if self.biased else ()
+        more = [weights[sinks.name] for sinks in self.sinks]
+        if self.biased:
+            more = [*(more or [None]), weights[SLOPES]]
         mixed = ops.attention(q, cache, step.starts, step.lengths, step.pages, *more, **self._options())
         for each in gate:
             mixed = ops.activate_mul(each, mixed, kind="sigmoid")

@@ -45,7 +45,10 @@ class Reshaper:
         return [tensor for name, group in groups.items() for tensor in self._tensors(name, group)]
 
     def _form(self, param: Param, kind: Kind) -> Stored:
-        return stored_form(param.name, kind, self._table)
+        form = stored_form(param.name, kind, self._table)
+        if kind != self.source or form.each:
+            return form
+        return form.of_format(self.held[self.names[param.name]].ggml_type.values)
 
     def _tensors(self, name: str, group: list[Param]) -> list[LazyTensor]:
         """What the target has of a group of weights: one tensor, or one for each expert."""
@@ -90,7 +93,6 @@ class Reshaper:
         """A weight that is some rows of the source's tensor, as the blocks that they are; None if it is more."""
         source, target = (self._form(group[0], kind) for kind in (self.source, self.target))
         whole = self.held[self.names[group[0].name]]
-        source = source.of_format(whole.ggml_type.values)
         only_rows = replace(source, rows=None).is_plain and source.rows is not None
         if len(group) > 1 or not target.is_plain or not only_rows:
             return None
