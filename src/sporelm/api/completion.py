@@ -48,8 +48,8 @@ class Completion:
     prompt_token_ids  the prompt
     seed              with which the same prompt gives the same text
     cached_tokens     ids of the prompt whose keys and values were held already
-    cache_miss        why not more: "first seen", "evicted", "differs at token N", "first request with this salt"; None
-                      where all but the last page of 64 was held
+    cache_miss        why not more: "first seen", "evicted", "differs at token N", "first request with this salt",
+                      "no state kept between tokens M and N"; None where all but the last page of 64 was held
     drafted           tokens that were guessed (`speculate`), and
     accepted          those of them that were right
     computed_tokens   ids of the prompt that were computed

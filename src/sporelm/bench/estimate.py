@@ -10,7 +10,7 @@ from sporelm.api.incoming import packed_sizes
 from sporelm.backends.backend import Backend
 from sporelm.bench.driver import Case
 from sporelm.bench.limits import Work, work_of
-from sporelm.engine.capacity import DEFAULT_CONTEXT, bytes_per_page, step_bytes
+from sporelm.engine.capacity import DEFAULT_CONTEXT, bytes_per_page, bytes_per_state, step_bytes
 from sporelm.engine.kv.pages import pages_for
 from sporelm.errors import RequestError
 from sporelm.models import build
@@ -30,7 +30,7 @@ class Memory:
     """Bytes that running takes: `context` positions in each of `batch` sequences, numbers of type `kv` in the cache.
 
     weights    as the back-end packs them
-    kv         the pages of keys and values, all of them in use
+    kv         the pages of keys and values, all of them in use, and recurrent states
     step       the values of one step, at the most tokens that a step has
     tables     of rotary positions
     program    the interpreter, its libraries, the tokenizer
@@ -106,7 +106,7 @@ class Estimate:
             batch=batch,
             kv_type=self.kv,
             weights=self.weights,
-            kv=pages_for(positions) * batch * page,
+            kv=batch * (pages_for(positions) * page + bytes_per_state(self._memory, self.backend)),
             step=values_bytes(config, min(most, positions * batch), batch),
             tables=ROPE_VALUES * positions * config.head_dim * 4,
             program=PROGRAM_BYTES + config.vocab * TOKEN_BYTES,
