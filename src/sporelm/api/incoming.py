@@ -9,9 +9,8 @@ from sporelm.errors import UnsupportedModel
 from sporelm.models import Encoder, build
 from sporelm.ops.cache import KV_TYPES
 from sporelm.quant import F32 as F32_FORMAT
-from sporelm.quant import format_of
 from sporelm.tensor.tensor import Tensor
-from sporelm.weights.load import ModelSource, load_parameters, match_names
+from sporelm.weights.load import ModelSource, held_format, load_parameters, match_names
 from sporelm.weights.names import Param
 
 
@@ -78,6 +77,6 @@ def packed_sizes(
     names = match_names(source, params)
     sizes = {}
     for param in params:
-        stored = F32_FORMAT if dequantize else format_of(source.files.tensors[names[param.name]].type_name)
+        stored = F32_FORMAT if dequantize else held_format(source, names[param.name], param)
         sizes[param] = backend.packed_bytes(stored, param.shape)
     return sizes

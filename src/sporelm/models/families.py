@@ -48,6 +48,12 @@ FAMILIES = (
     ),
     Listed("cohere2", "Command-R7B, Command-A", ("cohere2", "Cohere2ForCausalLM"), ("transformers", "llama.cpp")),
     Listed("deepseek", "DeepSeek MoE (V1)", ("deepseek", "DeepseekForCausalLM"), ("numpy", "llama.cpp")),
+    Listed(
+        "deepseek2",
+        "DeepSeek V2, V3, R1, Kimi K2, GLM-4.7-Flash",
+        ("deepseek2", "DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM", "Glm4MoeLiteForCausalLM"),
+        ("transformers", "llama.cpp"),
+    ),
     Listed("ernie4_5", "ERNIE 4.5 (dense)", ("ernie4_5", "Ernie4_5ForCausalLM"), ("transformers", "llama.cpp")),
     Listed("exaone4", "EXAONE 4", ("exaone4", "Exaone4ForCausalLM"), ("transformers", "llama.cpp")),
     Listed("falcon", "Falcon 7B, 40B, 180B, Falcon 2", ("falcon", "FalconForCausalLM"), ("transformers", "llama.cpp")),

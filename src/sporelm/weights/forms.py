@@ -1,6 +1,7 @@
 """Weights as files hold them, brought into our form, and back: rows of a larger tensor, transposed, less a number."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -87,6 +88,8 @@ def brought(stored: StoredTensor, form: Stored, config: ModelConfig, shape: tupl
     form = form.of_format(stored.format.values)
     if form.inner:
         return _of_experts(stored, form, config)
+    if form.heads:
+        return _of_heads(stored, form, config, shape)
     if form.between:
         stored = _seen_as(stored, (stored.shape[0], *stored.shape[2:]))
     if form.transposed:
@@ -135,6 +138,24 @@ def _of_experts(stored: StoredTensor, form: Stored, config: ModelConfig) -> Stor
     return StoredTensor(name, stored.format, (experts, len(index), *each[1:]), taken.blocks.reshape(-1))
 
 
+def _of_heads(stored: StoredTensor, form: Stored, config: ModelConfig, shape: tuple[int, ...]) -> StoredTensor:
+    """The matrices of heads, whose rows stand one head after another. Blocks that are to be transposed become F32."""
+    taken = stored if form.rows is None else stored.take_rows(form.rows(config))
+    if not form.transposed:
+        return _seen_as(taken, shape)
+    heads, out, width = shape
+    if taken.format.values > 1 or taken.order is not None:
+        values = taken.dequantize().reshape(-1).view(np.uint8)
+        taken = StoredTensor(stored.name, F32, taken.shape, values)
+    blocks = taken.blocks.reshape(heads, width, out, taken.format.nbytes).swapaxes(1, 2)
+    return StoredTensor(stored.name, taken.format, shape, np.ascontiguousarray(blocks).reshape(-1))
+
+
+def _rows_of_heads(form: Stored, shape: tuple[int, ...]) -> tuple[int, ...]:
+    heads, out, width = shape
+    return (heads * width, out) if form.transposed else (heads * out, width)
+
+
 def _transposed(stored: StoredTensor) -> StoredTensor:
     if stored.format.values != 1 or len(stored.shape) != 2:
         raise UnsupportedModel(f"tensor {stored.name} is transposed and in blocks of {stored.format.name}")
@@ -154,12 +175,13 @@ def stored_shapes(
             found |= dict.fromkeys(form.tensors(param), shape[1:])
             continue
         shape = (prod(shape),) if form.flat else (shape[0] + form.skip, *shape[1:]) if form.skip else shape
+        shape = _rows_of_heads(form, shape) if form.heads else shape
         if name in found:  # one more part of its rows
             axis = int(form.inner)
             shape = (*shape[:axis], shape[axis] + found[name][axis], *shape[axis + 1 :])
         found[name] = shape
     for name, form in {names[param.name]: form_of(param.name) for param in params}.items():
-        if form.transposed:
+        if form.transposed and not form.heads:
             found[name] = (*found[name][:-2], *found[name][:-3:-1])
         if form.between:
             found[name] = (found[name][0], 1, *found[name][1:])
@@ -178,6 +200,9 @@ def held_as(
                 parts[form.name.replace("{e}", str(number))] = [(Stored(form.name), matrix)]
         else:
             values = np.log(-values) if form.log else values
+            if form.heads:
+                rows = values.swapaxes(1, 2) if form.transposed else values
+                form, values = replace(form, transposed=False), rows.reshape(_rows_of_heads(form, values.shape))
             parts.setdefault(form.name, []).append((form, values - np.float32(form.plus)))
     return {name: _joined(found, config) for name, found in parts.items()}
 

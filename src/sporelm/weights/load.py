@@ -13,7 +13,7 @@ import numpy as np
 from sporelm.backends.backend import Backend, Progress
 from sporelm.backends.stacked import stacked
 from sporelm.errors import MemoryShortage, ModelFileError
-from sporelm.quant import BF16, F32, format_of
+from sporelm.quant import BF16, F32, QuantFormat, format_of
 from sporelm.quant.finite import all_finite
 from sporelm.tensor.tensor import Tensor
 from sporelm.weights.config import MOST_WIDTH, ModelConfig
@@ -27,11 +27,13 @@ from sporelm.weights.names import (
     Kind,
     Param,
     Stored,
+    form_in,
     ignorable,
     listed,
     of_further_layers,
     order_name,
     stored_form,
+    templated,
 )
 from sporelm.weights.progress import counted
 from sporelm.weights.quantized import QuantizedFolder
@@ -56,7 +58,17 @@ class ModelSource:
     @property
     def notes(self) -> tuple[str, ...]:
         """What is not as in the files, one line each."""
-        return self.files.notes if isinstance(self.files, QuantizedFolder) else ()
+        notes = self.files.notes if isinstance(self.files, QuantizedFolder) else ()
+        forms = [form for names in self.family.names if (form := form_in(names, self.kind)).heads and form.transposed]
+        wide = [
+            name
+            for name, info in self.files.tensors.items()
+            if forms and any(templated(name)[0] == form.name for form in forms) and is_blocks(info.type_name)
+        ]
+        if not wide:
+            return notes
+        what = "its blocks cannot be turned about, so that what makes keys is computed with in F32"
+        return (*notes, f"{listed(wide, 1)}: {what}; files that have attn_k_b take less memory")
 
     def close(self) -> None:
         """Let go of the files. Tensors already loaded stay valid."""
@@ -191,7 +203,7 @@ def _affordable(
     """
     needed, values = 0, []
     for param in params:
-        stored = format_of(source.files.tensors[names[param.name]].type_name)
+        stored = held_format(source, names[param.name], param)
         needed += backend.packed_bytes(F32 if dequantize else stored, param.shape)
         if stored is not F32 and (dequantize or stored is BF16):
             values.append(prod(param.shape) * 4)
@@ -212,6 +224,17 @@ def _affordable(
     if needed > available:
         raise _shortage(source, needed, available)
     return 1
+
+
+def held_format(source: ModelSource, name: str, param: Param) -> type[QuantFormat]:
+    """The number format in which a weight is packed that the file's tensor `name` holds."""
+    stored = format_of(source.files.tensors[name].type_name)
+    return F32 if form_of(source, param.name).is_widened(stored.values) else stored
+
+
+def is_blocks(type_name: str) -> bool:
+    """Whether a type of numbers is one of blocks, each of several values."""
+    return format_of(type_name).values > 1
 
 
 def _shortage(source: ModelSource, needed: int, available: int) -> MemoryShortage:

@@ -63,6 +63,8 @@ class Stored:
     skip         rows at the tensor's beginning that are of no weight; zeros, where we write it
     inner        `rows` and `transposed` are those of each expert's part of a tensor [experts, ...]; one in blocks of
                  numbers is never transposed (gpt-oss, whose quantized experts are [experts, out, in])
+    heads        the rows of each head's matrix, of a weight [heads, out, in], one head after the other; with
+                 `transposed` each is [in, out] there
     """
 
     name: str
@@ -76,6 +78,11 @@ class Stored:
     between: bool = False
     log: bool = False
     inner: bool = False
+    heads: bool = False
+
+    def is_widened(self, values: int) -> bool:
+        """Whether a tensor in blocks of so many values becomes F32: blocks of heads cannot be transposed."""
+        return self.heads and self.transposed and values > 1
 
     def of_format(self, values: int) -> "Stored":
         """How a tensor in blocks of so many values is held."""
@@ -84,6 +91,7 @@ class Stored:
     @property
     def is_plain(self) -> bool:
         changed = self.transposed or self.plus or self.each or self.flat or self.skip or self.between or self.log
+        changed = changed or self.heads
         return self.rows is None and self.columns is None and not changed
 
     def tensors(self, param: "Param") -> list[str]:

@@ -4,6 +4,7 @@ from sporelm.models.blocks.attention import Attention
 from sporelm.models.blocks.delta_net import DeltaHeads, DeltaNet
 from sporelm.models.blocks.embedding import Embedding
 from sporelm.models.blocks.gated_mlp import GatedMLP
+from sporelm.models.blocks.latent_attention import LatentAttention
 from sporelm.models.blocks.layer import Layer, ParallelLayer, Part
 from sporelm.models.blocks.layer_inputs import FedLayer, LayerInput, LayerInputs
 from sporelm.models.blocks.layer_norm import LayerNorm, bare, unbiased
@@ -23,6 +24,7 @@ __all__ = [
     "Embedding",
     "FedLayer",
     "GatedMLP",
+    "LatentAttention",
     "Layer",
     "LayerInput",
     "LayerInputs",

@@ -1,0 +1,145 @@
+"""Latent attention on disk and in the cache: files of old, layers that are left unread, every kind of pages, sleep."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from available import opened
+from close import assert_close
+from families import CASES, Case, write_case
+from hf_folders import tokenizer_json, write_tokenizer
+from sporelm import LLM
+from sporelm.engine import Engine, KvSequence, Request
+from sporelm.models import open_model
+from sporelm.quant import FORMATS, quantize_tensor
+from sporelm.tools.hf.from_hf import from_hf
+from sporelm.tools.output import Output, save
+from sporelm.weights.gguf import GgufWriter, open_gguf
+from sporelm.weights.stored import StoredTensor
+from stepping import Stepper
+
+V2, V3 = (next(case for case in CASES if case.name == name) for name in ("deepseek2", "deepseek3"))
+RANK = {"kv_lora_rank": 32}  # whole blocks of 32
+
+
+@pytest.fixture
+def cpu() -> Any:
+    backend = opened("cpu", threads=1)
+    yield backend
+    backend.close()
+
+
+def written(place: Path, case: Case) -> tuple[Path, Path]:
+    """A folder of the case, and what the converter makes of it."""
+    folder, file = write_case(place / "folder", case), place / "m.gguf"
+    write_tokenizer(folder, tokenizer_json(case.model.config.vocab))
+    save([Output(file, from_hf(folder).model)])
+    return folder, file
+
+
+def old_file(case: Case, file: Path, old: Path, form: str) -> Path:
+    """The same as files of old have it: keys and values made by one tensor, in `form`, and the heads' own widths."""
+    own, config, made = case.model.config.own, case.model.config, open_gguf(file)
+    writer, tensors = GgufWriter(old), case.tensors()
+    widths = {"key_length": config.head_dim, "value_length": own.value, "head_count_kv": config.heads}
+    for key, value in made.metadata.items():
+        name = key.removeprefix("deepseek2.attention.")
+        if not name.endswith("_mla"):
+            writer.add(key, widths.get(name, value), *(["u32"] if name in widths else []))
+    for name in made.tensors:
+        if "_v_b" in name:
+            continue
+        stored = made.tensor(name)
+        if "_k_b" in name:
+            name = name.replace("attn_k_b", "attn_kv_b")
+            values = tensors[f"model.layers.{name.split('.')[1]}.self_attn.kv_b_proj.weight"]
+            blocks = quantize_tensor(FORMATS[form], values)
+            stored = StoredTensor(name, FORMATS[form], values.shape, blocks.reshape(-1))
+        writer.add_tensor(name, stored)
+    writer.write()
+    made.close()
+    return old
+
+
+@pytest.mark.parametrize("form", ["F32", "Q8_0"])
+def test_files_of_old_mean_the_same(form: str, cpu: Any, load: Callable[..., Stepper], tmp_path: Path) -> None:
+    """Blocks cannot be turned about, which a note says."""
+    case = Case("old", V2.config | RANK)
+    _, file = written(tmp_path, case)
+    old = old_file(case, file, tmp_path / "old.gguf", form)
+    source = open_model(old)
+    own, wanted = source.config.own, case.model.config.own
+    assert (own.rank, own.rotary, own.value, own.q_rank) == (32, wanted.rotary, wanted.value, wanted.q_rank)
+    assert bool(source.notes) == (form != "F32")
+    source.close()
+    runners = [load(path, cpu, context=128, eager=False) for path in (file, old)]
+    expected, found = (runner.logits(case.ids()[:40]) for runner in runners)
+    if form == "F32":
+        assert_close(found, expected, "f32")
+    assert float(np.abs(found - expected).max()) < 0.05 * float(np.ptp(expected))
+    for runner in runners:
+        runner.close()
+
+
+def test_layers_that_predict_further_ahead_are_left_unread(
+    cpu: Any, load: Callable[..., Stepper], tmp_path: Path
+) -> None:
+    from safetensors.numpy import load_file, save_file
+
+    place = write_case(tmp_path / "m", V3)
+    runners = [load(place, cpu, context=128, eager=True)]
+    tensors = load_file(place / "model.safetensors")
+    names = [name for name in tensors if name.startswith("model.layers.1.")]
+    more = {name.replace("layers.1.", "layers.2."): tensors[name] for name in names}
+    more["model.layers.2.eh_proj.weight"] = np.ones((48, 96), np.float32)
+    save_file(tensors | more, place / "model.safetensors", metadata={"format": "pt"})
+    runners.append(load(place, cpu, context=128, eager=True))
+    first, second = (runner.step([(0, V3.ids()[:5])])["logits"] for runner in runners)
+    assert_close(first, second, "exact")
+    for runner in runners:
+        runner.close()
+
+
+@pytest.mark.parametrize("kind", ["f16", "q8_0"])
+def test_chunks_and_batches_change_nothing(kind: str, cpu: Any, load: Callable[..., Stepper], tmp_path: Path) -> None:
+    place, ids = write_case(tmp_path / "m", V2), V2.ids()
+    runner = load(place, cpu, context=128, eager=False, kv=kind, sequences=2)
+    whole = runner.logits(ids)
+    for chunk in (1, 17):
+        runner.lengths = [0, 0]
+        assert_close(runner.logits(ids, chunk=chunk), whole, "exact")
+    runner.lengths = [0, 0]
+    runner.step([(0, ids[:40]), (1, ids[:9])])
+    assert_close(runner.step([(0, ids[40:41]), (1, ids[9:10])])["logits"], whole[[40, 9]], "exact")
+    runner.close()
+
+
+def answer(engine: Engine, sequence: KvSequence, ids: list[int]) -> Request:
+    request = engine.add(Request(ids, max_tokens=5, sequence=sequence))
+    engine.run([request])
+    return request
+
+
+@pytest.mark.parametrize("kind", ["f32", "f16", "q8_0"])
+def test_rows_sleep_and_are_copied_without_loss(kind: str, tmp_path: Path) -> None:
+    """A fork writes into a copy of the last page; a file gives back what was written, bit for bit."""
+    folder, _ = written(tmp_path, V2)
+    with LLM(folder, kv=kind, max_context=128, threads=1, max_batch=2) as llm:
+        engine, worker = llm.opened.engine, llm.opened.worker
+        sequence = engine.sequence()
+        known = [*V2.ids(), *answer(engine, sequence, V2.ids()).generated, 5]
+        twin = engine.fork(sequence)
+        answer(engine, twin, [*known[:-1], 7])
+        engine.sleep(sequence, tmp_path / "it.session", "m", {})
+        woken, _ = engine.wake(tmp_path / "it.session", "m")
+        for there, back in zip(worker.export_pages(sequence.pages), worker.export_pages(woken.pages), strict=True):
+            places = slice(0, sequence.length % 64)
+            assert np.array_equal(there[:-1], back[:-1])
+            assert np.array_equal(there[-1, :, :, places], back[-1, :, :, places])
+        ends = [answer(engine, each, known) for each in (sequence, woken)]
+        assert ends[0].generated == ends[1].generated
+        assert ends[1].cached_tokens == len(known) - 2
+        assert answer(engine, engine.sequence(), known).generated == ends[0].generated
