@@ -16,6 +16,10 @@ ODD = {"hidden_size": 70, "num_attention_heads": 7}  # heads of 10
 WIDE = {"hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 8}
 BERT = SHAPE | {"type_vocab_size": 2, "layer_norm_eps": 1e-12, "position_embedding_type": "absolute"}
 ROBERTA = BERT | {"type_vocab_size": 1, "layer_norm_eps": 1e-5, "pad_token_id": 1}
+NOMIC = SHAPE | {"type_vocab_size": 2, "layer_norm_eps": 1e-12, "rope_parameters": {"rope_theta": 1000.0}}
+MODERN = SHAPE | {"num_hidden_layers": 4, "norm_eps": 1e-5, "local_attention": 12, "pad_token_id": 0}
+MODERN |= {"bos_token_id": 2, "eos_token_id": 3, "cls_token_id": 2, "sep_token_id": 3}
+KINDS = ["sliding_attention", "full_attention", "full_attention", "sliding_attention"]
 ONE = {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}
 THREE = {"id2label": {str(n): f"L{n}" for n in range(3)}, "label2id": {f"L{n}": n for n in range(3)}}
 
@@ -32,5 +36,17 @@ CASES = (
     encoder("roberta", "RobertaModel", "roberta", ROBERTA),
     encoder("roberta-scores", "RobertaForSequenceClassification", "roberta", ROBERTA | ONE),
     encoder("xlm-roberta", "XLMRobertaModel", "xlm-roberta", ROBERTA, WIDE),
+    encoder("nomic-bert", "NomicBertModel", "nomic_bert", NOMIC, WIDE),
+    encoder("nomic-bert-odd", "NomicBertModel", "nomic_bert", NOMIC | ODD),
+    encoder("modern-bert", "ModernBertModel", "modernbert", MODERN, WIDE),
+    encoder("modern-bert-odd", "ModernBertModel", "modernbert", MODERN | ODD | {"layer_types": KINDS}),
+    encoder("modern-bert-cls", "ModernBertForSequenceClassification", "modernbert", MODERN | ONE, WIDE),
+    encoder(
+        "modern-bert-mean",
+        "ModernBertForSequenceClassification",
+        "modernbert",
+        MODERN | THREE | {"classifier_pooling": "mean"},
+        WIDE,
+    ),
     encoder("xlm-roberta-scores", "XLMRobertaForSequenceClassification", "xlm-roberta", ROBERTA | ONE, WIDE),
 )

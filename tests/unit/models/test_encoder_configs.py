@@ -1,0 +1,123 @@
+"""Configurations of encoders in the words of their authors, of transformers 5, and in GGUF metadata."""
+
+from typing import Any
+
+import pytest
+
+from families import ENCODERS
+from sporelm.errors import ModelFileError, UnsupportedModel
+from sporelm.models import config_from_gguf, config_from_hf
+
+CASES = {case.name: case for case in ENCODERS}
+AUTHORS = {  # of nomic-embed-text-v1.5
+    "architectures": ["NomicBertModel"],
+    "model_type": "nomic_bert",
+    "activation_function": "swiglu",
+    "causal": False,
+    "layer_norm_epsilon": 1e-12,
+    "max_trained_positions": 2048,
+    "mlp_fc1_bias": False,
+    "mlp_fc2_bias": False,
+    "n_embd": 768,
+    "n_head": 12,
+    "n_inner": 3072,
+    "n_layer": 12,
+    "n_positions": 8192,
+    "parallel_block": False,
+    "prenorm": False,
+    "qkv_proj_bias": False,
+    "rotary_emb_base": 1000,
+    "rotary_emb_fraction": 1.0,
+    "rotary_emb_interleaved": False,
+    "rotary_emb_scale_base": None,
+    "type_vocab_size": 2,
+    "use_rms_norm": False,
+    "vocab_size": 30528,
+}
+TRANSFORMERS = {
+    "architectures": ["NomicBertModel"],
+    "hidden_size": 768,
+    "intermediate_size": 3072,
+    "num_attention_heads": 12,
+    "num_hidden_layers": 12,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 1000.0},
+}
+
+
+def test_nomic_in_two_dialects() -> None:
+    ours = config_from_hf(AUTHORS, "config.json")
+    assert ours == config_from_hf(TRANSFORMERS, "config.json")
+    assert (ours.context_length, ours.rope_theta, ours.own.types) == (2048, 1000.0, 2)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"activation_function": "gelu"},
+        {"qkv_proj_bias": True},
+        {"prenorm": True},
+        {"rotary_emb_fraction": 0.5},
+        {"rotary_emb_interleaved": True},
+        {"moe_every_n_layers": 2},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_other_nomics_are_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(UnsupportedModel, match="is not supported"):
+        config_from_hf(AUTHORS | change, "config.json")
+
+
+def test_modern_bert_in_two_dialects() -> None:
+    plain = CASES["modern-bert"].config
+    old = {"global_rope_theta": 80000.0, "local_rope_theta": 500.0, "global_attn_every_n_layers": 2}
+    kinds = ["full_attention", "sliding_attention"] * 2
+    bases = {"full_attention": {"rope_theta": 80000.0}, "sliding_attention": {"rope_theta": 500.0}}
+    ours = config_from_hf(plain | old, "config.json")
+    assert ours == config_from_hf(plain | {"layer_types": kinds, "rope_parameters": bases}, "config.json")
+    assert (ours.rope_theta, ours.local_theta, ours.window, ours.full_layers) == (80000.0, 500.0, 12, {0, 2})
+    usual = config_from_hf(plain, "config.json")
+    assert (usual.rope_theta, usual.local_theta, usual.full_layers) == (160000.0, 10000.0, {0, 3})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"hidden_activation": "silu"}, "hidden_activation 'silu'"),
+        ({"norm_bias": True}, "norm_bias True"),
+        ({"classifier_pooling": "max"}, "classifier_pooling 'max'"),
+        ({"rope_parameters": {"full_attention": {}, "sliding_attention": {"rope_type": "yarn"}}}, "only plain ones"),
+    ],
+)
+def test_other_modern_berts_are_refused(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(UnsupportedModel, match=message):
+        config_from_hf(CASES["modern-bert"].config | change, "config.json")
+
+
+METADATA: dict[str, Any] = {
+    "general.architecture": "bert",
+    "bert.block_count": 2,
+    "bert.embedding_length": 48,
+    "bert.feed_forward_length": 88,
+    "bert.attention.head_count": 6,
+    "bert.attention.layer_norm_epsilon": 9.999999960041972e-13,
+    "bert.context_length": 94,
+    "bert.pooling_type": 2,
+}
+SHAPES = {"token_embd.weight": (131, 48), "token_types.weight": (1, 48), "cls.output.weight": (1, 48)}
+
+
+def test_what_a_gguf_file_tells_by_its_tensors_and_its_tokenizer() -> None:
+    config = config_from_gguf(METADATA | {"tokenizer.ggml.model": "t5"}, SHAPES, "m.gguf")
+    assert (config.own.types, config.own.labels, config.own.dense, config.own.kind) == (1, 1, False, "xlm-roberta")
+    assert (config.pooling, config.context_length, config.rotary) == ("cls", 94, 0)
+    pooled = [config_from_gguf(METADATA | {"bert.pooling_type": n}, SHAPES, "m.gguf").pooling for n in range(5)]
+    assert pooled == ["", "mean", "cls", "last", ""]
+    with pytest.raises(ModelFileError, match="pooling_type is 5"):
+        config_from_gguf(METADATA | {"bert.pooling_type": 5}, SHAPES, "m.gguf")
+
+
+def test_a_modern_bert_of_another_activation_is_refused() -> None:
+    metadata = {key.replace("bert", "modern-bert"): value for key, value in METADATA.items()}
+    metadata |= {"general.architecture": "modern-bert", "modern-bert.hidden_activation": "silu"}
+    with pytest.raises(UnsupportedModel, match="hidden_activation 'silu' is not supported"):
+        config_from_gguf(metadata, SHAPES, "m.gguf")
