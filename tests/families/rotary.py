@@ -35,6 +35,9 @@ del MINISTRAL3["rope_theta"]
 YARN = {"rope_type": "yarn", "rope_theta": 1e6, "factor": 4.0, "original_max_position_embeddings": 16}
 YARN |= {"beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1}
 SEED = named("SeedOssForCausalLM", "seed_oss", head_dim=16, pad_token_id=None)
+BAICHUAN = named("BaichuanForCausalLM", "baichuan", num_key_value_heads=None)
+SEVEN, THIRTEEN = (WIDE | {"num_hidden_layers": layers, "num_key_value_heads": None} for layers in (32, 40))
+BAICHUAN_13B = {key: value for key, value in BAICHUAN.items() if key != "max_position_embeddings"}
 BIASES = {"attention_bias": True, "mlp_bias": True}
 
 STEEP = {"llama_4_scaling_beta": 0.5, "mscale_all_dim": 0.0, "original_max_position_embeddings": 9}
@@ -43,6 +46,10 @@ LIMITED = {"attn_config": {"clip_qkv": 0.9}}
 CASES = (
     Case("arcee", ARCEE),
     Case("arcee-odd-tied-biases", ARCEE | ODD | TIED | BIASES, None),
+    Case("baichuan", BAICHUAN, SEVEN, "baichuan"),
+    Case("baichuan-13b", BAICHUAN_13B, THIRTEEN, "baichuan"),
+    Case("baichuan2", BAICHUAN | {"z_loss_weight": 0}, SEVEN, "baichuan"),
+    Case("baichuan2-13b", BAICHUAN_13B | {"z_loss_weight": 0, "model_max_length": 256}, None, "baichuan"),
     Case("bloom", BLOOM, {"hidden_size": 256, "n_head": 8}),
     Case("bloom-odd", BLOOM | {"hidden_size": 42, "n_head": 7, "tie_word_embeddings": False}, None),
     Case("bloom-twelve-heads", BLOOM | {"hidden_size": 96, "n_head": 12}, {"hidden_size": 768, "n_head": 12}),

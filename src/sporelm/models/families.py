@@ -25,6 +25,12 @@ class Listed(NamedTuple):
 FAMILIES = (
     Listed("arcee", "Arcee AFM", ("arcee", "ArceeForCausalLM"), ("transformers", "llama.cpp")),
     Listed(
+        "baichuan",
+        "Baichuan, Baichuan 2",
+        ("baichuan", "BaichuanForCausalLM", "BaiChuanForCausalLM"),
+        ("numpy", "llama.cpp"),
+    ),
+    Listed(
         "bert",
         "BERT, RoBERTa, XLM-RoBERTa: bge, e5, MiniLM and rerankers of them (encoders)",
         (

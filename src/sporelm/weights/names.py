@@ -61,6 +61,7 @@ class Stored:
     between      the tensor has one axis more, of length 1: its second
     log          the tensor has logarithms of what the weight is less than zero by
     skip         rows at the tensor's beginning that are of no weight; zeros, where we write it
+    unit         of a configuration: whether the weight's rows are the tensor's, brought to length one
     inner        `rows` and `transposed` are those of each expert's part of a tensor [experts, ...]; one in blocks of
                  numbers is never transposed (gpt-oss, whose quantized experts are [experts, out, in])
     heads        the rows of each head's matrix, of a weight [heads, out, in], one head after the other; with
@@ -78,6 +79,7 @@ class Stored:
     between: bool = False
     log: bool = False
     inner: bool = False
+    unit: Callable[[Any], bool] | None = None
     heads: bool = False
 
     def is_widened(self, values: int) -> bool:
@@ -92,7 +94,7 @@ class Stored:
     def is_plain(self) -> bool:
         changed = self.transposed or self.plus or self.each or self.flat or self.skip or self.between or self.log
         changed = changed or self.heads
-        return self.rows is None and self.columns is None and not changed
+        return self.rows is None and self.columns is None and self.unit is None and not changed
 
     def tensors(self, param: "Param") -> list[str]:
         """The tensors that hold the weight, or the one that it is part of."""

@@ -25,11 +25,17 @@ def rotated(x: Array, theta: float) -> Array:
     return np.concatenate([left * cos - right * sin, right * cos + left * sin], -1)
 
 
-def attention(q: Array, k: Array, v: Array) -> Array:
-    """q [tokens, heads, dim], k and v [tokens, kv_heads, dim] -> [tokens, heads * dim]; causal."""
+def attention(q: Array, k: Array, v: Array, slopes: Array | None = None) -> Array:
+    """q [tokens, heads, dim], k and v [tokens, kv_heads, dim] -> [tokens, heads * dim]; causal.
+
+    slopes [heads], if given, lower scores with each position back.
+    """
     group = q.shape[1] // k.shape[1]
     k, v = (np.repeat(each, group, axis=1) for each in (k, v))
     scores = np.einsum("qhd,khd->hqk", q, k) / np.sqrt(q.shape[-1])
+    if slopes is not None:
+        places = np.arange(len(q))
+        scores = scores - slopes[:, None, None] * (places[:, None] - places)
     scores = np.where(np.tri(len(q), dtype=bool), scores, -np.inf)
     weights = np.exp(scores - scores.max(-1, keepdims=True))
     weights /= weights.sum(-1, keepdims=True)

@@ -76,7 +76,7 @@ class Reshaper:
         types = {self.held[self.names[param.name]].ggml_type.name for param in group}
         (kept,) = types if len(types) == 1 else ("F32",)
         target: type[QuantFormat] = F32
-        if kept in KEPT and not any(form.plus or form.log for form in forms):
+        if kept in KEPT and not any(self._computes(form) for form in forms):
             target = FORMATS[kept]
 
         def read(start: int, stop: int) -> Blocks:
@@ -88,6 +88,10 @@ class Reshaper:
                 return self._kept[1][start:stop]
 
         return LazyTensor(name, target.ggml_id, shape, read, work=kept not in KEPT)
+
+    def _computes(self, form: Stored) -> bool:
+        """Whether values change on the way."""
+        return bool(form.plus or form.log or (form.unit and form.unit(self.config)))
 
     def _moved(self, name: str, group: list[Param], shape: tuple[int, ...]) -> LazyTensor | None:
         """A weight that is some rows of the source's tensor, as the blocks that they are; None if it is more."""
