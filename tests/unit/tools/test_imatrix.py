@@ -144,6 +144,18 @@ class TestGatherer:
             assert found.counts.tolist() == [6, 4, 4, 0]
             assert found.unseen == 1
 
+    def test_products_of_experts_say_which(self) -> None:
+        gatherer, ids = Gatherer(), Stub(np.array([[0, 2], [2, 1]], np.int32))
+        x, each = Stub(np.full((2, 3), 2.0, np.float32)), Stub(np.full((2, 2, 3), 3.0, np.float32))
+        stacks = {name: Stub(np.zeros((4, 5, 3), np.float32)) for name in ("gate", "up", "down")}
+        gatherer.names = {id(stack): name for name, stack in stacks.items()}
+        gatherer(ALL["linear_experts_silu_mul"], (x, stacks["gate"], stacks["up"], ids))
+        gatherer(ALL["linear_experts"], (each, stacks["down"], ids, Stub(np.zeros((4, 5), np.float32))))
+        for name, square in (("gate", 4.0), ("up", 4.0), ("down", 9.0)):
+            found = gatherer.entries()[name]
+            assert found.counts.tolist() == [1, 1, 2, 0]
+            assert found.sums.tolist() == [[square * count] * 3 for count in (1, 1, 2, 0)]
+
     def test_groups_and_gates_are_products_too(self) -> None:
         gatherer = Gatherer()
         arrays = {name: Stub(np.full((2, 3), 2.0, np.float32)) for name in ("x", "a", "b", "stranger")}
