@@ -16,6 +16,7 @@ GEMMA4 |= {"hidden_size_per_layer_input": 12, "vocab_size_per_layer_input": 131,
 GEMMA4 |= {"use_double_wide_mlp": True, "attention_k_eq_v": False, "num_global_key_value_heads": None}
 GEMMA4_TIED = GEMMA4 | {"attention_k_eq_v": True, "num_global_key_value_heads": 1, "hidden_size_per_layer_input": 0}
 GEMMA4_TIED |= {"num_kv_shared_layers": 0, "use_double_wide_mlp": False, "final_logit_softcapping": 8.0}
+GEMMA4_MIX = GEMMA4_TIED | {"enable_moe_block": True, "num_experts": 5, "top_k_experts": 2, "moe_intermediate_size": 24}
 
 CASES = (
     Case("gemma", GEMMA, WIDE | {"head_dim": 64}),
@@ -34,6 +35,14 @@ CASES = (
         WIDE
         | {"head_dim": 64, "global_head_dim": 128, "hidden_size_per_layer_input": 256}
         | {"vocab_size_per_layer_input": 320},
+    ),
+    Case(
+        "gemma4-experts",
+        GEMMA4_MIX,
+        WIDE
+        | {"head_dim": 64, "global_head_dim": 128, "num_global_key_value_heads": 2, "moe_intermediate_size": 256}
+        # Scores are not scaled: through more layers a rounding makes a router choose otherwise.
+        | {"num_hidden_layers": 2, "layer_types": ["sliding_attention", "full_attention"]},
     ),
     Case("gemma4-tied-values", GEMMA4_TIED | ODD | {"head_dim": 12, "num_key_value_heads": 7}, None),
 )

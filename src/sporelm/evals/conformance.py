@@ -163,6 +163,7 @@ def expert_cases() -> Iterator[Case]:
     """Routing of every kind; products in every number format."""
     for name, options in ROUTES.items():
         yield Case("route", name, partial(route, options=options))
+    yield Case("route", "factors", partial(route, options=ROUTES["softmax"], factored=True))
     for tokens in (1, 7, 33):
         yield Case("combine_experts", f"{tokens}", partial(combine_experts, tokens=tokens))
         yield Case("clamped_swiglu", f"{tokens}", partial(clamped_swiglu, tokens=tokens))
@@ -184,8 +185,9 @@ ROUTES: dict[str, dict[str, Any]] = {
 EXPERTS = 5
 
 
-def route(backend: Backend, *, options: dict[str, Any]) -> Any:
-    return ops.route(backend.tensor(values(7, 20)), backend.tensor(values(20) * np.float32(0.1)), **options)
+def route(backend: Backend, *, options: dict[str, Any], factored: bool = False) -> Any:
+    vectors = [backend.tensor(values(20, seed=seed) * np.float32(0.1)) for seed in range(1 + factored)]
+    return ops.route(backend.tensor(values(7, 20)), *vectors, **options)
 
 
 def chosen(tokens: int) -> np.ndarray:

@@ -8,6 +8,7 @@ import numpy as np
 from sporelm.models.blocks import FedLayer, GatedMLP, LayerInput, LayerInputs, LendingAttention, RMSNorm
 from sporelm.models.blocks.layer_inputs import LAYER_INPUT_NAMES
 from sporelm.models.blocks.lending import ONES
+from sporelm.models.blocks.side_mixture import FUSED, SIDE_NAMES, SideMixture
 from sporelm.models.decoder import Decoder
 from sporelm.models.gemma import USUAL
 from sporelm.models.gemma2 import MOST
@@ -18,8 +19,9 @@ from sporelm.models.registry import architecture
 from sporelm.models.rotary import rope_table
 from sporelm.weights.beside_vision import OTHERS, text_names
 from sporelm.weights.config import MOST_HEAD_DIM, MOST_HEADS, MOST_LAYERS, MOST_WIDTH, ModelConfig
+from sporelm.weights.experts import expert_fields
 from sporelm.weights.family import OPTIONAL, Family, Field, HfClass, fields
-from sporelm.weights.names import COMMON, HEAD_NORMS, HF, POST_NORMS, Names, Param, changed
+from sporelm.weights.names import COMMON, GGUF, HEAD_NORMS, HF, POST_NORMS, Names, Param, changed
 from sporelm.weights.rope_fields import MOST_THETA
 
 LAYER = "model.layers.{}."
@@ -32,6 +34,7 @@ NAMES = changed(
     Names("layers.{}.ffn_norm.weight", "blk.{}.ffn_norm.weight", f"{LAYER}pre_feedforward_layernorm.weight"),
     *POST_NORMS,
     *LAYER_INPUT_NAMES,
+    *SIDE_NAMES,
 )
 FLAGS = (("sliding_window", "window"), ("attention_k_eq_v", "own.tied"), ("use_double_wide_mlp", "own.wide"))
 
@@ -55,15 +58,16 @@ FLAGS = (("sliding_window", "window"), ("attention_k_eq_v", "own.tied"), ("use_d
             Field(
                 "own.inputs", "embedding_length_per_layer_input", "u32", "hidden_size_per_layer_input", 0, MOST_WIDTH, 0
             ),
+            *expert_fields(count="num_experts", used="top_k_experts", ffn="moe_intermediate_size", optional=True),
             Field("own.tied", "", "bool", "attention_k_eq_v", default=False),
             Field("own.wide", "", "bool", "use_double_wide_mlp", default=False),
             Field("logit_cap", "final_logit_softcapping", "f32", "final_logit_softcapping", 0.0, MOST, OPTIONAL),
             Field("local_theta", "rope.freq_base_swa", "f32", "rope_local_base_freq", 1.0, MOST_THETA, 10000.0),
         ),
         NAMES,
-        others={HF: text_names(NAMES)},
+        others={HF: text_names(NAMES), GGUF: FUSED},
         ignored=OTHERS,
-        only={"hidden_activation": ("gelu_pytorch_tanh",), **USUAL, "enable_moe_block": (False,)},
+        only={"hidden_activation": ("gelu_pytorch_tanh",), **USUAL},
         finish=finished,
         noticed=noticed,
         regrouped=of_gguf,
@@ -89,7 +93,10 @@ class Gemma4(Decoder):
         borrows, tied = index >= config.layers - own.borrowing, own.tied and window is None
         attention = LendingAttention(name, config, window, borrows=borrows, tied=tied)
         row = LayerInput(name, config, own.inputs) if own.inputs else None
-        return FedLayer(name, row, norms, attention, GatedMLP(name, config, "gelu_tanh"))
+        mlp = GatedMLP(name, config, "gelu_tanh")
+        if config.experts is None:
+            return FedLayer(name, row, norms, attention, mlp)
+        return FedLayer(name, row, [*norms[:2], None, norms[3]], attention, SideMixture(name, config, mlp))
 
     def params(self) -> list[Param]:
         return [*super().params(), *(self.inputs.params() if self.inputs else [])]

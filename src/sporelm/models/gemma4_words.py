@@ -42,6 +42,8 @@ def of_hf(values: dict[str, Any]) -> dict[str, Any]:
     """config.json with numbers for each kind of layer under keys of their own."""
     found = dict(text_part(values))
     layers = found.get("num_hidden_layers")
+    if not found.get("enable_moe_block"):
+        found |= dict.fromkeys(("num_experts", "top_k_experts", "moe_intermediate_size"))
     if found.get("layer_types") is None and isinstance(layers, int):
         found["layer_types"] = [LOCAL if (index + 1) % STEP else FULL for index in range(min(layers, 4096))]
     if isinstance(kinds := found.get("layer_types"), list) and kinds:
@@ -101,6 +103,7 @@ def words(config: ModelConfig) -> dict[str, Any]:
     kinds = [FULL if config.window_of(layer) is None else LOCAL for layer in range(config.layers)]
     rotary = {FULL: full, LOCAL: {"rope_type": "default", "rope_theta": config.local_theta}}
     return {
+        "enable_moe_block": config.experts is not None,
         "layer_types": kinds,
         "rope_parameters": rotary,
         "rope_scaling": None,

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from sporelm.ops.arguments import rows, vector
 from sporelm.ops.op import op, require
-from sporelm.ops.spec import Spec, fixed, spec_of
+from sporelm.ops.spec import Spec, fixed
 from sporelm.tensor.dtype import F32, I32
 
 SCORES = ("softmax", "softmax_of_chosen", "sigmoid")
@@ -18,6 +18,7 @@ MOST_EXPERTS = 4096  # of a layer: bounds what a kernel keeps beside a row
 def _routed(
     logits: Any,
     selection_bias: Any = None,
+    factors: Any = None,
     *,
     k: int,
     scores: str = "softmax",
@@ -33,9 +34,10 @@ def _routed(
     require(1 <= experts <= MOST_EXPERTS, f"logits {given} are of {experts} experts; 1 to {MOST_EXPERTS} are allowed")
     require(scores in SCORES, f"scores {scores!r} must be one of {', '.join(SCORES)}")
     require(group_score in GROUP_SCORES, f"group_score {group_score!r} must be one of {', '.join(GROUP_SCORES)}")
-    if selection_bias is not None:
-        bias = vector("selection_bias", selection_bias)
-        require(bias.shape == (experts,), f"selection_bias {spec_of(selection_bias)} must have {experts} elements")
+    for name, numbers in (("selection_bias", selection_bias), ("factors", factors)):
+        if numbers is not None:
+            found = vector(name, numbers)
+            require(found.shape == (experts,), f"{name} {found} must have {experts} elements")
     whole = groups >= 1 and experts % groups == 0
     require(whole, f"{experts} experts cannot be cut into {groups} groups of equal size")
     require(1 <= top_groups <= groups, f"top_groups {top_groups} must lie between 1 and the {groups} groups")
@@ -50,6 +52,7 @@ def _routed(
 def route(
     logits,  # [tokens, experts]
     selection_bias=None,  # [experts]
+    factors=None,  # [experts]
     *,
     k,
     scores="softmax",
@@ -70,6 +73,7 @@ def route(
                  group is as good as its best expert ("max": DeepSeek V2's group-limited choice) or as its best two
                  together ("sum_of_two": DeepSeek V3's)
     renormalize  weights are divided by their sum + `epsilon`; then, in any case, multiplied by `scale`
+    factors      by which each expert's weight is multiplied last (Gemma 4)
 
     Without a bias, and where no scores are summed, experts are chosen by their logits, which have the scores' order.
     """
@@ -86,7 +90,8 @@ def route(
     if renormalize:
         with np.errstate(divide="ignore", invalid="ignore"):  # all of them are 0
             weights = weights / (weights.sum(axis=1, keepdims=True) + epsilon)
-    return (weights * scale).astype(np.float32), ids.astype(np.int32)
+    weights = (weights * scale).astype(np.float32)
+    return weights if factors is None else weights * factors[ids], ids.astype(np.int32)
 
 
 def _softmax(x: NDArray[np.float64]) -> NDArray[np.float64]:

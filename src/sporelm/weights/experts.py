@@ -35,12 +35,15 @@ _FIELDS = {
 }
 
 
-def expert_fields(silent: tuple[str, ...] = (), **keys: str) -> tuple[Field, ...]:
+def expert_fields(silent: tuple[str, ...] = (), *, optional: bool = False, **keys: str) -> tuple[Field, ...]:
     """Attributes of `Experts` that a family's files say, with their keys in config.json; "" where that has none.
 
     silent    those of which its GGUF files say nothing
+    optional  not all of its models have experts
     """
     found = (_FIELDS[name]._replace(hf=key) for name, key in keys.items())
+    if optional:
+        found = (each._replace(low=0, default=0) if each.default is None else each for each in found)
     return tuple(each._replace(gguf="") if each.ours.partition(".")[2] in silent else each for each in found)
 
 
@@ -56,6 +59,18 @@ def expert_names(block: str = MLP, parts: tuple[str, str, str] = ("gate_proj", "
             )
             for part, hf in zip(("gate", "up", "down"), parts, strict=True)
         ),
+    )
+
+
+def fused_parts(tensor: str) -> Table:
+    """Names of gates and up parts of GGUF files that hold both in one tensor [experts, both, in]."""
+    return tuple(
+        Names(
+            f"layers.{{}}.ffn_{part}_exps.weight",
+            Stored(tensor, rows=stacked(number, expert_rows, expert_rows), inner=True),
+            f"layers.{{}}.ffn_{part}_exps.weight",
+        )
+        for number, part in enumerate(("gate", "up"))
     )
 
 

@@ -30,20 +30,24 @@ class Groups(NamedTuple):
 
 
 def route(low: Emitter, call: Call) -> None:
-    logits, *rest = call.args
-    bias, options = rest[0] if rest else None, {**ROUTE_OPTIONS, **call.options}
+    logits, bias, factors = (*call.args, None, None)[:3]
+    options = {**ROUTE_OPTIONS, **call.options}
     weights, ids = call.results
     tokens, experts_count = spec_of(logits).shape
     grouped = options["top_groups"] < options["groups"]
     choice = routing.Choice(
-        options["scores"], bias is not None, options["renormalize"], grouped, options["group_score"]
+        options["scores"],
+        bias is not None,
+        options["renormalize"],
+        grouped,
+        options["group_score"],
+        factors is not None,
     )
     fields: dict[str, Any] = {"x": low.at(logits), "x_stride": stride_of(logits), "experts": fixed(experts_count)}
     fields |= {"vectors": low.vectors(fixed(experts_count)), "k": options["k"], "scale": float(options["scale"])}
     fields |= {"weights": low.at(weights), "weights_stride": stride_of(weights), "ids": low.at(ids)}
     fields |= {"groups": options["groups"], "top_groups": options["top_groups"], "epsilon": float(options["epsilon"])}
-    if bias is not None:
-        fields["bias"] = low.at(bias)
+    fields |= {name: low.at(value) for name, value in (("bias", bias), ("factors", factors)) if value is not None}
     kernel = routing.route(low.places.target, choice)
     low.emit(kernel, fields, cell_of(tokens), grain=low.row_grain(tokens))
 

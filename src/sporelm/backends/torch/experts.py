@@ -9,6 +9,7 @@ from sporelm.backends.torch.products import Rounded, Weight, multiplied, silu_mu
 def route(
     logits: Tensor,  # [tokens, experts]
     selection_bias: Tensor | None = None,  # [experts]
+    factors: Tensor | None = None,  # [experts]
     *,
     k: int,
     scores: str = "softmax",
@@ -31,7 +32,8 @@ def route(
         weights = weights.softmax(dim=1)
     if renormalize:
         weights = weights / (weights.sum(dim=1, keepdim=True) + epsilon)
-    return weights * scale, ids.int()
+    weights = weights * scale
+    return weights if factors is None else weights * factors[ids], ids.int()
 
 
 def _greatest(values: Tensor, shut: Tensor, k: int) -> Tensor:

@@ -82,7 +82,7 @@ class FedLayer(Layer):
     attention: LendingAttention
 
     def __init__(
-        self, name: str, row: LayerInput | None, norms: Sequence[Part], attention: LendingAttention, mlp: Part
+        self, name: str, row: LayerInput | None, norms: Sequence[Part | None], attention: LendingAttention, mlp: Part
     ) -> None:
         """norms: before attention and behind it, then before the feed-forward block and behind it."""
         super().__init__(norms[0], attention, norms[2], mlp, after_attention=norms[1], after_mlp=norms[3])

@@ -26,10 +26,15 @@ class Choice(NamedTuple):
     renormalize: bool
     grouped: bool  # there are groups that may not be chosen from
     group_score: str
+    factored: bool = False  # each expert has a factor
 
     @property
     def name(self) -> str:
-        marks = [mark for mark, there in (("bias", self.biased), ("sum", self.renormalize)) if there]
+        marks = [
+            mark
+            for mark, there in (("bias", self.biased), ("sum", self.renormalize), ("factors", self.factored))
+            if there
+        ]
         return "_".join(["route", self.scores, *marks, *([self.group_score] if self.grouped else [])])
 
     @property
@@ -59,10 +64,14 @@ def route(target: Any, choice: Choice) -> Kernel:
             if choice.scores == "softmax_of_chosen":
                 _soften(k, f, weights)
             _scale(k, f, choice, weights)
+            if choice.factored:
+                with k.range(f.k) as slot:
+                    factor = k.load(f32, f.factors, k.load(i32, ids, slot * 4).sext(i64) * 4)
+                    k.store(k.load(f32, weights, slot * 4) * factor, weights, slot * 4)
 
     text = "x:p x_stride:i experts:i vectors:i k:i weights:p weights_stride:i ids:p scale:f"
     text += (" bias:p" if choice.biased else "") + (" epsilon:f" if choice.renormalize else "")
-    text += " groups:i top_groups:i" if choice.grouped else ""
+    text += (" groups:i top_groups:i" if choice.grouped else "") + (" factors:p" if choice.factored else "")
     return Kernel(choice.name, fields(text), body, scratch=3 * nbytes)
 
 
