@@ -140,6 +140,7 @@ class Engine:
         had said their last."""
         step, self._choosing = self._choosing, None
         begun = {part.request for part in step.parts if part.rows} if step is not None else set[int]()
+        self.store.take_copies()  # those whom they were for go back
         for request in list(self.scheduler.running.values()):
             if request.sequence is not None:
                 self.store.distrust(request.sequence)

@@ -274,14 +274,14 @@ class Scheduler:
         held = len(sequence.tokens)
         count = self.store.reach(sequence, held + min(len(request.known) - held, draft.budget)) - held
         guesses = self.store.affordable(sequence, held + count, guesses[: draft.budget - count])
+        if guesses and not self.store.branch(sequence):
+            guesses = ()
         while not self.store.reserve(sequence, held + count + len(guesses), draft.copies):
             victim = max(self.running.values(), key=lambda each: (each.priority, each.id))
             draft.drop(victim.id)
             self._preempt(victim)
             if victim is request:
                 return False
-        if guesses:
-            self.store.branch(sequence)
         tokens = [*request.known[held : held + count], *guesses]
         rows = len(guesses) + (held + count == len(request.known))
         draft.add(Part(request.id, tokens, held, sequence.table, rows, request.adapter, sequence.state))

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+from available import opened
 from sporelm.backends.backend import Backend
 from sporelm.backends.registry import open_backend
 from sporelm.errors import BackendError, ContextError
@@ -13,11 +14,11 @@ LAYERS = [[(3, 5), (7,)], [(2, 3, 4)]]
 SHAPES = [shape for layer in LAYERS for shape in layer]
 
 
-@pytest.fixture(params=["cpu", "reference"])
-def backend(request) -> Iterator[Backend]:
-    opened = open_backend(request.param, threads=1)
-    yield opened
-    opened.close()
+@pytest.fixture(params=["cpu", "reference", "torch"])
+def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
+    made = opened(request.param, threads=1)
+    yield made
+    made.close()
 
 
 def test_states_hold_what_is_put_there_and_begin_with_zeros(backend: Backend) -> None:

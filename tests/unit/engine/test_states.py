@@ -343,6 +343,15 @@ def test_guesses_never_decide(paged: bool, wrong: int) -> None:
     assert again.cached_tokens == 128, "the state is kept though tokens come several at a time"
 
 
+def test_where_there_is_no_state_to_go_back_to_nothing_is_guessed(paged: bool) -> None:
+    made = engine(paged, SteadySpeculation(Guesses(2)), num_states=2, max_batch=1)
+    talk = made.sequence()
+    first = ask(made, TEXT[:90], 20, talk)
+    twins = [made.fork(talk), made.fork(talk)]
+    for number, sequence in enumerate((talk, *twins)):
+        ask(made, [*first.text, number], 40, sequence)
+
+
 def test_a_draft_model_may_keep_states_too(paged: bool) -> None:
     small = limits(num_states=8, token_budget=20)
     drafter = ModelDrafter(StatefulRunner(small, paged=paged), small, VOCAB)

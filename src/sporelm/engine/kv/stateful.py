@@ -113,9 +113,7 @@ class StatefulStore(SequenceStore):
         return min(end, stop)
 
     def affordable(self, sequence: KvSequence, end: int, guesses: Sequence[int]) -> Sequence[int]:
-        if not self.states.num_free:
-            return ()
-        return super().affordable(sequence, end, guesses[: -end % PAGE])
+        return super().affordable(sequence, end, guesses[: -end % PAGE])  # its state can be kept there
 
     def branch(self, sequence: KvSequence) -> bool:
         if sequence.before == NONE and self.states.num_free:

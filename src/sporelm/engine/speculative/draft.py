@@ -162,9 +162,9 @@ class ModelDrafter:
             self.store.use(share.sequence)  # the others give way to those that guess now
         for share in shares:
             sequence = share.sequence
-            if not self.store.reserve(sequence, sequence.length + len(share.tokens), copies):
-                continue
             if share.guessed and not self.store.branch(sequence):
+                continue
+            if not self.store.reserve(sequence, sequence.length + len(share.tokens), copies):
                 continue
             place = (sequence.length, sequence.table, rows, 0, sequence.state)
             parts.append(Part(share.request, share.tokens, *place))
