@@ -18,6 +18,10 @@ V3 = named("DeepseekV3ForCausalLM", "deepseek_v3", **HEADS, **EXPERTS, n_group=4
 GLM = named("Glm4MoeLiteForCausalLM", "glm4_moe_lite", **HEADS, **EXPERTS, n_group=1, topk_group=1)
 GLM |= {"mlp_layer_types": ["dense", "sparse"], "routed_scaling_factor": 1.8}
 del GLM["first_k_dense_replace"]
+MINICPM3 = named("MiniCPM3ForCausalLM", "minicpm3", **HEADS, num_key_value_heads=6, pad_token_id=None)
+MINICPM3 |= {"scale_emb": 12, "scale_depth": 1.4, "dim_model_base": 32}
+LONGROPE = {"type": "longrope", "short_factor": [1.0, 1.1, 1.3, 2.0], "long_factor": [1.0, 1.5, 3.0, 8.0]}
+LONGROPE |= {"original_max_position_embeddings": 64}
 
 CASES = (
     Case("deepseek2", V2 | {"rope_scaling": YARN}, WIDE | WIDE_HEADS | {"q_lora_rank": 256}),
@@ -27,5 +31,7 @@ CASES = (
     Case("deepseek2-lite", V2 | ODD, WIDE | WIDE_HEADS),
     Case("deepseek3", V3 | {"rope_scaling": YARN}, WIDE | WIDE_HEADS | {"q_lora_rank": 256}),
     Case("deepseek3-odd-half", V3 | ODD | {"rope_interleave": False, "norm_topk_prob": False}, None),
+    Case("minicpm3", MINICPM3, WIDE | WIDE_HEADS | {"q_lora_rank": 256, "dim_model_base": 256, "v_head_dim": 32}),
+    Case("minicpm3-odd-longrope", MINICPM3 | ODD | {"rope_scaling": LONGROPE, "tie_word_embeddings": True}, None),
     Case("glm4-moe-lite", GLM, WIDE | WIDE_HEADS | {"q_lora_rank": 256}),
 )

@@ -111,6 +111,7 @@ FAMILIES = (
         ("transformers", "llama.cpp"),
     ),
     Listed("minicpm", "MiniCPM 1 and 2", ("minicpm", "MiniCPMForCausalLM"), ("numpy", "llama.cpp")),
+    Listed("minicpm3", "MiniCPM3", ("minicpm3", "MiniCPM3ForCausalLM"), ("transformers", "llama.cpp")),
     Listed("mistral3", "Ministral 3", ("mistral3", "Ministral3ForCausalLM"), ("transformers", "llama.cpp")),
     Listed(
         "modern_bert",

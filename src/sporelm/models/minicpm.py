@@ -13,9 +13,9 @@ from sporelm.weights.names import HF, Kind
 LEAST, MOST = 1e-6, 1e6
 
 
-def _scaled(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
-    """config.json has a depth and a base width of which the scales are made; GGUF files of old say nothing, and are of
-    MiniCPM-2B."""
+def scaled(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
+    """config.json has a depth and a base width of which the scales are made; GGUF files of old, and MiniCPM3's, say
+    nothing, and are scaled as MiniCPM-2B."""
     if kind == HF:
         depth = values.number("scale_depth", LEAST, MOST, 1.0)
         base = values.number("dim_model_base", 1, MOST_WIDTH, 1.0)
@@ -27,7 +27,7 @@ def _scaled(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
     return replace(config, scales=made)
 
 
-def _words(config: ModelConfig) -> dict[str, Any]:
+def words(config: ModelConfig) -> dict[str, Any]:
     depth = config.scales.residual * config.layers**0.5
     return {"scale_depth": round(depth, 6), "dim_model_base": round(config.width / config.scales.logits, 3)}
 
@@ -49,8 +49,8 @@ def _words(config: ModelConfig) -> dict[str, Any]:
             Field("scales.logits", "logit_scale", "f32", "", LEAST, MOST, 1.0),
             *ATTENTION_BIAS,
         ),
-        finish=_scaled,
-        words=_words,
+        finish=scaled,
+        words=words,
         paired_rows=True,
     )
 )

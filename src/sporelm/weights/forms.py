@@ -155,7 +155,8 @@ def _of_heads(stored: StoredTensor, form: Stored, config: ModelConfig, shape: tu
     return StoredTensor(stored.name, taken.format, shape, np.ascontiguousarray(blocks).reshape(-1))
 
 
-def _rows_of_heads(form: Stored, shape: tuple[int, ...]) -> tuple[int, ...]:
+def rows_of_heads(form: Stored, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of a weight [heads, out, in] as the rows of its heads."""
     heads, out, width = shape
     return (heads * width, out) if form.transposed else (heads * out, width)
 
@@ -179,7 +180,7 @@ def stored_shapes(
             found |= dict.fromkeys(form.tensors(param), shape[1:])
             continue
         shape = (prod(shape),) if form.flat else (shape[0] + form.skip, *shape[1:]) if form.skip else shape
-        shape = _rows_of_heads(form, shape) if form.heads else shape
+        shape = rows_of_heads(form, shape) if form.heads else shape
         if name in found:  # one more part of its rows
             axis = int(form.inner)
             shape = (*shape[:axis], shape[axis] + found[name][axis], *shape[axis + 1 :])
@@ -206,7 +207,7 @@ def held_as(
             values = np.log(-values) if form.log else values
             if form.heads:
                 rows = values.swapaxes(1, 2) if form.transposed else values
-                form, values = replace(form, transposed=False), rows.reshape(_rows_of_heads(form, values.shape))
+                form, values = replace(form, transposed=False), rows.reshape(rows_of_heads(form, values.shape))
             parts.setdefault(form.name, []).append((form, values - np.float32(form.plus)))
     return {name: _joined(found, config) for name, found in parts.items()}
 

@@ -12,6 +12,7 @@ from families import EVERY, Case
 from sporelm.errors import ModelError, ModelFileError, UnsupportedModel
 from sporelm.models import config_from_hf
 from sporelm.models.families import FAMILIES
+from sporelm.weights.forms import rows_of_heads
 from sporelm.weights.names import GGUF, HF, Kind, stored_form
 
 BY_NAME = {case.name: case for case in EVERY}
@@ -84,7 +85,8 @@ def test_each_row_of_a_tensor_belongs_to_one_weight(case: Case, kind: Kind) -> N
     config, rows = case.model.config, dict[str, list[np.ndarray]]()
     for param in case.model.params():
         form = stored_form(param.name, kind, case.model.family.names)
-        count = param.shape[int(form.inner)]
+        shape = rows_of_heads(form, param.shape) if form.heads else param.shape
+        count = shape[int(form.inner)]
         found = np.arange(count) if form.rows is None else form.rows(config)
         assert len(found) == count
         for name in form.tensors(param):
