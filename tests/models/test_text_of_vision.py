@@ -11,6 +11,9 @@ from safetensors.numpy import save_file
 from available import opened
 from close import assert_close
 from families import CASES, write_case
+from sporelm.errors import UnsupportedModel
+from sporelm.models import config_from_hf
+from sporelm.weights.rope_scaling import UNSCALED
 from stepping import Stepper
 
 BY_NAME = {case.name: case for case in CASES}
@@ -23,6 +26,8 @@ BY_NAME = {case.name: case for case in CASES}
         ("qwen35moe-odd-tied", "Qwen3_5MoeForConditionalGeneration", False),
         ("gemma3", "Gemma3ForConditionalGeneration", True),
         ("gemma4", "Gemma4ForConditionalGeneration", False),
+        ("ministral3-odd-tied", "Mistral3ForConditionalGeneration", False),
+        ("ministral3", "Mistral3ForConditionalGeneration", True),
     ],
 )
 def test_text_of_a_model_that_sees(
@@ -54,3 +59,14 @@ def test_text_of_a_model_that_sees(
     for runner in runners:
         runner.close()
     cpu.close()
+
+
+def test_text_of_mistral_small() -> None:
+    """The Mistral of transformers, whose window is 4096 where it is not said to be none."""
+    text = {**BY_NAME["llama"].config, "model_type": "mistral", "rope_theta": 1e9, "sliding_window": None}
+    outer = {"architectures": ["Mistral3ForConditionalGeneration"], "model_type": "mistral3"}
+    config = config_from_hf({**outer, "text_config": text}, "config.json")
+    assert (config.rope_theta, config.rope_scaling, config.own.beta) == (1e9, UNSCALED, 0)
+    del text["sliding_window"]
+    with pytest.raises(UnsupportedModel, match="sliding_window 4096 is not supported"):
+        config_from_hf({**outer, "text_config": text}, "config.json")

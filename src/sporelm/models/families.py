@@ -112,7 +112,12 @@ FAMILIES = (
     ),
     Listed("minicpm", "MiniCPM 1 and 2", ("minicpm", "MiniCPMForCausalLM"), ("numpy", "llama.cpp")),
     Listed("minicpm3", "MiniCPM3", ("minicpm3", "MiniCPM3ForCausalLM"), ("transformers", "llama.cpp")),
-    Listed("mistral3", "Ministral 3", ("mistral3", "Ministral3ForCausalLM"), ("transformers", "llama.cpp")),
+    Listed(
+        "mistral3",
+        "Ministral 3, Mistral Small 3.1 (text)",
+        ("mistral3", "Ministral3ForCausalLM", "Mistral3ForConditionalGeneration"),
+        ("transformers", "llama.cpp"),
+    ),
     Listed(
         "modern_bert",
         "ModernBERT, gte-modernbert (encoders)",

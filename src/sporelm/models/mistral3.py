@@ -1,4 +1,4 @@
-"""Ministral 3: Llama with YaRN, whose queries grow with their position (Llama 4's temperature of attention)."""
+"""Ministral 3 and Mistral Small 3.1: Llama, whose queries may grow with their position (Llama 4's temperature)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,10 +11,11 @@ from sporelm.models.blocks import Attention, Layer, pre_norm
 from sporelm.models.decoder import Decoder
 from sporelm.models.inputs import ROPE
 from sporelm.models.registry import architecture
+from sporelm.weights.beside_vision import OTHERS, text_names, text_part
 from sporelm.weights.config import ModelConfig
 from sporelm.weights.family import Family, Field, HfClass, fields
 from sporelm.weights.fields import Fields
-from sporelm.weights.names import Kind
+from sporelm.weights.names import COMMON, HF, Kind
 from sporelm.weights.rope_scaling import Yarn
 
 QUERIES = "rope_queries"  # the rotary table of queries
@@ -42,6 +43,9 @@ class Tempered:
 
 def _reworded(values: dict[str, Any]) -> dict[str, Any]:
     """The rotary parameters hold a number that is none of theirs, and repeat another."""
+    values = text_part(values)
+    if values.get("model_type") != "ministral3":  # Mistral Small's text model is the Mistral of transformers
+        return {"sliding_window": 4096, **values}
     key = "rope_parameters" if values.get("rope_parameters") or not values.get("rope_scaling") else "rope_scaling"
     given = values.get(key) or USUAL
     if not isinstance(given, Mapping):
@@ -76,8 +80,15 @@ def _words(config: ModelConfig) -> dict[str, Any]:
                 "ministral3",
                 {"num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 262144, "rms_norm_eps": 1e-5},
             ),
+            HfClass(
+                "Mistral3ForConditionalGeneration",
+                "mistral3",
+                {"num_key_value_heads": 8, "max_position_embeddings": 131072, "tie_word_embeddings": True},
+            ),
         ),
         fields(Field("own.beta", "attention.temperature_scale", "f32", BETA, 0, 100, 0.0), without=("window",)),
+        others={HF: text_names(COMMON)},
+        ignored=OTHERS,
         only={"hidden_act": ("silu",), "sliding_window": (None,)},
         finish=_finished,
         reworded=_reworded,
