@@ -10,6 +10,8 @@ FALCON_NEW = FALCON | {"new_decoder_architecture": True, "num_kv_heads": 2}
 NEMOTRON = named("NemotronForCausalLM", "nemotron", hidden_act="relu2", norm_eps=1e-5, head_dim=8)
 NEOX = named("GPTNeoXForCausalLM", "gpt_neox", hidden_act="gelu", layer_norm_eps=1e-5, rotary_pct=0.25)
 OLMO = named("OlmoForCausalLM", "olmo", pad_token_id=None, clip_qkv=0.8)
+OLMO3 = named("Olmo3ForCausalLM", "olmo3", pad_token_id=None, sliding_window=9, num_hidden_layers=5, rope_theta=5e5)
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64, "attention_factor": 1.2}
 PHI2 = named("PhiForCausalLM", "phi", hidden_act="gelu_new", layer_norm_eps=1e-5, partial_rotary_factor=0.5)
 STABLELM = named("StableLmForCausalLM", "stablelm", layer_norm_eps=1e-5, partial_rotary_factor=0.25, hidden_size=96)
 STABLELM |= {"use_parallel_residual": True, "qk_layernorm": True}
@@ -39,6 +41,8 @@ CASES = (
     Case("nemotron-odd-biases", NEMOTRON | ODD | BIASES | {"mlp_bias": True, "head_dim": 12}, None),
     Case("olmo", OLMO),
     Case("olmo-odd-tied-no-limit", OLMO | ODD | TIED | {"clip_qkv": None}, None),
+    Case("olmo3", OLMO3, WIDE | ALL_HEADS),
+    Case("olmo3-odd-yarn", OLMO3 | ODD | {"rope_scaling": YARN}, None),
     Case("phi2", PHI2, WIDE | ALL_HEADS),
     Case("phi2-odd", PHI2 | ODD | {"partial_rotary_factor": 0.4, "rope_theta": 5000.0}, None),
     Case("stablelm-parallel", STABLELM),

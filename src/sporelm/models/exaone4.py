@@ -1,15 +1,12 @@
 """EXAONE 4: norms behind each block and of each head; of four layers three have a window, and only they rotate."""
 
-from collections.abc import Sequence
 from dataclasses import replace
-
-import numpy as np
 
 from sporelm.models.blocks import Attention, GatedMLP, Layer, RMSNorm
 from sporelm.models.decoder import Decoder
 from sporelm.models.registry import architecture
 from sporelm.weights.config import MOST_LAYERS, ModelConfig
-from sporelm.weights.config_files import full_layers_of, window_of
+from sporelm.weights.config_files import full_layers_of, full_layers_told, window_of
 from sporelm.weights.family import Family, HfClass
 from sporelm.weights.fields import Fields
 from sporelm.weights.names import COMMON, HEAD_NORMS, HF, POST_NORMS, Kind, changed
@@ -24,9 +21,7 @@ def _fourth(layers: int, step: int = STEP) -> frozenset[int]:
 
 def _windowed(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
     if kind != HF:
-        told = values.values.get("attention.sliding_window_pattern")
-        if isinstance(told, Sequence | np.ndarray) and len(told) == config.layers:
-            config = replace(config, full_layers=frozenset(np.flatnonzero(np.logical_not(told)).tolist()))
+        config = replace(config, full_layers=full_layers_told(values, config.layers, config.full_layers))
         return config if config.layers == WINDOWED else replace(config, window=None)
     window = window_of(values, "sliding_window", 4096)
     full = full_layers_of(values, config.layers)

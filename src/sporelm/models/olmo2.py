@@ -1,19 +1,62 @@
-"""OLMo 2: norms behind each block in place of in front, and norms over all queries and all keys of a row."""
+"""OLMo 2 and 3: norms behind each block, and of all queries and all keys of a row; windows in most layers of OLMo 3."""
+
+from dataclasses import replace
+from typing import Any
 
 from sporelm.models.blocks import Attention, GatedMLP, Layer, RMSNorm
 from sporelm.models.decoder import Decoder
 from sporelm.models.registry import architecture
 from sporelm.weights.config import ModelConfig
+from sporelm.weights.config_files import full_layers_of, full_layers_told, window_of
 from sporelm.weights.family import ATTENTION_BIAS, Family, HfClass, fields
-from sporelm.weights.names import COMMON, HEAD_NORMS, POST_NORMS, changed
+from sporelm.weights.fields import Fields
+from sporelm.weights.names import COMMON, HEAD_NORMS, HF, POST_NORMS, Kind, changed
+
+STEP = 4
+BIAS = (("attention_bias", "attention_bias"),)
+
+
+def _fourth(layers: int) -> frozenset[int]:
+    return frozenset(range(STEP - 1, layers, STEP))
+
+
+def _windowed(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
+    """Rotary positions are scaled in layers without a window alone."""
+    window, full = config.window, full_layers_told(values, config.layers, config.full_layers)
+    if kind == HF and config.architecture == "Olmo3ForCausalLM":
+        window = window_of(values, "sliding_window", 4096)
+        full = full_layers_of(values, config.layers) if values.has("layer_types") else _fourth(config.layers)
+    return replace(config, window=window, full_layers=full, local_theta=config.rope_theta if window else 0.0)
+
+
+def _reworded(values: dict[str, Any]) -> dict[str, Any]:
+    """transformers 5 has rotary parameters for each kind of layer."""
+    kinds = values.get("rope_parameters")
+    return {**values, "rope_parameters": kinds["full_attention"]} if _by_kind(kinds) else values
+
+
+def _by_kind(parameters: Any) -> bool:
+    return isinstance(parameters, dict) and "full_attention" in parameters
 
 
 @architecture(
     Family(
         "olmo2",
-        (HfClass("Olmo2ForCausalLM", "olmo2", {"rms_norm_eps": 1e-5}, (("attention_bias", "attention_bias"),)),),
-        fields(*ATTENTION_BIAS, without=("window",)),
+        (
+            HfClass("Olmo2ForCausalLM", "olmo2", {"rms_norm_eps": 1e-5}, BIAS),
+            HfClass(
+                "Olmo3ForCausalLM",
+                "olmo3",
+                {"rms_norm_eps": 1e-5, "rope_theta": 500000.0},
+                (*BIAS, ("sliding_window", "window")),
+            ),
+        ),
+        fields(*ATTENTION_BIAS),
         changed(COMMON, *HEAD_NORMS, *POST_NORMS),
+        finish=_windowed,
+        full_layers=_fourth,
+        reworded=_reworded,
+        choose=lambda config: "Olmo3ForCausalLM" if config.window else "Olmo2ForCausalLM",
     )
 )
 class Olmo2(Decoder):
@@ -23,7 +66,7 @@ class Olmo2(Decoder):
         name = f"layers.{index}"
         return Layer(
             None,
-            Attention(name, config, norm="whole"),
+            Attention(name, config, config.window_of(index), norm="whole"),
             None,
             GatedMLP(name, config),
             after_attention=RMSNorm(f"{name}.attn_post_norm", config.width, config.eps),

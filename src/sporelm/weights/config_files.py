@@ -1,8 +1,10 @@
 """Reads a model's configuration from GGUF metadata and from config.json, every value checked: files are hostile."""
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Any
+
+import numpy as np
 
 from sporelm.errors import ModelFileError, UnsupportedModel
 from sporelm.weights.config import (
@@ -172,6 +174,16 @@ def full_layers_of(fields: Fields, layers: int) -> frozenset[int]:
     if not isinstance(kinds, list) or len(kinds) != layers or any(kind not in known for kind in kinds):
         raise UnsupportedModel(f"{fields.where}: layer_types must give one of {known} for each of the {layers} layers")
     return frozenset(index for index, kind in enumerate(kinds) if kind == "full_attention")
+
+
+def full_layers_told(fields: Fields, layers: int, usual: frozenset[int]) -> frozenset[int]:
+    """The layers that GGUF metadata leaves without a window, where it says of each if it has one; else the usual."""
+    told = fields.values.get("attention.sliding_window_pattern")
+    if not isinstance(told, Sequence | np.ndarray) or isinstance(told, str):
+        return usual
+    if len(told) != layers:
+        raise ModelFileError(f"{fields.where}: attention.sliding_window_pattern must say it of each of {layers} layers")
+    return frozenset(np.flatnonzero(np.logical_not(told)).tolist())
 
 
 def _others(family: Family, fields: Fields, kind: Kind, held: Set[str] = frozenset()) -> dict[str, Any]:
