@@ -28,6 +28,7 @@ ENGINE = {
     "--speculate",
     "--draft-model",
 }
+UNGUESSED = ENGINE - {"--speculate", "--draft-model"}
 SAMPLING = {
     *{"-n", "--max-tokens", "--temp", "--top-k", "--top-p", "--min-p", "--repetition-penalty"},
     *{"--seed", "--stop", "--ignore-eos", "--roll", "--typical-p", "--xtc-probability", "--xtc-threshold"},
@@ -66,7 +67,9 @@ OPTIONS = {
     }
     | EVERY,
     "bench tune": {"--target", "--format", "--quick", "--json"} | EVERY,
-    "eval": {"--lora", "--json", "--max-tokens"} | (ENGINE - {"--speculate", "--draft-model"}) | EVERY,
+    "eval": {"--lora", "--json", "--max-tokens"} | UNGUESSED | EVERY,
+    "embed": {"-f", "--file", "--pooling", "--no-normalize", "--json"} | UNGUESSED | EVERY,
+    "rerank": {"-f", "--file", "--top-n", "--no-normalize", "--json"} | UNGUESSED | EVERY,
     "tokenize": {"--json"} | EVERY,
     "pull": {"--revision"} | EVERY,
     "list": {"--json"} | EVERY,

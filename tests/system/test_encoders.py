@@ -13,6 +13,7 @@ from encoder_files import write_encoder
 from families import ENCODERS
 from sporelm import LLM, AsyncLLM, SamplingParams
 from sporelm.api import Ranked
+from sporelm.cli.main import main
 from sporelm.errors import ContextOverflow, MemoryShortage, RequestError, SporeError, UnsupportedModel
 from sporelm.text import load_tokenizer
 from sporelm.tools.hf.from_hf import from_hf
@@ -234,3 +235,26 @@ def test_a_text_that_does_not_fit_into_memory_is_said(place: Path, monkeypatch: 
         assert 1 <= llm.max_context < 96
     with pytest.raises(MemoryShortage, match="give a smaller --max-context"):
         LLM(place / "bert", threads=1, max_context=96)
+
+
+def test_the_commands(place: Path, tmp_path: Path, ranker: LLM, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = tmp_path / "lines.txt"
+    lines.write_text("\n".join(["", *DOCUMENTS[1:], ""]))
+    assert main(["embed", str(place / "bert"), "a dog", "-f", str(lines), "--threads", "1", "--json"]) == 0
+    vectors = np.array(json.loads(capsys.readouterr().out)["vectors"])
+    assert main(["embed", str(place / "bert"), "a dog", "--threads", "1"]) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert_close([float(value) for value in line.split()], vectors[0], "f32")
+    assert vectors.shape == (3, 48)
+    given = ["rerank", str(place / "bert-scores"), QUERY, DOCUMENTS[0], "-f", str(lines), "--threads", "1"]
+    assert main([*given, "--json", "--top-n", "2"]) == 0
+    found = json.loads(capsys.readouterr().out)["results"]
+    expected = ranker.rerank(QUERY, DOCUMENTS, top_n=2)
+    assert [(each["index"], each["score"]) for each in found] == [(each.index, each.score) for each in expected]
+    assert main(given) == 0
+    assert capsys.readouterr().out.splitlines()[0].endswith(DOCUMENTS[expected[0].index])
+    assert main(["embed", str(place / "bert"), "--threads", "1"]) == 2
+    assert main(["embed", str(place / "bert"), "-f", str(tmp_path / "none"), "--threads", "1"]) == 1
+    assert main([*given, "--top-n", "0"]) == 2
+    assert main(["run", str(place / "bert"), "-p", "a", "--threads", "1"]) == 1
+    assert "is an encoder, which continues no text" in capsys.readouterr().err

@@ -34,6 +34,8 @@ COMMANDS = {
     "replay": "repeat a recorded run, and say whether the same comes out",
     "bench tune": "measure which register tiles of the CPU's kernels are fastest here",
     "eval": "measure the quality: perplexity, divergence from unquantized weights",
+    "embed": "texts as vectors",
+    "rerank": "put documents in order by how well they answer a query",
     "tokenize": "show the tokens of a text",
     "pull": "fetch a model into the store",
     "list": "list the models in the store",
