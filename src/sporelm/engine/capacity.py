@@ -92,7 +92,7 @@ def choose(
     if not page_bytes:
         return context, wanted
     if given is not None:
-        return _within(given - beside, asked, context, page_bytes)
+        return _within(given, asked, context, page_bytes, beside)
     if available is None:
         return context, wanted
     affordable = max(0, available // SHARE - beside) // page_bytes
@@ -109,15 +109,16 @@ def choose(
     return context, min(wanted, affordable)
 
 
-def _within(given: int, asked: int | None, context: int, page_bytes: int) -> tuple[int, int]:
+def _within(given: int, asked: int | None, context: int, page_bytes: int, beside: int) -> tuple[int, int]:
     """The context, cut to what fits unless it was asked for, and all pages that `given` bytes hold."""
-    pages = min(max(0, given) // page_bytes, MOST_PAGES)
+    pages = min(max(0, given - beside) // page_bytes, MOST_PAGES)
     if pages < 1 or (asked is not None and pages_for(asked) > pages):
         positions = context if asked is not None else min(context, PAGE)
         needed = pages_for(positions) * page_bytes
         smaller = f", or a smaller --max-context, at most {pages * PAGE}" if pages else ""
+        taken = f", {in_units(beside)} of it for recurrent states" if beside else ""
         raise MemoryShortage(
             f"a context of {positions} positions needs {in_units(needed)} for keys and values, "
-            f"--kv-memory gives {in_units(given)}: give more{smaller}"
+            f"--kv-memory gives {in_units(given)}{taken}: give more{smaller}"
         )
     return min(context, pages * PAGE), pages
