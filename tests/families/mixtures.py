@@ -4,6 +4,8 @@ from families.case import ODD, TIED, WIDE, Case, named
 
 DEEPSEEK = named("DeepseekForCausalLM", "deepseek", n_routed_experts=6, num_experts_per_tok=3, n_shared_experts=2)
 DEEPSEEK |= {"moe_intermediate_size": 24, "first_k_dense_replace": 1, "norm_topk_prob": False}
+ERNIE = named("Ernie4_5_MoeForCausalLM", "ernie4_5_moe", moe_num_experts=6, moe_k=3, moe_intermediate_size=24)
+ERNIE |= {"num_hidden_layers": 3, "pad_token_id": None, "moe_num_shared_experts": 2, "moe_layer_start_index": 1}
 GLM4MOE = named("Glm4MoeForCausalLM", "glm4_moe", n_routed_experts=8, num_experts_per_tok=3, n_shared_experts=1)
 GLM4MOE |= {"moe_intermediate_size": 24, "first_k_dense_replace": 1, "routed_scaling_factor": 1.5, "head_dim": 16}
 GLM4MOE |= {"num_hidden_layers": 3, "use_qk_norm": True, "pad_token_id": None}
@@ -25,6 +27,9 @@ QWEN3MOE |= {"norm_topk_prob": True, "head_dim": 16}
 CASES = (
     Case("deepseek", DEEPSEEK, WIDE | {"moe_intermediate_size": 256}, "deepseek"),
     Case("deepseek-odd-tied", DEEPSEEK | ODD | TIED | {"norm_topk_prob": True}, None, "deepseek"),
+    Case("ernie-moe", ERNIE, WIDE | {"moe_intermediate_size": 256}),
+    Case("ernie-moe-odd-tied", ERNIE | ODD | TIED | {"moe_num_shared_experts": 0, "moe_layer_interval": 2}, None),
+    Case("ernie-moe-last-dense", ERNIE | {"moe_layer_end_index": 1}, None),
     Case("glm4moe", GLM4MOE, WIDE | {"moe_intermediate_size": 256, "head_dim": 64}),
     Case(
         "glm4moe-groups-biases-tied",

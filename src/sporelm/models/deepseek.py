@@ -1,9 +1,7 @@
 """DeepSeek MoE (V1): Llama with fine-grained experts and shared ones, after a first dense layer."""
 
-from sporelm.models.blocks import Layer, pre_norm
 from sporelm.models.decoder import Decoder
 from sporelm.models.registry import architecture
-from sporelm.weights.config import ModelConfig
 from sporelm.weights.experts import expert_fields, expert_names, meaning, shared_names
 from sporelm.weights.family import Family, HfClass, fields
 from sporelm.weights.names import COMMON, changed
@@ -46,6 +44,3 @@ from sporelm.weights.names import COMMON, changed
 )
 class Deepseek(Decoder):
     """The Llama layer with a mixture in place of its feed-forward block (Dai et al. 2024)."""
-
-    def layer(self, config: ModelConfig, index: int) -> Layer:
-        return pre_norm(config, index)

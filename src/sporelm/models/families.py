@@ -61,6 +61,12 @@ FAMILIES = (
         ("transformers", "llama.cpp"),
     ),
     Listed("ernie4_5", "ERNIE 4.5 (dense)", ("ernie4_5", "Ernie4_5ForCausalLM"), ("transformers", "llama.cpp")),
+    Listed(
+        "ernie4_5_moe",
+        "ERNIE 4.5 (mixtures)",
+        ("ernie4_5-moe", "Ernie4_5_MoeForCausalLM"),
+        ("transformers", "llama.cpp"),
+    ),
     Listed("exaone4", "EXAONE 4", ("exaone4", "Exaone4ForCausalLM"), ("transformers", "llama.cpp")),
     Listed("falcon", "Falcon 7B, 40B, 180B, Falcon 2", ("falcon", "FalconForCausalLM"), ("transformers", "llama.cpp")),
     Listed("gemma", "Gemma 1", ("gemma", "GemmaForCausalLM"), ("transformers", "llama.cpp")),

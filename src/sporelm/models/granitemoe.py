@@ -1,6 +1,5 @@
 """Granite 3 with experts: its scales, and at times a block that every token goes through."""
 
-from sporelm.models.blocks import Layer, pre_norm
 from sporelm.models.decoder import Decoder
 from sporelm.models.granite import NUMBERS, scored
 from sporelm.models.registry import architecture
@@ -51,6 +50,3 @@ def _class(config: ModelConfig) -> str:
 )
 class GraniteMoe(Decoder):
     """The Llama layer, scaled, with a mixture in place of its feed-forward block (IBM 2024)."""
-
-    def layer(self, config: ModelConfig, index: int) -> Layer:
-        return pre_norm(config, index)

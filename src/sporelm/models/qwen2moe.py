@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 from sporelm.errors import ModelFileError
-from sporelm.models.blocks import Layer, pre_norm
 from sporelm.models.decoder import Decoder
 from sporelm.models.qwen2 import windowed
 from sporelm.models.registry import architecture
@@ -62,6 +61,3 @@ def finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
 )
 class Qwen2Moe(Decoder):
     """Qwen2's layer with a mixture in place of its feed-forward block (Yang et al. 2024)."""
-
-    def layer(self, config: ModelConfig, index: int) -> Layer:
-        return pre_norm(config, index)

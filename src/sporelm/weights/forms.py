@@ -90,6 +90,8 @@ def brought(stored: StoredTensor, form: Stored, config: ModelConfig, shape: tupl
         return _of_experts(stored, form, config)
     if form.heads:
         return _of_heads(stored, form, config, shape)
+    if form.above:
+        stored = _seen_as(stored, stored.shape[1:])
     if form.between:
         stored = _seen_as(stored, (stored.shape[0], *stored.shape[2:]))
     if form.transposed:
@@ -190,6 +192,8 @@ def stored_shapes(
             found[name] = (*found[name][:-2], *found[name][:-3:-1])
         if form.between:
             found[name] = (found[name][0], 1, *found[name][1:])
+        if form.above:
+            found[name] = (1, *found[name])
     return found
 
 
@@ -231,4 +235,5 @@ def _joined(parts: list[tuple[Stored, NDArray[np.float32]]], config: ModelConfig
     if form.flat:
         return values.reshape(-1)
     values = np.ascontiguousarray(values.swapaxes(-1, -2)) if form.transposed else values
+    values = values[None] if form.above else values
     return values.reshape(len(values), 1, *values.shape[1:]) if form.between else values

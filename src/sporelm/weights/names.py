@@ -59,6 +59,7 @@ class Stored:
     columns      of a configuration: the numbers of the tensor's columns that are those of the weight, in our order
     flat         a matrix is a vector, row by row
     between      the tensor has one axis more, of length 1: its second
+    above        likewise, its first
     log          the tensor has logarithms of what the weight is less than zero by
     skip         rows at the tensor's beginning that are of no weight; zeros, where we write it
     unit         of a configuration: whether the weight's rows are the tensor's, brought to length one
@@ -77,6 +78,7 @@ class Stored:
     skip: int = 0
     columns: Callable[[Any], Any] | None = None
     between: bool = False
+    above: bool = False
     log: bool = False
     inner: bool = False
     unit: Callable[[Any], bool] | None = None
@@ -93,7 +95,7 @@ class Stored:
     @property
     def is_plain(self) -> bool:
         changed = self.transposed or self.plus or self.each or self.flat or self.skip or self.between or self.log
-        changed = changed or self.heads
+        changed = changed or self.heads or self.above
         return self.rows is None and self.columns is None and self.unit is None and not changed
 
     def tensors(self, param: "Param") -> list[str]:
