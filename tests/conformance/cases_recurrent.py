@@ -60,7 +60,7 @@ def scanned(on: On, groups: int, heads: int, size: int, head_dim: int, limits: d
 
 def gated_norm(on: On, tokens: int, group: int, groups: int, own: bool, first: str, scale: float) -> Any:
     x, gate = (on.rows(tokens, group * groups, scale=scale) for _ in range(2))
-    weight = on.tensor(on.values(group * groups if own else group))
+    weight = on.tensor(on.values(groups, group) if own else on.values(group))
     return ops.gated_rms_norm(x, gate, weight, eps=1e-6, group=group, first=first)
 
 

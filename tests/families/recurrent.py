@@ -20,8 +20,15 @@ QWEN3NEXT = named("Qwen3NextForCausalLM", "qwen3_next", **DELTA, **EXPERTS, norm
 QWEN35 = named("Qwen3_5ForCausalLM", "qwen3_5_text", **DELTA)
 QWEN35MOE = named("Qwen3_5MoeForCausalLM", "qwen3_5_moe_text", **DELTA, **EXPERTS)
 del QWEN35MOE["intermediate_size"]
+MAMBA2: dict[str, Any] = {"architectures": ["Mamba2ForCausalLM"], "model_type": "mamba2", "vocab_size": 131}
+MAMBA2 |= {"hidden_size": 48, "num_hidden_layers": 2, "num_heads": 6, "head_dim": 16, "n_groups": 2, "state_size": 24}
+MAMBA2 |= {"conv_kernel": 4, "chunk_size": 32, "tie_word_embeddings": False, "layer_norm_epsilon": 1e-5}
+MAMBA2_ODD = {"hidden_size": 35, "num_heads": 7, "head_dim": 10, "n_groups": 1, "state_size": 9, "conv_kernel": 3}
+MAMBA2_ODD |= {"use_bias": True, "use_conv_bias": False, "time_step_limit": [0.4, 1.2]}
 
 CASES = (
+    Case("mamba2", MAMBA2, {"hidden_size": 256, "num_heads": 8, "head_dim": 64, "state_size": 64}),
+    Case("mamba2-odd-tied-biases", MAMBA2 | MAMBA2_ODD | TIED, None),
     Case("qwen35", QWEN35, WIDE),
     Case("qwen35-odd-tied", QWEN35 | ODD | TIED, None),
     Case("qwen35moe", QWEN35MOE, WIDE | WIDE_EXPERTS),

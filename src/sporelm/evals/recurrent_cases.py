@@ -64,5 +64,5 @@ def scan(backend: Backend) -> Any:
 
 
 def gated_norm(backend: Backend, *, first: str) -> Any:
-    x, gate, weight = (backend.tensor(values(*shape, seed=3)) for shape in ((ROWS, 96), (ROWS, 96), (48,)))
+    x, gate, weight = (backend.tensor(values(*shape, seed=3)) for shape in ((ROWS, 96), (ROWS, 96), (2, 48)))
     return ops.gated_rms_norm(x, gate, weight, eps=1e-6, group=48, first=first)

@@ -10,23 +10,24 @@ from sporelm.ops.spec import Spec, fixed, spec_of
 
 
 def _gated(x: Any, gate: Any, weight: Any, *, eps: float, group: int, first: str) -> Spec:
-    wide, scale = rows("x", x), vector("weight", weight)
+    wide = rows("x", x)
     require(spec_of(gate) == wide, f"gate {spec_of(gate)} must be like x {wide}")
     width = fixed(wide.shape[1])
     require(group > 0 and width % group == 0, f"x {wide} must be whole groups of {group} columns")
-    fits = fixed(scale.shape[0]) in (group, width)
-    require(fits, f"weight {scale} must have one element a column of a group, {group}, or of x {wide}")
+    scale = vector("weight", weight) if len(spec_of(weight).shape) == 1 else rows("weight", weight)
+    fits = scale.shape in ((group,), (width // group, group))
+    require(fits, f"weight {scale} must have one element a column of a group, {group}, or be one for each group")
     require(first in ("norm", "gate"), f"first {first!r} must be 'norm' or 'gate'")
     return wide
 
 
 @op(_gated)
-def gated_rms_norm(x, gate, weight, *, eps, group, first):  # x, gate [tokens, width], weight [group] or [width]
+def gated_rms_norm(x, gate, weight, *, eps, group, first):  # x, gate [tokens, width], weight [group] or [groups, group]
     """rms_norm of each run of `group` columns, times silu(gate): after the norm, or "gate" first (Mamba 2)."""
     with np.errstate(over="ignore"):
         opened = gate / (1 + np.exp(-gate))
     runs = (x * opened if first == "gate" else x).reshape(len(x), -1, group)
     mean_square = np.mean(runs.astype(np.float64) ** 2, axis=-1, keepdims=True)
-    scaled = runs * (1 / np.sqrt(mean_square + eps)).astype(np.float32) * weight.reshape(-1, group)
+    scaled = runs * (1 / np.sqrt(mean_square + eps)).astype(np.float32) * weight
     result = scaled.astype(np.float32).reshape(x.shape)
     return result if first == "gate" else result * opened

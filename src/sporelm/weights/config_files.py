@@ -27,6 +27,7 @@ from sporelm.weights.rope_scaling import Yarn
 
 LEAST_EPS = 9e-13  # BERT's 1e-12, as float32 has it
 BIASES = {"attention_bias": "attn_q", "attention_out_bias": "attn_o", "mlp_bias": "ffn_down"}
+HEADLESS = {"heads": 1, "kv_heads": 1, "head_dim": 2, "ffn": 0}  # of models without attention
 _SHAPED = {each.ours for each in SHAPE}  # what is read here by name; other fields are read as their table says
 
 
@@ -61,15 +62,10 @@ def read_gguf_config(
     prefix = f"{architecture}."
     own = {key.removeprefix(prefix): metadata[key] for key in metadata if key.startswith(prefix)}
     fields = Fields(family.regrouped(own), where)
-    width, heads = fields.integer("embedding_length", 1, MOST_WIDTH), _per_layer(fields, "attention.head_count")
-    kv_heads = _per_layer(fields, "attention.head_count_kv", heads)
-    head_dim = _head_dim(fields, "attention.key_length", width, heads)
-    if fields.integer("attention.value_length", 1, MOST_HEAD_DIM, head_dim) != head_dim:
-        raise UnsupportedModel(
-            f"{where}: {prefix}attention.value_length differs from the keys' {head_dim}: not supported"
-        )
+    width = fields.integer("embedding_length", 1, MOST_WIDTH)
+    heads = _heads_of_gguf(fields, width) if family.attends else dict(HEADLESS)
     context_length = fields.integer("context_length", 1, MOST_CONTEXT)
-    found = _rotary_of_gguf(family, fields, rope_factors or {}, head_dim, context_length)
+    found = heads | _rotary_of_gguf(family, fields, rope_factors or {}, heads["head_dim"], context_length)
     embedded = shapes.get("token_embd.weight", ())
     vocab = embedded[0] if len(embedded) == 2 else fields.integer("vocab_size", 1, MOST_VOCAB)
     for bias, weight in BIASES.items():
@@ -82,10 +78,6 @@ def read_gguf_config(
         architecture=architecture,
         layers=layers,
         width=width,
-        heads=heads,
-        kv_heads=kv_heads,
-        head_dim=head_dim,
-        ffn=_per_layer(fields, "feed_forward_length", highest=MOST_WIDTH),
         vocab=vocab,
         eps=fields.number(family.key("eps", GGUF), LEAST_EPS, 1.0),
         window=window_of(fields, "attention.sliding_window", None) if family.key("window", GGUF) else None,
@@ -97,6 +89,19 @@ def read_gguf_config(
     )
     config = family.finish(config, fields, GGUF) if family.finish else config
     return checked(family.noticed(config, metadata, shapes) if family.noticed else config, where)
+
+
+def _heads_of_gguf(fields: Fields, width: int) -> dict[str, int]:
+    """What the metadata says of heads of attention and of the feed-forward block."""
+    heads = _per_layer(fields, "attention.head_count")
+    head_dim = _head_dim(fields, "attention.key_length", width, heads)
+    if fields.integer("attention.value_length", 1, MOST_HEAD_DIM, head_dim) != head_dim:
+        raise UnsupportedModel(
+            f"{fields.where}: attention.value_length differs from the keys' {head_dim}: not supported"
+        )
+    kv_heads = _per_layer(fields, "attention.head_count_kv", heads)
+    ffn = _per_layer(fields, "feed_forward_length", highest=MOST_WIDTH)
+    return {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "ffn": ffn}
 
 
 def _rotary_of_gguf(
@@ -131,8 +136,9 @@ def read_hf_config(family: Family, values: Mapping[str, Any], where: str, dtype:
             known = ", ".join(str(value) for value in taken)
             raise UnsupportedModel(f"{where}: {key} {shown(given)} is not supported; {known} is")
     keys = {ours: family.key(ours, HF) for ours in _SHAPED}
-    width, heads = fields.integer(keys["width"], 1, MOST_WIDTH), fields.integer(keys["heads"], 1, MOST_HEADS)
-    head_dim = _head_dim(fields, keys["head_dim"], width, heads)
+    width = fields.integer(keys["width"], 1, MOST_WIDTH)
+    heads = _heads_of_hf(family, fields, keys, width) if family.attends else dict(HEADLESS)
+    head_dim = heads["head_dim"]
     positions = fields.integer(family.positions, 1, MOST_CONTEXT, 2048)
     found: dict[str, Any] = {"rope_theta": 0.0, "context_length": positions}
     if family.fixed.get("rotary") != 0:
@@ -145,17 +151,22 @@ def read_hf_config(family: Family, values: Mapping[str, Any], where: str, dtype:
         architecture=architecture,
         layers=fields.integer(keys["layers"], 1, MOST_LAYERS),
         width=width,
-        heads=heads,
-        kv_heads=fields.integer(keys["kv_heads"], 1, MOST_HEADS, heads) if keys["kv_heads"] else heads,
-        head_dim=head_dim,
-        ffn=fields.integer(keys["ffn"], 1, MOST_WIDTH, family.ffn_widths * width or None),
         vocab=fields.integer(keys["vocab"], 1, MOST_VOCAB),
         eps=fields.number(keys["eps"], LEAST_EPS, 1.0, 1e-6),
         tie_embeddings=fields.flag("tie_word_embeddings", False),
         dtype=dtype,
-        **{**found, **_others(family, fields, HF)},
+        **{**heads, **found, **_others(family, fields, HF)},
     )
     return checked(family.finish(config, fields, HF) if family.finish else config, where)
+
+
+def _heads_of_hf(family: Family, fields: Fields, keys: Mapping[str, str], width: int) -> dict[str, int]:
+    """What a config.json says of heads of attention and of the feed-forward block."""
+    heads = fields.integer(keys["heads"], 1, MOST_HEADS)
+    kv_heads = fields.integer(keys["kv_heads"], 1, MOST_HEADS, heads) if keys["kv_heads"] else heads
+    head_dim = _head_dim(fields, keys["head_dim"], width, heads)
+    ffn = fields.integer(keys["ffn"], 1, MOST_WIDTH, family.ffn_widths * width or None)
+    return {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "ffn": ffn}
 
 
 def window_of(fields: Fields, key: str, default: int | None) -> int | None:

@@ -127,6 +127,7 @@ class Family:
     prefix          what stored names of Hugging Face folders may lack in front
     paired_rows     its GGUF files have the rows of query and key as adjacent pairs (llama.cpp's converter)
     partial_rotary  files may say that only the first numbers of a head are rotated
+    attends         its layers have heads of attention and feed-forward blocks
     windowless      llama.cpp knows no sliding window for it
     further_layers  its files may have layers past the last that predict tokens further ahead; they are left unread
     yarn_truncates  the ends of YaRN's ramp are whole numbers in its GGUF files, which cannot say it
@@ -155,6 +156,7 @@ class Family:
     prefix: str = ""
     paired_rows: bool = False
     partial_rotary: bool = False
+    attends: bool = True
     windowless: bool = False
     tells_layers: bool = False
     further_layers: bool = False

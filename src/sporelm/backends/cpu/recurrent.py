@@ -92,10 +92,10 @@ def gated_rms_norm(low: Emitter, call: Call) -> None:
     x, gate, weight = call.args
     tokens, width = spec_of(x).shape
     group = int(call.options["group"])
-    own = fixed(spec_of(weight).shape[0]) > group
+    own = stride_of(weight) if len(spec_of(weight).shape) == 2 else 0
     fields: dict[str, Any] = {"x": low.at(x), "gate": low.at(gate), "weight": low.at(weight)}
     fields |= {"out": low.at(call.results[0]), "stride": stride_of(x), "groups": fixed(width) // group}
-    fields |= {"weight_stride": 4 * group * own, "eps": float(call.options["eps"])}
+    fields |= {"weight_stride": own, "eps": float(call.options["eps"])}
     kernel = gated_norm.gated_rms_norm(low.places.target, group, call.options["first"])
     low.emit(kernel, fields, cell_of(tokens), grain=low.row_grain(tokens))
 

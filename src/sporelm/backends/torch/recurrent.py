@@ -114,5 +114,5 @@ def ssm_scan(
 def gated_rms_norm(x: Tensor, gate: Tensor, weight: Tensor, *, eps: float, group: int, first: str) -> Tensor:
     runs = (x * silu(gate) if first == "gate" else x).unflatten(1, (-1, group))
     mean_square = runs.double().square().mean(dim=-1, keepdim=True)
-    scaled = runs * (mean_square + eps).rsqrt().float() * weight.view(-1, group)
+    scaled = runs * (mean_square + eps).rsqrt().float() * weight
     return scaled.flatten(1) if first == "gate" else scaled.flatten(1) * silu(gate)

@@ -15,6 +15,7 @@ from sporelm.models.blocks.mixture import Mixture, feed_forward
 from sporelm.models.blocks.mlp import MLP
 from sporelm.models.blocks.pre_norm import NormKind, pre_norm
 from sporelm.models.blocks.rms_norm import RMSNorm
+from sporelm.models.blocks.state_space import SpaceHeads, StateSpace
 
 __all__ = [
     "MLP",
@@ -38,7 +39,9 @@ __all__ = [
     "ParallelLayer",
     "Part",
     "RMSNorm",
+    "SpaceHeads",
     "State",
+    "StateSpace",
     "bare",
     "feed_forward",
     "pre_norm",

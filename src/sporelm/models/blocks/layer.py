@@ -29,7 +29,7 @@ class Mixer(Protocol):
 
 
 class Layer:
-    """x + attention(norm(x)), then x + mlp(norm(x)).
+    """x + attention(norm(x)), then x + mlp(norm(x)); without `mlp` the first alone.
 
     after_attention, after_mlp   norms of what is added
     scale                        by which it is multiplied
@@ -39,8 +39,8 @@ class Layer:
         self,
         attention_norm: Part | None,
         attention: Mixer,
-        mlp_norm: Part | None,
-        mlp: Part,
+        mlp_norm: Part | None = None,
+        mlp: Part | None = None,
         *,
         after_attention: Part | None = None,
         after_mlp: Part | None = None,
@@ -60,6 +60,8 @@ class Layer:
     def __call__(self, x: Any, step: StepInputs, weights: Mapping[str, Any], cache: Any) -> Any:  # x [tokens, width]
         mixed = self.attention(_normed(self.attention_norm, x, weights), step, weights, cache)
         x = ops.add(x, self._scaled(_normed(self.after_attention, mixed, weights)))
+        if self.mlp is None:
+            return x
         made = self.mlp(_normed(self.mlp_norm, x, weights), weights)
         return ops.add(x, self._scaled(_normed(self.after_mlp, made, weights)))
 
@@ -73,6 +75,7 @@ class ParallelLayer(Layer):
     def __call__(self, x: Any, step: StepInputs, weights: Mapping[str, Any], cache: Any) -> Any:  # x [tokens, width]
         read = _normed(self.attention_norm, x, weights)
         mixed = _normed(self.after_attention, self.attention(read, step, weights, cache), weights)
+        assert self.mlp is not None
         made = self.mlp(read if self.mlp_norm is None else self.mlp_norm(x, weights), weights)
         # The two first: what is added to x last can be merged with the norm that follows.
         return ops.add(x, self._scaled(ops.add(mixed, _normed(self.after_mlp, made, weights))))

@@ -1,0 +1,68 @@
+"""The selective state space of Mamba 2: a state that fades, takes up each row and is read by it (Dao, Gu 2024)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sporelm import ops
+from sporelm.models.blocks.linear import Linear, products
+from sporelm.models.blocks.memory import State
+from sporelm.models.inputs import StepInputs
+from sporelm.weights.config import ModelConfig
+from sporelm.weights.names import Param
+
+
+@dataclass(frozen=True)
+class SpaceHeads:
+    """Numbers of a model of state spaces; the record of its family (`own`)."""
+
+    taps: int  # of the convolution, the row's own included
+    heads: int
+    groups: int  # of heads that write and read alike
+    size: int  # of a state, for each number of a head
+    inner: int = 0  # numbers of all heads: files say this or the two below
+    head_dim: int = 0
+    expand: int = 0  # inner, in widths of the model
+    bias: bool = False  # of the products
+    taps_bias: bool = True
+    low: float = 0.0  # between which time steps lie
+    high: float = float("inf")
+
+    @property
+    def channels(self) -> int:
+        """Numbers of a row that are convolved: values, what writes and what reads."""
+        return self.inner + 2 * self.groups * self.size
+
+
+class StateSpace:
+    """o(norm(scan(silu(conv(xbc(x)))) * silu(z(x)))), in the place of attention."""
+
+    def __init__(self, name: str, config: ModelConfig) -> None:
+        self.numbers: SpaceHeads = config.own
+        n, width = self.numbers, config.width
+        self.z = Linear(f"{name}.ssm_z", n.inner, width, bias=n.bias)
+        self.xbc = Linear(f"{name}.ssm_xbc", n.channels, width, bias=n.bias)
+        self.step = Linear(f"{name}.ssm_step", n.heads, width, bias=n.bias)
+        self.o = Linear(f"{name}.ssm_o", width, n.inner, bias=n.bias)
+        self.taps = Param(f"{name}.ssm_conv.weight", (n.taps, n.channels), plain=True)
+        self.taps_bias = [Param(f"{name}.ssm_conv.bias", (n.channels,))] if n.taps_bias else []
+        vectors = ("ssm.decay", "ssm.skip", "ssm_dt.bias")
+        self.vectors = [Param(f"{name}.{part}", (n.heads,)) for part in vectors]
+        self.norm = Param(f"{name}.ssm_norm.weight", (n.groups, n.inner // n.groups), plain=True)
+        self.eps = config.eps
+        self.memory = State(((n.taps - 1, n.channels), (n.heads * n.size, n.inner // n.heads)))
+
+    def params(self) -> list[Param]:
+        linears = (self.z, self.xbc, self.step, self.o)
+        matrices = [param for linear in linears for param in linear.params()]
+        return [*matrices, self.taps, *self.taps_bias, *self.vectors, self.norm]
+
+    def __call__(self, x: Any, step: StepInputs, weights: Mapping[str, Any], cache: Any) -> Any:  # x [tokens, width]
+        z, xbc, dt = products(x, weights, self.z, self.xbc, self.step)
+        whose, n = (step.starts, step.lengths, step.states), self.numbers
+        bias = next((weights[param.name] for param in self.taps_bias), None)
+        xbc = ops.causal_conv1d(xbc, weights[self.taps.name], bias, cache[0], *whose)
+        vectors = [weights[param.name] for param in self.vectors]
+        made = ops.ssm_scan(xbc, dt, *vectors, cache[1], *whose, groups=n.groups, low=n.low, high=n.high)
+        options: dict[str, Any] = {"eps": self.eps, "group": n.inner // n.groups, "first": "gate"}
+        return self.o(ops.gated_rms_norm(made, z, weights[self.norm.name], **options), weights)
