@@ -70,6 +70,7 @@ def _words(config: ModelConfig) -> dict[str, Any]:
             *(f"{prefix}pooler.dense.{kind}" for prefix in ("", "roberta.") for kind in ("weight", "bias")),
         ),
         own=TextFacts,
+        reads=True,
     )
 )
 class Bert(Encoder):

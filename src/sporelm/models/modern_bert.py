@@ -91,6 +91,7 @@ def _words(config: ModelConfig) -> dict[str, Any]:
         reworded=_reworded,
         full_layers=lambda layers: frozenset(range(0, layers, STEP)),
         own=TextFacts,
+        reads=True,
     )
 )
 class ModernBert(Encoder):

@@ -93,6 +93,7 @@ def _reworded(values: dict[str, Any]) -> dict[str, Any]:
         said=lambda config: said(config, "nomic-bert"),
         reworded=_reworded,
         own=TextFacts,
+        reads=True,
     )
 )
 class NomicBert(Encoder):

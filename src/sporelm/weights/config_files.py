@@ -87,6 +87,7 @@ def read_gguf_config(
         dtype=dtype,
         **{**found, **_others(family, fields, GGUF, {templated(name)[0] for name in shapes})},
     )
+    _check_direction(family, fields, "attention.causal")
     config = family.finish(config, fields, GGUF) if family.finish else config
     return checked(family.noticed(config, metadata, shapes) if family.noticed else config, where)
 
@@ -135,6 +136,7 @@ def read_hf_config(family: Family, values: Mapping[str, Any], where: str, dtype:
         if (given := fields.values.get(key)) is not None and given not in taken:
             known = ", ".join(str(value) for value in taken)
             raise UnsupportedModel(f"{where}: {key} {shown(given)} is not supported; {known} is")
+    _check_direction(family, fields, "is_causal")
     keys = {ours: family.key(ours, HF) for ours in _SHAPED}
     width = fields.integer(keys["width"], 1, MOST_WIDTH)
     heads = _heads_of_hf(family, fields, keys, width) if family.attends else dict(HEADLESS)
@@ -167,6 +169,12 @@ def _heads_of_hf(family: Family, fields: Fields, keys: Mapping[str, str], width:
     head_dim = _head_dim(fields, keys["head_dim"], width, heads)
     ffn = fields.integer(keys["ffn"], 1, MOST_WIDTH, family.ffn_widths * width or None)
     return {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "ffn": ffn}
+
+
+def _check_direction(family: Family, fields: Fields, key: str) -> None:
+    """Raise UnsupportedModel for a decoder whose attention sees what follows, as embedding models made of some do."""
+    if fields.has(key) and not family.reads and not fields.flag(key, True):
+        raise UnsupportedModel(f"{fields.where}: {key} is false, which is not supported for {family.gguf!r}")
 
 
 def window_of(fields: Fields, key: str, default: int | None) -> int | None:

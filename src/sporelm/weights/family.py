@@ -129,6 +129,7 @@ class Family:
     partial_rotary  files may say that only the first numbers of a head are rotated
     attends         its layers have heads of attention and feed-forward blocks
     windowless      llama.cpp knows no sliding window for it
+    reads           its attention sees both ways: an encoder; files of others that say so are refused
     further_layers  its files may have layers past the last that predict tokens further ahead; they are left unread
     yarn_truncates  the ends of YaRN's ramp are whole numbers in its GGUF files, which cannot say it
     own             the record of numbers that only this family has, `ModelConfig.own`
@@ -158,6 +159,7 @@ class Family:
     partial_rotary: bool = False
     attends: bool = True
     windowless: bool = False
+    reads: bool = False
     tells_layers: bool = False
     further_layers: bool = False
     yarn_truncates: bool = True

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from families import CASES as CASES_OF_DECODERS
 from families import ENCODERS
 from sporelm.errors import ModelFileError, UnsupportedModel
 from sporelm.models import config_from_gguf, config_from_hf
@@ -114,6 +115,16 @@ def test_what_a_gguf_file_tells_by_its_tensors_and_its_tokenizer() -> None:
     assert pooled == ["", "mean", "cls", "last", ""]
     with pytest.raises(ModelFileError, match="pooling_type is 5"):
         config_from_gguf(METADATA | {"bert.pooling_type": 5}, SHAPES, "m.gguf")
+
+
+def test_decoders_that_see_both_ways_are_refused() -> None:
+    case = next(case for case in CASES_OF_DECODERS if case.name == "qwen2")
+    with pytest.raises(UnsupportedModel, match="is_causal is false, which is not supported for 'qwen2'"):
+        config_from_hf(case.config | {"is_causal": False}, "config.json")
+    metadata = {key.replace("bert.", "qwen2."): value for key, value in METADATA.items()}
+    metadata |= {"general.architecture": "qwen2", "qwen2.attention.layer_norm_rms_epsilon": 1e-6}
+    with pytest.raises(UnsupportedModel, match="attention.causal is false"):
+        config_from_gguf(metadata | {"qwen2.attention.causal": False}, SHAPES, "m.gguf")
 
 
 def test_a_modern_bert_of_another_activation_is_refused() -> None:
