@@ -15,6 +15,7 @@ GPT2: dict[str, Any] = {
     "vocab_size": 131,
 }
 STABLELM = named("StableLmForCausalLM", "stablelm", layer_norm_eps=1e-5, use_qkv_bias=True, partial_rotary_factor=0.25)
+STARCODER = GPT2 | {"architectures": ["GPTBigCodeForCausalLM"], "model_type": "gpt_bigcode"}
 STARCODER2 = named("Starcoder2ForCausalLM", "starcoder2", hidden_act="gelu_pytorch_tanh", norm_epsilon=1e-5)
 
 CASES = (
@@ -28,6 +29,8 @@ CASES = (
         | {"num_key_value_heads": 7, "partial_rotary_factor": 0.5},
         None,
     ),
+    Case("starcoder", STARCODER, {"n_embd": 256, "n_head": 4}),
+    Case("starcoder-odd", STARCODER | {"n_embd": 42, "n_head": 7, "n_inner": 100, "activation_function": "gelu"}, None),
     Case("starcoder2", STARCODER2),
     Case("starcoder2-odd-tied-window", STARCODER2 | ODD | TIED | {"sliding_window": 9}, None),
 )

@@ -9,6 +9,7 @@ FALCON = named("FalconForCausalLM", "falcon", ffn_hidden_size=None) | TIED
 FALCON_NEW = FALCON | {"new_decoder_architecture": True, "num_kv_heads": 2}
 NEMOTRON = named("NemotronForCausalLM", "nemotron", hidden_act="relu2", norm_eps=1e-5, head_dim=8)
 NEOX = named("GPTNeoXForCausalLM", "gpt_neox", hidden_act="gelu", layer_norm_eps=1e-5, rotary_pct=0.25)
+JAIS2 = named("Jais2ForCausalLM", "jais2", hidden_act="relu2", layer_norm_eps=1e-5)
 OLMO = named("OlmoForCausalLM", "olmo", pad_token_id=None, clip_qkv=0.8)
 OLMO3 = named("Olmo3ForCausalLM", "olmo3", pad_token_id=None, sliding_window=9, num_hidden_layers=5, rope_theta=5e5)
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64, "attention_factor": 1.2}
@@ -37,6 +38,8 @@ CASES = (
     ),
     Case("gptneox-in-turn", NEOX | {"use_parallel_residual": False, "rotary_emb_base": 5000}),
     Case("gptneox-tied-no-biases", NEOX | {"tie_word_embeddings": True, "attention_bias": False}, None),
+    Case("jais2", JAIS2),
+    Case("jais2-odd-tied", JAIS2 | ODD | TIED, None),
     Case("nemotron", NEMOTRON, WIDE | {"head_dim": 32}),
     Case("nemotron-odd-biases", NEMOTRON | ODD | BIASES | {"mlp_bias": True, "head_dim": 12}, None),
     Case("olmo", OLMO),

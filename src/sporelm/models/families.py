@@ -107,6 +107,7 @@ FAMILIES = (
         ("transformers", "llama.cpp"),
     ),
     Listed("internlm2", "InternLM2, InternLM2.5", ("internlm2", "InternLM2ForCausalLM"), ("numpy", "llama.cpp")),
+    Listed("jais2", "Jais 2", ("jais2", "Jais2ForCausalLM"), ("transformers", "llama.cpp")),
     Listed(
         "llama",
         "Llama 1 to 3, Mistral, Ministral, Mixtral, InternLM3, SmolLM2, TinyStories, Minueza",
@@ -168,5 +169,6 @@ FAMILIES = (
         ("stablelm", "StableLmForCausalLM"),
         ("transformers", "llama.cpp"),
     ),
+    Listed("starcoder", "StarCoder 1", ("starcoder", "GPTBigCodeForCausalLM"), ("transformers", "llama.cpp")),
     Listed("starcoder2", "StarCoder2", ("starcoder2", "Starcoder2ForCausalLM"), ("transformers", "llama.cpp")),
 )

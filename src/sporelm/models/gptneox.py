@@ -1,17 +1,14 @@
 """GPT-NeoX-20B, Pythia, Dolly 2: attention and feed-forward block beside each other, with a norm each."""
 
-from dataclasses import replace
 from typing import Any
 
-from sporelm.errors import UnsupportedModel
 from sporelm.models.blocks import MLP, Layer, LayerNorm, pre_norm
 from sporelm.models.decoder import Decoder
 from sporelm.models.registry import architecture
 from sporelm.weights.config import ModelConfig
-from sporelm.weights.family import Family, Field, HfClass, fields
-from sporelm.weights.fields import Fields, shown
+from sporelm.weights.family import GELUS, Family, Field, HfClass, activation, fields
 from sporelm.weights.forms import QKV, by_group
-from sporelm.weights.names import COMMON, HF, Kind, Names, Stored, changed, with_bias
+from sporelm.weights.names import COMMON, Names, Stored, changed, with_bias
 
 LAYER = "gpt_neox.layers.{}."
 NAMES = changed(
@@ -35,15 +32,6 @@ NAMES = changed(
     ),
 )
 NEW_OUTPUT = Names("output.weight", "output.weight", "lm_head.weight")  # as transformers calls it since 5.0
-KINDS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_fast": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"}
-
-
-def _activated(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
-    """GGUF files do not say which GELU: it is that of Pythia."""
-    given = values.values.get("hidden_act", "gelu") if kind == HF else "gelu"
-    if given not in tuple(KINDS):
-        raise UnsupportedModel(f"{values.where}: hidden_act {shown(given)} is not supported; {', '.join(KINDS)} are")
-    return replace(config, own=KINDS[given])
 
 
 def _reworded(values: dict[str, Any]) -> dict[str, Any]:
@@ -53,8 +41,7 @@ def _reworded(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _words(config: ModelConfig) -> dict[str, Any]:
-    found = {"rotary_pct": config.rotary / config.head_dim, "rotary_emb_base": config.rope_theta}
-    return found | {"hidden_act": "gelu" if config.own == "gelu" else "gelu_new"}
+    return {"rotary_pct": config.rotary / config.head_dim, "rotary_emb_base": config.rope_theta}
 
 
 @architecture(
@@ -71,6 +58,7 @@ def _words(config: ModelConfig) -> dict[str, Any]:
         fields(
             Field("eps", "attention.layer_norm_epsilon", "f32", "layer_norm_eps"),
             Field("parallel", "use_parallel_residual", "bool", "use_parallel_residual", default=True),
+            activation("hidden_act", "gelu"),
             Field("attention_bias", "", "bool", "attention_bias", default=True),
             Field("attention_out_bias", "", "bool", "attention_bias", default=True),
             without=("kv_heads", "head_dim", "window"),
@@ -79,10 +67,8 @@ def _words(config: ModelConfig) -> dict[str, Any]:
         {"hf": (NEW_OUTPUT,)},
         fixed={"mlp_bias": True},
         only={},
-        finish=_activated,
         reworded=_reworded,
         words=_words,
-        unsaid=lambda config: "" if config.own == "gelu" else "its GELU is not the exact one",
         ignored=(f"{LAYER}attention.bias", f"{LAYER}attention.masked_bias", f"{LAYER}attention.rotary_emb.inv_freq"),
         partial_rotary=True,
     )
@@ -93,4 +79,4 @@ class GPTNeoX(Decoder):
     norms = LayerNorm
 
     def layer(self, config: ModelConfig, index: int) -> Layer:
-        return pre_norm(config, index, mlp=MLP(f"layers.{index}", config, config.own), norm=self.norms)
+        return pre_norm(config, index, mlp=MLP(f"layers.{index}", config, GELUS[config.activation]), norm=self.norms)

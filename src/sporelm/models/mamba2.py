@@ -87,7 +87,14 @@ def _said(config: ModelConfig) -> dict[str, tuple[str, Any]]:
     return {"mamba2.attention.head_count": ("u32", 0), "mamba2.feed_forward_length": ("u32", 0)}
 
 
-NUMBERS: dict[str, Any] = {"num_heads": 128, "head_dim": 64, "state_size": 128, "n_groups": 8, "conv_kernel": 4, "expand": 2}
+NUMBERS: dict[str, Any] = {
+    "num_heads": 128,
+    "head_dim": 64,
+    "state_size": 128,
+    "n_groups": 8,
+    "conv_kernel": 4,
+    "expand": 2,
+}
 NUMBERS |= {"layer_norm_epsilon": 1e-5, "max_position_embeddings": 1 << 20}
 BIASES = (("use_bias", "own.bias"), ("use_conv_bias", "own.taps_bias"))
 

@@ -93,6 +93,7 @@ class ModelConfig:
     mlp_bias: bool = False
     output_bias: bool = False  # of the scores of tokens
     qkv_limit: float | None = None  # queries, keys and values lie between -limit and limit
+    activation: str = ""  # of the feed-forward block, as config.json names it, in families where models differ
     parallel: bool = False  # attention and the feed-forward block read the same rows
     pooling: str = ""  # how its makers make one vector of a text: "mean", "cls", "last"; "": its files do not say
     dtype: str = "F32"

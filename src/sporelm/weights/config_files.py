@@ -251,7 +251,7 @@ def _value(field: Field, key: str, fields: Fields, kind: Kind) -> Any:
 
 
 def _word(field: Field, key: str, fields: Fields, kind: Kind) -> str:
-    if kind == GGUF:
+    if kind == GGUF and field.kind == "u32":
         return field.words[fields.integer(key, 0, len(field.words) - 1, 0)] or str(field.default)
     if (word := fields.text(key, field.default)) not in field.words or not word:
         known = ", ".join(each for each in field.words if each)

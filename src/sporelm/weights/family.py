@@ -6,7 +6,7 @@ transformers.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from sporelm.weights.config import ModelConfig
 from sporelm.weights.fields import Fields
@@ -20,11 +20,12 @@ class Field(NamedTuple):
 
     ours      its attribute in `ModelConfig`, with a dot that of one of its parts: "width", "scales.embedding"
     gguf      its key in GGUF metadata, without the architecture; "" where those files do not say it
-    kind      "u32", "f32" or "bool"; those of bool are written by the class alone (`HfClass.fields`)
+    kind      "u32", "f32", "str" or "bool"; those of bool are written by the class alone (`HfClass.fields`)
     hf        its key in config.json; "" where that does not say it
     low, high the values that it may have; those of SHAPE are in `weights.config_files`
     default   where neither file nor class says it; None if it must be there, OPTIONAL if it is then None
-    words     what config.json may say, where that is a word; GGUF files hold its place among them, or 0: the default
+    words     what config.json may say, where that is a word; GGUF files hold it too, or as "u32" its place among them,
+              0 for the default
     weight    of our names: a GGUF file means the bool by having such a weight in a layer
     """
 
@@ -40,7 +41,7 @@ class Field(NamedTuple):
 
     def held(self, value: Any) -> Any:
         """A value as GGUF files hold it."""
-        return self.words.index(value) if self.words else value
+        return self.words.index(value) if self.words and self.kind == "u32" else value
 
 
 SHAPE = (
@@ -63,6 +64,16 @@ ATTENTION_BIAS = (
     Field("attention_bias", "", "bool", "attention_bias"),
     Field("attention_out_bias", "", "bool", "attention_bias"),
 )
+
+
+# Words of config.json for GELU -> kinds of `ops.activate`. transformers computes with a tanh what others call fast.
+GELUS: Final = {"gelu": "gelu"} | dict.fromkeys(("gelu_pytorch_tanh", "gelu_new", "gelu_fast"), "gelu_tanh")
+
+
+def activation(hf: str, default: str, words: Iterable[str] = GELUS) -> Field:
+    """The field of the feed-forward block's activation function, by its key in config.json. llama.cpp does not heed the
+    key of GGUF files where it knows one function for an architecture."""
+    return Field("activation", "hidden_activation", "str", hf, default=default, words=tuple(words))
 
 
 def fields(*changes: Field, without: Sequence[str] = ()) -> tuple[Field, ...]:
