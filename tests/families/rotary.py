@@ -24,6 +24,8 @@ BLOOM: dict[str, Any] = {
 }
 ARCEE = named("ArceeForCausalLM", "arcee", hidden_act="relu2")
 ERNIE = named("Ernie4_5ForCausalLM", "ernie4_5", head_dim=8, pad_token_id=None)
+FALCON_RW = named("FalconForCausalLM", "falcon", ffn_hidden_size=None, alibi=True, bias=True) | TIED
+FALCON_RW |= {"multi_query": False, "parallel_attn": False, "num_attention_heads": 8}
 GLM = named("GlmForCausalLM", "glm", head_dim=8, pad_token_id=None, eos_token_id=1)
 GLM4 = named("Glm4ForCausalLM", "glm4", head_dim=8, pad_token_id=None, eos_token_id=1)
 EXAONE4 = named("Exaone4ForCausalLM", "exaone4", sliding_window=None, sliding_window_pattern=None)
@@ -61,6 +63,8 @@ CASES = (
         EXAONE4 | TIED | {"num_hidden_layers": 4, "sliding_window": 9, "sliding_window_pattern": 4},
         WIDE | {"hidden_size": 256, "num_hidden_layers": 64},
     ),
+    Case("falcon-rw", FALCON_RW, None),
+    Case("falcon-rw-rotated", FALCON_RW | {"alibi": False, "hidden_size": 42, "num_attention_heads": 7}, None),
     Case("glm", GLM, WIDE | {"head_dim": 32}),
     Case("glm-odd-tied", GLM | ODD | TIED | {"head_dim": 12, "attention_bias": False}, None),
     Case("glm4", GLM4, WIDE | {"head_dim": 64}),

@@ -29,6 +29,8 @@ def transformers_logits(case: Case, folder: Path) -> np.ndarray:
         return encoded(case, folder)
     write_case(folder, case)
     plain: dict[str, Any] = {"attn_implementation": "eager", "dtype": torch.float32}
+    if case.config.get("alibi"):
+        plain["attn_implementation"] = "sdpa"  # Falcon's eager attention adds linear biases twice
     if case.model.config.experts:
         plain["experts_implementation"] = "eager"  # the usual one wants widths of whole blocks
     model, info = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True, **plain)

@@ -68,7 +68,12 @@ FAMILIES = (
         ("transformers", "llama.cpp"),
     ),
     Listed("exaone4", "EXAONE 4", ("exaone4", "Exaone4ForCausalLM"), ("transformers", "llama.cpp")),
-    Listed("falcon", "Falcon 7B, 40B, 180B, Falcon 2", ("falcon", "FalconForCausalLM"), ("transformers", "llama.cpp")),
+    Listed(
+        "falcon",
+        "Falcon 7B, 40B, 180B, Falcon 2, Falcon-RW",
+        ("falcon", "FalconForCausalLM"),
+        ("transformers", "llama.cpp"),
+    ),
     Listed("gemma", "Gemma 1", ("gemma", "GemmaForCausalLM"), ("transformers", "llama.cpp")),
     Listed("gemma2", "Gemma 2", ("gemma2", "Gemma2ForCausalLM"), ("transformers", "llama.cpp")),
     Listed(
