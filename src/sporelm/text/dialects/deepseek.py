@@ -5,9 +5,10 @@ import re
 from collections.abc import Sequence
 
 from sporelm.text.dialects.deltas import Call
-from sporelm.text.dialects.dialect import THINK, Dialect, Thinking, Turn
+from sporelm.text.dialects.dialect import THINK, Thinking, Turn
 from sporelm.text.dialects.forms import Expression, Forms
 from sporelm.text.dialects.json_call import object_arguments
+from sporelm.text.dialects.sectioned import Sectioned
 from sporelm.text.dialects.source import Steps
 
 BEGIN, END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
@@ -15,10 +16,12 @@ CALL, SEPARATOR, CALL_END = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>",
 NAME = re.compile(r"[\w.-]{1,128}")
 
 
-class DeepSeek(Dialect):
+class DeepSeek(Sectioned):
     name = "deepseek"
     marks = (BEGIN, END, CALL, SEPARATOR, CALL_END)
     begins = (BEGIN, CALL)
+    section = (BEGIN, END)
+    call_mark = CALL
 
     def __init__(self, thinking: Thinking | None = THINK, *, fenced: bool = True) -> None:
         """fenced: calls that are forced have the form of V3 and R1."""
@@ -29,19 +32,7 @@ class DeepSeek(Dialect):
         self._after = "\n```" + CALL_END if fenced else CALL_END
         self._separator = "\n" if fenced else ""
 
-    def call(self, turn: Turn, mark: str) -> Steps[bool]:
-        source = turn.source
-        if mark == BEGIN and not (yield from source.skip(CALL)):
-            return False
-        if not (yield from self._one(turn)):
-            return False
-        while (yield from source.skip(CALL)):
-            if not (yield from turn.attempt(self._one(turn), CALL)):
-                return True
-        yield from source.skip(END)
-        return True
-
-    def _one(self, turn: Turn) -> Steps[bool]:
+    def one(self, turn: Turn) -> Steps[bool]:
         source = turn.source
         yield from source.space()
         name = source.take(len((yield from source.ahead(NAME))))

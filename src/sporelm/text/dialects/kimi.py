@@ -8,9 +8,10 @@ import re
 from collections.abc import Sequence
 
 from sporelm.text.dialects.deltas import Call
-from sporelm.text.dialects.dialect import Dialect, Turn
+from sporelm.text.dialects.dialect import Turn
 from sporelm.text.dialects.forms import Expression, Forms
 from sporelm.text.dialects.json_call import object_arguments
+from sporelm.text.dialects.sectioned import Sectioned
 from sporelm.text.dialects.source import Steps
 
 BEGIN, END = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
@@ -19,24 +20,14 @@ NAME = re.compile(r"[\w.:-]{1,192}")
 NUMBERED = re.compile(r"(?:functions\.)?([\w.-]{1,128}?)(?::\d+)?")
 
 
-class Kimi(Dialect):
+class Kimi(Sectioned):
     name = "kimi"
     marks = (BEGIN, END, CALL, ARGUMENTS, CALL_END)
     begins = (BEGIN, CALL)
+    section = (BEGIN, END)
+    call_mark = CALL
 
-    def call(self, turn: Turn, mark: str) -> Steps[bool]:
-        source = turn.source
-        if mark == BEGIN and not (yield from source.skip(CALL)):
-            return False
-        if not (yield from self._one(turn)):
-            return False
-        while (yield from source.skip(CALL)):
-            if not (yield from turn.attempt(self._one(turn), CALL)):
-                return True
-        yield from source.skip(END)
-        return True
-
-    def _one(self, turn: Turn) -> Steps[bool]:
+    def one(self, turn: Turn) -> Steps[bool]:
         """One call after its mark: the name out of what numbers it, then an object."""
         source = turn.source
         yield from source.space()
