@@ -8,16 +8,19 @@ import stat
 import subprocess
 import sys
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 
 import pytest
 
+from families.recurrent import CASES
 from sporelm import __version__
 from sporelm.bench import Case, LlamaPeer, cases, context_for, measure
 from sporelm.bench.limits import Work, work_of
 from sporelm.bench.rows import CSV_HEADS, Limit, PeerFigure, Row, append, as_csv, as_markdown, check_file
 from sporelm.cli.bench import CONTEXT, commit, without_folders
 from sporelm.errors import RequestError
+from sporelm.models.blocks.memory import State
 from sporelm.weights.config import Experts, ModelConfig
 
 
@@ -106,6 +109,16 @@ def test_work_of_a_model() -> None:
     machine = {"stream_bytes_s": 1e6}
     assert windowed.limit(Case(2, True, depth=50), machine).value == 1e6 / (work.weight_bytes + 51 * 32 + 10 * 32)
     assert windowed.limit(Case(2, True), machine) == work.limit(Case(2, True), machine), "all is within the window"
+
+
+def test_of_recurrent_states_all_is_read_and_written() -> None:
+    case = next(case for case in CASES if case.name == "qwen3next")
+    work, config = work_of(case.model.config, 10_000, 2), case.model.config
+    assert work.kv_bytes == 2 * config.kv_heads * config.head_dim * 2, "of four layers one has keys and values"
+    shapes = [shape for each in case.model.memory() if isinstance(each, State) for shape in each.shapes]
+    assert work.state_bytes == sum(4 * prod(shape) for shape in shapes) > 0
+    limit = work.limit(Case(2, True, batch=3), {"stream_bytes_s": 1e6}).value
+    assert limit == 3e6 / (work.read_bytes(3) + 3 * (work.kv_bytes + 2 * work.state_bytes))
 
 
 def test_of_experts_those_that_tokens_chose_count() -> None:

@@ -30,10 +30,11 @@ class Memory:
     """Bytes that running takes: `context` positions in each of `batch` sequences, numbers of type `kv` in the cache.
 
     weights    as the back-end packs them
-    kv         the pages of keys and values, all of them in use, and recurrent states
+    kv         the pages of keys and values, all of them in use
     step       the values of one step, at the most tokens that a step has
     tables     of rotary positions
     program    the interpreter, its libraries, the tokenizer
+    states     one recurrent state for each sequence
     """
 
     context: int
@@ -45,10 +46,11 @@ class Memory:
     tables: int
     program: int
     available: int | None
+    states: int = 0
 
     @property
     def total(self) -> int:
-        return self.weights + self.kv + self.step + self.tables + self.program
+        return self.weights + self.kv + self.step + self.tables + self.program + self.states
 
     @property
     def fits(self) -> bool | None:
@@ -106,11 +108,12 @@ class Estimate:
             batch=batch,
             kv_type=self.kv,
             weights=self.weights,
-            kv=batch * (pages_for(positions) * page + bytes_per_state(self._memory, self.backend)),
+            kv=pages_for(positions) * batch * page,
             step=values_bytes(config, min(most, positions * batch), batch),
-            tables=ROPE_VALUES * positions * config.head_dim * 4,
+            tables=ROPE_VALUES * positions * config.head_dim * 4 if config.rotary else 0,
             program=PROGRAM_BYTES + config.vocab * TOKEN_BYTES,
             available=available_on(self.backend),
+            states=batch * bytes_per_state(self._memory, self.backend),
         )
 
     @cached_property
@@ -123,7 +126,8 @@ class Estimate:
         """How fast tokens can come at most; `machine` is what the back-end's `limits()` measured.
 
         A step reads each weight once for the whole batch, of experts those that a token chose, and each sequence's keys
-        and values, and multiplies each token with every matrix that it goes through: the slower of both counts.
+        and values, reads and writes its recurrent state, and multiplies each token with every matrix that it goes
+        through: the slower of both counts.
         """
         work = self.work
         stream = work.limit(Case(1, decode=True, batch=batch, depth=depth), machine)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from sporelm.bench.driver import Case
 from sporelm.bench.rows import Limit
+from sporelm.ops.attention import PAGE, page_shape
 from sporelm.quant import F32, FOLDER_FORMATS, FORMATS
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ class Work:
     window_bytes: float = 0  # keys and values of one position, in those layers
     expert_bytes: int = 0  # of `weight_bytes`, those of matrices of which a token chooses
     chosen: float = 1.0  # the share of the experts that one token chooses
+    state_bytes: int = 0  # of one sequence's recurrent state, which a step reads and writes
 
     def read_bytes(self, batch: int) -> float:
         """Bytes of the weights that a decode step of so many tokens reads, each with experts of its own, chosen evenly:
@@ -38,8 +40,8 @@ class Work:
 
         `machine` holds stream_bytes_s (bytes per second) and int8_dot_ops_s, f32_ops_s (a multiplication and an
         addition count as two). A decode step reads once every weight, of experts those that a token chose, and each
-        sequence's keys and values; a prompt must multiply each of its tokens with every matrix, of the experts' with
-        those chosen. Attention's own products are not counted.
+        sequence's keys and values, and reads and writes its recurrent state; a prompt must multiply each of its tokens
+        with every matrix, of the experts' with those chosen. Attention's own products are not counted.
         """
         if case.prompt:
             prompts, tokens = Case(case.prompt, decode=False), replace(case, prompt=0, depth=case.prompt)
@@ -49,7 +51,7 @@ class Work:
         if case.decode:
             held = case.depth + case.tokens / 2  # on average over the tokens decoded
             kv_bytes = held * self.kv_bytes + min(held, self.window) * self.window_bytes
-            step_bytes = self.read_bytes(case.batch) + case.batch * kv_bytes
+            step_bytes = self.read_bytes(case.batch) + case.batch * (kv_bytes + 2 * self.state_bytes)
             return Limit("stream", case.batch * machine["stream_bytes_s"] / step_bytes)
         operations = 2 * (case.tokens * self.matrix_values + self.output_values)
         peak = machine["int8_dot_ops_s" if self.integer else "f32_ops_s"]
@@ -60,24 +62,32 @@ def work_of(config: "ModelConfig", weight_bytes: int, kv_value_bytes: float, exp
     """The work of a model. Bytes are those of all packed weights, of one number in the cache, and, among the weights'
     bytes, those of the experts."""
     from sporelm.models import build
+    from sporelm.models.blocks.memory import Paged, State
 
+    model = build(config)
+    memory = model.memory()
+    if len(memory) != config.layers:  # some layers read what others keep
+        memory = [Paged(config.kv_heads, config.head_dim)] * config.layers
+    states = [shape for each in memory if isinstance(each, State) for shape in each.shapes]
+    kept = [0 if isinstance(each, State) else prod(page_shape(each.kept)) // PAGE for each in memory]
+    windowed = [layer for layer in range(config.layers) if config.window_of(layer) is not None]
+    window_values = sum(kept[layer] for layer in windowed)
     embedding = config.vocab * config.width
     main = (FORMATS | FOLDER_FORMATS).get(config.dtype, F32)
     # Of an embedding that is not the output matrix too, a step reads one row a token.
     unread = 0 if config.tie_embeddings else embedding * main.nbytes // main.values
-    layer_kv = 2 * config.kv_heads * config.head_dim * kv_value_bytes
-    windowed = sum(config.window_of(layer) is not None for layer in range(config.layers))
     chosen = config.experts.used / config.experts.count if config.experts else 1.0
     return Work(
         weight_bytes=weight_bytes - unread,
-        kv_bytes=(config.layers - windowed) * layer_kv,
+        kv_bytes=(sum(kept) - window_values) * kv_value_bytes,
         window=config.window or 0,
-        window_bytes=windowed * layer_kv,
-        matrix_values=sum(multiplied(param, chosen) for param in build(config).params()),
+        window_bytes=window_values * kv_value_bytes,
+        matrix_values=sum(multiplied(param, chosen) for param in model.params()),
         output_values=embedding,
         integer=main.activation != "float",
         expert_bytes=expert_bytes,
         chosen=chosen,
+        state_bytes=4 * sum(map(prod, states)),
     )
 
 

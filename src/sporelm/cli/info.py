@@ -151,12 +151,14 @@ def print_memory(memory: dict[str, Any], backend: str) -> None:
     titles = {
         "weights": "weights",
         "kv": f"keys and values, {memory['kv_type']}",
+        "states": "recurrent states",
         "step": "values of a step",
         "tables": "rotary table",
         "program": "program and tokenizer",
     }
     for key, title in titles.items():
-        print(f"{'':<17}{title:<24}{bytes_text(memory[key]):>10}")
+        if memory[key] or key not in ("kv", "states", "tables"):
+            print(f"{'':<17}{title:<24}{bytes_text(memory[key]):>10}")
     if memory["fits"] is not None:
         answer = "yes" if memory["fits"] else "no: a smaller --context, or a more strongly quantized model, needs less"
         print(f"{'fits':<15}{answer} ({bytes_text(memory['available'])} are available)")
