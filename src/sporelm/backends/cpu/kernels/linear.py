@@ -11,7 +11,7 @@ from sporelm.backends.cpu.jit import Builder, Field, Kernel, Val, Var
 from sporelm.backends.cpu.jit.kernel import fields
 from sporelm.backends.cpu.kernels.products import Sums, dot_panels, silu_mul
 
-AHEAD = 4096  # bytes of a panel asked for before they are read; of super-blocks a whole panel (measured)
+AHEAD = 4096  # bytes of blocks asked for before they are read by one token; else a whole panel (measured)
 
 
 class Shape(NamedTuple):
@@ -81,7 +81,7 @@ def linear_one(target: Any, shape: Shape) -> Kernel:
     def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
         with k.range(first, last, together) as item:
             places = locate_all(k, shape, f, item, last, together)
-            sums = products(k, shape, places, [f.x], f.width, f.panel_bytes if supers else AHEAD)
+            sums = products(k, shape, places, [f.x], f.width, following(k, shape, f, places) if supers else AHEAD)
             put(k, shape, places, sums, [k.index(0)])
 
     return Kernel(f"linear_one_{shape.name}", shape.fields(), body)
@@ -94,9 +94,9 @@ def linear_few(target: Any, shape: Shape) -> Kernel:
     def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
         with k.range(first, last, together) as item:
             places = locate_all(k, shape, f, item, last, together)
-            token = k.var(k.index(0))
+            token, aheads = k.var(k.index(0)), following(k, shape, f, places)
             for size in sizes(largest):
-                _tiles(k, shape, f, places, token, size)
+                _tiles(k, shape, f, places, aheads, token, size)
 
     return Kernel(f"linear_few_{shape.name}", shape.fields(), body)
 
@@ -106,12 +106,22 @@ def sizes(largest: int) -> list[int]:
     return sorted({largest, *(size for size in (8, 4, 2, 1) if size < largest)}, reverse=True)
 
 
-def _tiles(k: Builder, shape: Shape, f: Any, places: list[Place], token: Var, size: int) -> None:
+def following(k: Builder, shape: Shape, f: Any, places: list[Place]) -> list[Val]:
+    """How far it is from each weight's panels to those that are read after them: gate's are followed by up's, the last
+    weight's by the first one's of the next item."""
+    step, panels = f.panel_bytes * len(places), places[0].panels
+    if not shape.gated:
+        return [step]
+    apart = k.distance(*panels)
+    return [apart, step - apart]
+
+
+def _tiles(k: Builder, shape: Shape, f: Any, places: list[Place], aheads: list[Val], token: Var, size: int) -> None:
     """Tiles of `size` tokens from `token` on, as long as so many are left."""
     with k.loop_while(lambda: token.value + size <= f.tokens):
         tokens = [token.value + t for t in range(size)]
         rows = [k.at(f.x, number * f.x_stride) for number in tokens]
-        put(k, shape, places, products(k, shape, places, rows, f.width, f.panel_bytes), tokens)
+        put(k, shape, places, products(k, shape, places, rows, f.width, aheads), tokens)
         token.set(token.value + size)
 
 
