@@ -4,6 +4,9 @@ from families.case import ODD, TIED, WIDE, Case, named
 
 DEEPSEEK = named("DeepseekForCausalLM", "deepseek", n_routed_experts=6, num_experts_per_tok=3, n_shared_experts=2)
 DEEPSEEK |= {"moe_intermediate_size": 24, "first_k_dense_replace": 1, "norm_topk_prob": False}
+DOTS = named("Dots1ForCausalLM", "dots1", n_routed_experts=8, num_experts_per_tok=3, n_shared_experts=2, head_dim=16)
+DOTS |= {"moe_intermediate_size": 24, "first_k_dense_replace": 1, "routed_scaling_factor": 2.5, "norm_topk_prob": True}
+DOTS |= {"num_key_value_heads": 6}
 ERNIE = named("Ernie4_5_MoeForCausalLM", "ernie4_5_moe", moe_num_experts=6, moe_k=3, moe_intermediate_size=24)
 ERNIE |= {"num_hidden_layers": 3, "pad_token_id": None, "moe_num_shared_experts": 2, "moe_layer_start_index": 1}
 GLM4MOE = named("Glm4MoeForCausalLM", "glm4_moe", n_routed_experts=8, num_experts_per_tok=3, n_shared_experts=1)
@@ -17,6 +20,9 @@ GRANITEMOE = named("GraniteMoeForCausalLM", "granitemoe", num_local_experts=5, n
 GRANITEMOE |= {"embedding_multiplier": 3.0, "logits_scaling": 2.0, "residual_multiplier": 0.4}
 GRANITEMOE |= {"attention_multiplier": 0.2}
 SHARED = {"architectures": ["GraniteMoeSharedForCausalLM"], "model_type": "granitemoeshared"}
+HUNYUAN = named("HunYuanMoEV1ForCausalLM", "hunyuan_v1_moe", num_experts=5, moe_topk=[2, 2], head_dim=16)
+HUNYUAN |= {"pad_token_id": None}
+ALPHA = {"head_dim": 12, "moe_topk": 1, "rope_scaling": {"type": "dynamic", "alpha": 1000.0, "factor": 1.0}}
 MIXTRAL = named("MixtralForCausalLM", "mixtral", num_local_experts=5, num_experts_per_tok=2)
 OLMOE = named("OlmoeForCausalLM", "olmoe", num_experts=6, num_experts_per_tok=3, num_key_value_heads=6)
 QWEN2MOE = named("Qwen2MoeForCausalLM", "qwen2_moe", num_experts=6, num_experts_per_tok=3, moe_intermediate_size=24)
@@ -27,6 +33,14 @@ QWEN3MOE |= {"norm_topk_prob": True, "head_dim": 16}
 CASES = (
     Case("deepseek", DEEPSEEK, WIDE | {"moe_intermediate_size": 256}, "deepseek"),
     Case("deepseek-odd-tied", DEEPSEEK | ODD | TIED | {"norm_topk_prob": True}, None, "deepseek"),
+    Case("dots1", DOTS, WIDE | {"moe_intermediate_size": 256, "num_key_value_heads": 8, "head_dim": 64}),
+    Case(
+        "dots1-window-groups-biases",
+        DOTS
+        | {"n_group": 4, "topk_group": 2, "max_window_layers": 1, "sliding_window": 9, "attention_bias": True}
+        | {"num_key_value_heads": 2, "norm_topk_prob": False},
+        None,
+    ),
     Case("ernie-moe", ERNIE, WIDE | {"moe_intermediate_size": 256}),
     Case("ernie-moe-odd-tied", ERNIE | ODD | TIED | {"moe_num_shared_experts": 0, "moe_layer_interval": 2}, None),
     Case("ernie-moe-last-dense", ERNIE | {"moe_layer_end_index": 1}, None),
@@ -49,6 +63,8 @@ CASES = (
         GRANITEMOE | SHARED | {"shared_intermediate_size": 40},
         WIDE | {"logits_scaling": 1.3, "shared_intermediate_size": 256},
     ),
+    Case("hunyuan-moe", HUNYUAN, WIDE | {"head_dim": 64}),
+    Case("hunyuan-moe-odd-tied-alpha", HUNYUAN | ODD | TIED | ALPHA, None),
     Case("mixtral", MIXTRAL),
     Case("mixtral-odd-tied", MIXTRAL | ODD | TIED | {"num_experts_per_tok": 1}, None),
     Case("olmoe", OLMOE, WIDE | {"num_key_value_heads": 8}),

@@ -60,6 +60,7 @@ FAMILIES = (
         ("deepseek2", "DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM", "Glm4MoeLiteForCausalLM"),
         ("transformers", "llama.cpp"),
     ),
+    Listed("dots1", "dots.llm1", ("dots1", "Dots1ForCausalLM"), ("transformers", "llama.cpp")),
     Listed("ernie4_5", "ERNIE 4.5 (dense)", ("ernie4_5", "Ernie4_5ForCausalLM"), ("transformers", "llama.cpp")),
     Listed(
         "ernie4_5_moe",
@@ -111,6 +112,7 @@ FAMILIES = (
         ("hunyuan-dense", "HunYuanDenseV1ForCausalLM"),
         ("transformers", "llama.cpp"),
     ),
+    Listed("hunyuan_moe", "Hunyuan-A13B", ("hunyuan-moe", "HunYuanMoEV1ForCausalLM"), ("transformers", "llama.cpp")),
     Listed("internlm2", "InternLM2, InternLM2.5", ("internlm2", "InternLM2ForCausalLM"), ("numpy", "llama.cpp")),
     Listed("jais2", "Jais 2", ("jais2", "Jais2ForCausalLM"), ("transformers", "llama.cpp")),
     Listed(

@@ -6,7 +6,7 @@ from sporelm.models.blocks import Attention, Layer, pre_norm
 from sporelm.models.decoder import Decoder
 from sporelm.models.registry import architecture
 from sporelm.weights.config import ModelConfig
-from sporelm.weights.experts import choice_bias_name, expert_fields, expert_names, shared_names
+from sporelm.weights.experts import V3_CHOICE, V3_WORDS, choice_bias_name, expert_fields, expert_names, shared_names
 from sporelm.weights.family import Family, Field, HfClass, fields
 from sporelm.weights.names import COMMON, HEAD_NORMS, NORM_BETWEEN, changed
 
@@ -36,28 +36,12 @@ class Glm4MoeParts:
             ),
         ),
         fields(
-            *expert_fields(
-                count="n_routed_experts",
-                used="num_experts_per_tok",
-                ffn="moe_intermediate_size",
-                shared="n_shared_experts",
-                leading="first_k_dense_replace",
-                scale="routed_scaling_factor",
-                renormalize="norm_topk_prob",
-                groups="n_group",
-                top_groups="topk_group",
-                scores="",
-            ),
+            *expert_fields(**V3_WORDS | {"scores": ""}),
             Field("attention_bias", "", "bool", "attention_bias"),
             Field("own.head_norms", "", "bool", "use_qk_norm", weight="layers.{}.attn_q_norm.weight"),
         ),
         changed(COMMON, *HEAD_NORMS, *expert_names(), *shared_names(), choice_bias_name(), NORM_BETWEEN),
-        fixed={
-            "experts.scores": "sigmoid",
-            "experts.choice_bias": True,
-            "experts.group_score": "sum_of_two",
-            "experts.epsilon": 1e-20,
-        },
+        fixed=V3_CHOICE,
         words=lambda config: {"num_nextn_predict_layers": 0},
         partial_rotary=True,
         further_layers=True,

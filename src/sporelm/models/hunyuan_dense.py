@@ -21,7 +21,7 @@ HEAD_NORMS = tuple(
 )
 
 
-def _reworded(values: dict[str, Any]) -> dict[str, Any]:
+def rebased(values: dict[str, Any]) -> dict[str, Any]:
     """With an `alpha`, what they call dynamic is a larger base, whatever the context (NTK-aware scaling)."""
     for key in ("rope_scaling", "rope_parameters"):
         given = values.get(key)
@@ -50,7 +50,7 @@ def _reworded(values: dict[str, Any]) -> dict[str, Any]:
         ),
         fields(*ATTENTION_BIAS, without=("window",)),
         changed(COMMON, *HEAD_NORMS),
-        reworded=_reworded,
+        reworded=rebased,
     )
 )
 class HunyuanDense(Decoder):

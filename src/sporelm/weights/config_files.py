@@ -218,10 +218,11 @@ def _others(family: Family, fields: Fields, kind: Kind, held: Set[str] = frozens
     for field in family.fields:
         key = field.gguf if kind == GGUF else field.hf
         part, _, name = field.ours.rpartition(".")
+        place = parts[part] if part else found
         if field.weight and kind == GGUF:
-            (parts[part] if part else found)[name] = _template(family, field.weight) in held
-        elif field.ours not in _SHAPED and key:
-            (parts[part] if part else found)[name] = _value(field, key, fields, kind)
+            place[name] = _template(family, field.weight) in held
+        elif field.ours not in _SHAPED and key and (name not in place or fields.has(key)):
+            place[name] = _value(field, key, fields, kind)
     if parts["scales"]:
         found["scales"] = Scales(**parts["scales"])
     if parts["experts"].get("count"):

@@ -118,7 +118,8 @@ class Family:
     fields          the numbers of its configuration
     names           of its weights
     others          by kind of files, rows of `names` as some of them have them
-    fixed           attributes of `ModelConfig` that all its models share, with a dot those of one of its parts
+    fixed           attributes of `ModelConfig` that all its models share, with a dot those of one of its parts; of
+                    those that are fields too, what counts where a file does not say it
     only            keys of config.json that would change the result -> the values that we compute; the first is that of
                     a folder that does not say
     finish          what the tables cannot say: of the configuration so far, the file's fields and its kind
