@@ -9,7 +9,7 @@ from sporelm.models.registry import architecture
 from sporelm.weights.config import ModelConfig
 from sporelm.weights.family import Family, HfClass, fields
 from sporelm.weights.fields import Fields
-from sporelm.weights.forms import QKV
+from sporelm.weights.forms import qkv_names
 from sporelm.weights.names import COMMON, HF, Kind, Names, Stored, changed
 from sporelm.weights.rope_fields import MOST_CONTEXT
 
@@ -30,14 +30,7 @@ class BaichuanParts:
 NAMES = changed(
     COMMON,
     Names("output.weight", "output.weight", Stored("lm_head.weight", unit=lambda config: config.own.unit_head)),
-    *(
-        Names(
-            f"layers.{{}}.attn_{part}.weight",
-            f"blk.{{}}.attn_{part}.weight",
-            Stored("model.layers.{}.self_attn.W_pack.weight", rows),
-        )
-        for part, rows in QKV.items()
-    ),
+    *qkv_names("model.layers.{}.self_attn.W_pack", gguf="", kinds=("weight",)),
 )
 
 

@@ -9,8 +9,8 @@ from sporelm.models.inputs import StepInputs
 from sporelm.models.registry import architecture
 from sporelm.weights.config import ModelConfig
 from sporelm.weights.family import Family, Field, HfClass, fields
-from sporelm.weights.forms import QKV, by_group
-from sporelm.weights.names import COMMON, Names, Param, Stored, changed
+from sporelm.weights.forms import BY_GROUP, qkv_names
+from sporelm.weights.names import COMMON, Names, Param, changed
 
 KINDS = ("weight", "bias")
 LAYER = "transformer.h.{}."
@@ -36,15 +36,7 @@ NAMES = changed(
         )
         for kind in KINDS
     ),
-    *(
-        Names(
-            f"layers.{{}}.attn_{part}.{kind}",
-            Stored(f"blk.{{}}.attn_qkv.{kind}", QKV[part]),
-            Stored(f"{LAYER}self_attention.query_key_value.{kind}", by_group(part)),
-        )
-        for part in "qkv"
-        for kind in KINDS
-    ),
+    *qkv_names(f"{LAYER}self_attention.query_key_value", BY_GROUP),
 )
 
 

@@ -5,29 +5,13 @@ from typing import Any
 from sporelm.models.decoder import Decoder
 from sporelm.models.registry import architecture
 from sporelm.weights.family import Family, Field, HfClass, fields
-from sporelm.weights.forms import QKV, ffn_rows, stacked
+from sporelm.weights.forms import QKV, ffn_rows, gate_up_names, qkv_names, stacked
 from sporelm.weights.names import COMMON, Names, Stored, changed
 
 LAYER, FIRST = "model.layers.{}.", "transformer.encoder.layers.{}."
-GATE_UP = tuple(
-    Names(
-        f"layers.{{}}.ffn_{part}.weight",
-        Stored("blk.{}.ffn_up.weight", stacked(number, ffn_rows, ffn_rows)),
-        Stored(f"{LAYER}mlp.gate_up_proj.weight", stacked(number, ffn_rows, ffn_rows)),
-    )
-    for number, part in enumerate(("gate", "up"))
-)
-NAMES = changed(COMMON, *GATE_UP)
+NAMES = changed(COMMON, *gate_up_names(f"{LAYER}mlp.gate_up_proj.weight"))
 # Files made of the first folders, which held query, key and value in one tensor.
-FUSED = tuple(
-    Names(
-        f"layers.{{}}.attn_{part}.{kind}",
-        Stored(f"blk.{{}}.attn_qkv.{kind}", rows),
-        f"{LAYER}self_attn.{part}_proj.{kind}",
-    )
-    for part, rows in QKV.items()
-    for kind in ("weight", "bias")
-)
+FUSED = qkv_names()
 # Those folders, of the code that came with the models.
 OTHERS: dict[str, str | Stored] = {
     "embedding.weight": "transformer.embedding.word_embeddings.weight",

@@ -13,8 +13,8 @@ from sporelm.models.registry import architecture
 from sporelm.weights.config import ModelConfig
 from sporelm.weights.family import Family, Field, HfClass, fields
 from sporelm.weights.fields import Fields
-from sporelm.weights.forms import QKV, by_group
-from sporelm.weights.names import COMMON, HF, Kind, Names, Stored, changed, with_bias
+from sporelm.weights.forms import BY_GROUP, qkv_names
+from sporelm.weights.names import COMMON, HF, Kind, Names, changed, with_bias
 
 LAYER = "transformer.h.{}."
 NAMES = changed(
@@ -29,15 +29,7 @@ NAMES = changed(
     *with_bias("layers.{}.attn_o", "blk.{}.attn_output", f"{LAYER}self_attention.dense"),
     *with_bias("layers.{}.ffn_up", "blk.{}.ffn_up", f"{LAYER}mlp.dense_h_to_4h"),
     *with_bias("layers.{}.ffn_down", "blk.{}.ffn_down", f"{LAYER}mlp.dense_4h_to_h"),
-    *(
-        Names(
-            f"layers.{{}}.attn_{part}.{kind}",
-            Stored(f"blk.{{}}.attn_qkv.{kind}", rows),
-            Stored(f"{LAYER}self_attention.query_key_value.{kind}", by_group(part)),
-        )
-        for part, rows in QKV.items()
-        for kind in ("weight", "bias")
-    ),
+    *qkv_names(f"{LAYER}self_attention.query_key_value", BY_GROUP),
 )
 UNSAID = "it has linear biases, biases or blocks in turn"
 

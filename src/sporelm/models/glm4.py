@@ -1,16 +1,17 @@
 """GLM-4-0414: half of each head is rotated, by neighbours, and what each block adds is normed too."""
 
 from sporelm.models.blocks import Layer, pre_norm
-from sporelm.models.chatglm import GATE_UP, neighbours
+from sporelm.models.chatglm import LAYER, neighbours
 from sporelm.models.decoder import Decoder
 from sporelm.models.registry import architecture
 from sporelm.weights.config import ModelConfig
 from sporelm.weights.family import Family, Field, fields
+from sporelm.weights.forms import gate_up_names
 from sporelm.weights.names import COMMON, Names, changed
 
 NAMES = changed(
     COMMON,
-    *GATE_UP,
+    *gate_up_names(f"{LAYER}mlp.gate_up_proj.weight"),
     *(
         Names(f"layers.{{}}.{ours}_post_norm.weight", f"blk.{{}}.{gguf}.weight", f"model.layers.{{}}.{hf}.weight")
         for ours, gguf, hf in (

@@ -7,8 +7,8 @@ from sporelm.models.decoder import Decoder
 from sporelm.models.registry import architecture
 from sporelm.weights.config import ModelConfig
 from sporelm.weights.family import GELUS, Family, Field, HfClass, activation, fields
-from sporelm.weights.forms import QKV, by_group
-from sporelm.weights.names import COMMON, Names, Stored, changed, with_bias
+from sporelm.weights.forms import BY_GROUP, qkv_names
+from sporelm.weights.names import COMMON, Names, changed, with_bias
 
 LAYER = "gpt_neox.layers.{}."
 NAMES = changed(
@@ -21,15 +21,7 @@ NAMES = changed(
     *with_bias("layers.{}.attn_o", "blk.{}.attn_output", f"{LAYER}attention.dense"),
     *with_bias("layers.{}.ffn_up", "blk.{}.ffn_up", f"{LAYER}mlp.dense_h_to_4h"),
     *with_bias("layers.{}.ffn_down", "blk.{}.ffn_down", f"{LAYER}mlp.dense_4h_to_h"),
-    *(
-        Names(
-            f"layers.{{}}.attn_{part}.{kind}",
-            Stored(f"blk.{{}}.attn_qkv.{kind}", rows),
-            Stored(f"{LAYER}attention.query_key_value.{kind}", by_group(part)),
-        )
-        for part, rows in QKV.items()
-        for kind in ("weight", "bias")
-    ),
+    *qkv_names(f"{LAYER}attention.query_key_value", BY_GROUP),
 )
 NEW_OUTPUT = Names("output.weight", "output.weight", "lm_head.weight")  # as transformers calls it since 5.0
 

@@ -10,8 +10,8 @@ from sporelm.models.registry import architecture
 from sporelm.weights.config import ModelConfig
 from sporelm.weights.family import OPTIONAL, Family, Field, HfClass, fields
 from sporelm.weights.fields import Fields, shown
-from sporelm.weights.forms import QKV
-from sporelm.weights.names import COMMON, HF, Kind, Names, Stored, changed
+from sporelm.weights.forms import qkv_names
+from sporelm.weights.names import COMMON, HF, Kind, Names, changed
 
 MOST_OCTAVES, MOST_LIMIT = 1024, 1e6
 LAYER = "transformer.blocks.{}."
@@ -29,14 +29,7 @@ NAMES = changed(
             ("ffn_down", "ffn_down", "ffn.down_proj"),
         )
     ),
-    *(
-        Names(
-            f"layers.{{}}.attn_{part}.weight",
-            Stored("blk.{}.attn_qkv.weight", rows),
-            Stored(f"{LAYER}attn.Wqkv.weight", rows),
-        )
-        for part, rows in QKV.items()
-    ),
+    *qkv_names(f"{LAYER}attn.Wqkv", kinds=("weight",)),
 )
 # What `attn_config` of config.json may say, and what transformers takes where it is silent.
 ATTENTION = {

@@ -5,8 +5,8 @@ from sporelm.models.decoder import Decoder
 from sporelm.models.registry import architecture
 from sporelm.weights.config import ModelConfig
 from sporelm.weights.family import Family, Field, HfClass, fields
-from sporelm.weights.forms import QKV
-from sporelm.weights.names import COMMON, NORM_BIASES, Names, Stored, changed, with_bias
+from sporelm.weights.forms import qkv_names
+from sporelm.weights.names import COMMON, NORM_BIASES, changed, with_bias
 
 LAYER = "model.layers.{}."
 NAMES = changed(
@@ -19,15 +19,7 @@ NAMES = changed(
     *with_bias("layers.{}.ffn_down", "blk.{}.ffn_down", f"{LAYER}mlp.fc2"),
 )
 # Files made of the first folders of Phi-2, which held query, key and value in one tensor.
-FUSED = tuple(
-    Names(
-        f"layers.{{}}.attn_{part}.{kind}",
-        Stored(f"blk.{{}}.attn_qkv.{kind}", rows),
-        f"{LAYER}self_attn.{part}_proj.{kind}",
-    )
-    for part, rows in QKV.items()
-    for kind in ("weight", "bias")
-)
+FUSED = qkv_names()
 
 
 @architecture(

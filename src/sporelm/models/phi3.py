@@ -9,28 +9,14 @@ from sporelm.weights.config import ModelConfig
 from sporelm.weights.config_files import window_of
 from sporelm.weights.family import Family, HfClass
 from sporelm.weights.fields import Fields
-from sporelm.weights.forms import QKV, ffn_rows, stacked
-from sporelm.weights.names import COMMON, HF, Kind, Names, Stored, changed
+from sporelm.weights.forms import gate_up_names, qkv_names
+from sporelm.weights.names import COMMON, HF, Kind, changed
 from sporelm.weights.rope_scaling import LongRope
 
 NAMES = changed(
     COMMON,
-    *(
-        Names(
-            f"layers.{{}}.attn_{part}.weight",
-            Stored("blk.{}.attn_qkv.weight", rows),
-            Stored("model.layers.{}.self_attn.qkv_proj.weight", rows),
-        )
-        for part, rows in QKV.items()
-    ),
-    *(
-        Names(
-            f"layers.{{}}.ffn_{part}.weight",
-            Stored("blk.{}.ffn_up.weight", stacked(number, ffn_rows, ffn_rows)),
-            Stored("model.layers.{}.mlp.gate_up_proj.weight", stacked(number, ffn_rows, ffn_rows)),
-        )
-        for number, part in enumerate(("gate", "up"))
-    ),
+    *qkv_names("model.layers.{}.self_attn.qkv_proj", kinds=("weight",)),
+    *gate_up_names("model.layers.{}.mlp.gate_up_proj.weight"),
 )
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from sporelm.errors import UnsupportedModel
 from sporelm.quant import F32
 from sporelm.weights.config import ModelConfig
-from sporelm.weights.names import Kind, Param, Stored, Table, stored_form
+from sporelm.weights.names import Kind, Names, Param, Stored, Table, stored_form
 from sporelm.weights.stored import StoredTensor
 
 Rows = Callable[[ModelConfig], NDArray[np.int64]]
@@ -55,6 +55,7 @@ def every_other(first: int, count: Callable[[ModelConfig], int]) -> Rows:
     return lambda config: np.arange(count(config)) * 2 + first
 
 
+BOTH = ("weight", "bias")
 QKV = {part: stacked(number, query_rows, key_rows, key_rows) for number, part in enumerate("qkv")}
 
 
@@ -80,6 +81,37 @@ def by_group(part: str) -> Rows:
         return (starts + np.arange(count * dim)).reshape(-1)
 
     return rows
+
+
+BY_GROUP = {part: by_group(part) for part in "qkv"}
+
+
+def qkv_names(
+    hf: str = "", rows: Mapping[str, Rows] = QKV, *, gguf: str = "blk.{}.attn_qkv", kinds: Sequence[str] = BOTH
+) -> Table:
+    """Names of query, key and value where files of either kind hold them in one tensor.
+
+    hf, gguf   the tensor's name in folders and in GGUF files, without the kind; "" where they hold them apart
+    rows       those of each part in folders
+    kinds      of the tensors that there are
+    """
+    return tuple(
+        Names(
+            f"layers.{{}}.attn_{part}.{kind}",
+            Stored(f"{gguf}.{kind}", own) if gguf else f"blk.{{}}.attn_{part}.{kind}",
+            Stored(f"{hf}.{kind}", rows[part]) if hf else f"model.layers.{{}}.self_attn.{part}_proj.{kind}",
+        )
+        for part, own in QKV.items()
+        for kind in kinds
+    )
+
+
+def gate_up_names(hf: str) -> Table:
+    """Names of gate and up part where files of both kinds hold them in one tensor."""
+    return tuple(
+        Names(f"layers.{{}}.ffn_{part}.weight", Stored("blk.{}.ffn_up.weight", rows), Stored(hf, rows))
+        for part, rows in (("gate", stacked(0, ffn_rows, ffn_rows)), ("up", stacked(1, ffn_rows, ffn_rows)))
+    )
 
 
 def brought(stored: StoredTensor, form: Stored, config: ModelConfig, shape: tuple[int, ...]) -> StoredTensor:
