@@ -55,6 +55,13 @@ def test_texts_that_share_a_step_are_what_they_are_alone(reader: LLM) -> None:
     assert_close(np.linalg.norm(reader.embed(TEXTS), axis=1), np.ones(len(TEXTS)), "f32")
 
 
+def test_texts_are_read_with_what_the_tokenizer_puts_around_them(reader: LLM) -> None:
+    first, second = reader.tokenizer.special.prefix, reader.tokenizer.special.suffix
+    ids = [*first, *reader.tokenizer.encode(TEXTS[0], add_special_tokens=False), *second]
+    assert reader.tokenizer.pieces([ids[0], ids[-1]]) == ["[CLS]", "[SEP]"]
+    assert_close(reader.embed(TEXTS[0]), reader.embed([ids]), "exact")
+
+
 def test_many_texts_are_many_steps(reader: LLM) -> None:
     """More texts than a step takes, and more tokens."""
     texts = [[5 + number % 100] * (1 + number % 90) for number in range(200)]
@@ -113,6 +120,14 @@ def test_pairs_from_folders_and_from_gguf_files(
         assert found == second
         if name == "bert":  # whose special tokens are no pieces of words
             assert tokenizer.encode_pair("[SEP]", "c")[0].count(ids[-1]) == 2
+
+
+def test_pairs_of_bges_vocabulary(shared: Path) -> None:
+    """As BertTokenizer has them."""
+    tokenizer = load_tokenizer(shared / "data" / "vocabs" / "ggml-vocab-bert-bge.gguf")
+    ids, second = tokenizer.encode_pair("what is a panda?", "The giant panda")
+    assert ids == [101, 2054, 2003, 1037, 25462, 1029, 102, 1996, 5016, 25462, 102]
+    assert second == 7
 
 
 REFUSED = {

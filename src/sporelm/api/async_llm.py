@@ -94,7 +94,7 @@ class AsyncLLM:
         prompts = several(texts)
         chosen = pooling_of(self.llm.config, pooling, prompts)
         number, engine = self.llm.adapters.number(adapter), self.llm.engine
-        ids = await asyncio.to_thread(lambda: [self.llm.prompt_ids(prompt) for prompt in prompts])
+        ids = await asyncio.to_thread(lambda: [self.llm.text_ids(prompt) for prompt in prompts])
         found = await self.stepwise(pooled_all(engine, ids, chosen, number))
         return finished(found, normalize=normalize)
 

@@ -185,7 +185,7 @@ class LLM(OpenModel):
 
         Raises RequestError, ContextOverflow.
         """
-        ids, number = [self.prompt_ids(text) for text in several(texts)], self.adapters.number(adapter)
+        ids, number = [self.text_ids(text) for text in several(texts)], self.adapters.number(adapter)
         chosen = pooling_of(self.config, pooling, ids)
         return embed(self.engine, ids, chosen, normalize=normalize, adapter=number)
 

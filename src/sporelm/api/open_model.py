@@ -163,12 +163,21 @@ class OpenModel:
 
         Raises RequestError for wrong ids, and as `check_readable`.
         """
+        ids = self.text_ids(prompt)
         if not isinstance(prompt, str):
-            return token_ids("the prompt", prompt)
-        self.check_readable(prompt)
-        ids = self.tokenizer.encode(prompt)
+            return ids
         end = list(self.tokenizer.special.suffix)  # an end of text, which a prompt to be continued must not have
         return ids[: -len(end)] if end and ids[-len(end) :] == end else ids
+
+    def text_ids(self, text: Prompt) -> list[int]:
+        """The ids of a text that is whole, with what the model wants before it and after it; ids are taken as they are.
+
+        Raises as `prompt_ids`.
+        """
+        if not isinstance(text, str):
+            return token_ids("the prompt", text)
+        self.check_readable(text)
+        return self.tokenizer.encode(text)
 
     def render(self, messages: Sequence[Message]) -> str:
         """The messages as the model wants to read them, up to where its answer begins."""

@@ -51,6 +51,7 @@ def pairs_of(llm: "OpenModel", query: str, documents: Sequence[str], top_n: int 
         for name, text in (("the query", query), (f"document {number} of {len(documents)}", document)):
             if not isinstance(text, str):
                 raise RequestError(f"{name} is {shown(text)}: it must be a text")
+            llm.check_readable(text)
         pairs.append(Text(*llm.tokenizer.encode_pair(query, document)))
         try:
             engine.check_text(pairs[-1])

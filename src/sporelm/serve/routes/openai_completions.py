@@ -1,6 +1,6 @@
 """/v1/completions: raw text or token ids, continued."""
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from time import time
 from typing import Annotated, Any, Literal
@@ -12,6 +12,7 @@ from starlette.responses import Response
 from sporelm.api.answer import Answer
 from sporelm.api.completion import Completion
 from sporelm.api.llm import LLM
+from sporelm.api.open_model import Prompt
 from sporelm.api.params import SamplingParams
 from sporelm.errors import RequestError
 from sporelm.serve.answering import AnswerStream, in_thread_if
@@ -104,17 +105,20 @@ class Asked:
         return prompt * self.params.n + number
 
 
-def prompts_of(prompt: str | Sequence[str | int | list[int]], llm: LLM) -> list[list[int]]:
-    """The ids of all prompts. Raises RequestError."""
+def prompts_of(
+    prompt: str | Sequence[str | int | list[int]], llm: LLM, ids_of: Callable[[Prompt], list[int]] | None = None
+) -> list[list[int]]:
+    """The ids of all prompts, by `LLM.prompt_ids` unless `ids_of` is given. Raises RequestError."""
+    ids_of = ids_of or llm.prompt_ids
     if isinstance(prompt, str):
-        return [llm.prompt_ids(prompt)]
+        return [ids_of(prompt)]
     if not prompt:
         raise RequestError("prompt is an empty list: give a text, token ids, or a list of them")
     if all(isinstance(each, int) for each in prompt):
-        return [llm.prompt_ids(prompt)]  # type: ignore[arg-type]
+        return [ids_of(prompt)]  # type: ignore[arg-type]
     if any(isinstance(each, int) for each in prompt):
         raise RequestError("prompt has token ids among texts or lists: give one kind")
-    return [llm.prompt_ids(each) for each in prompt]  # type: ignore[arg-type]
+    return [ids_of(each) for each in prompt]  # type: ignore[arg-type]
 
 
 def gap_prompts(body: CompletionRequest, llm: LLM, gap: GapTokens) -> list[list[int]]:

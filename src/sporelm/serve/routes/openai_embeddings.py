@@ -52,7 +52,7 @@ async def embeddings(call: Call, body: EmbeddingRequest) -> Embeddings:
     check_count(call, body.input)
     model = await call.model(body.model)
     llm = model.llm.llm
-    prompts = await in_thread_if(call.large, lambda: prompts_of(body.input, llm))
+    prompts = await in_thread_if(call.large, lambda: prompts_of(body.input, llm, llm.text_ids))
     vectors = await embedded(call, model, prompts, body.pooling)
     width = vectors.shape[1]
     if body.dimensions is not None and body.dimensions != width:
