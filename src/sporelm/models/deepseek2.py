@@ -9,7 +9,7 @@ from sporelm.models.decoder import Decoder
 from sporelm.models.registry import architecture
 from sporelm.weights import latent
 from sporelm.weights.config import ModelConfig
-from sporelm.weights.experts import V3_WORDS, choice_bias_name, expert_fields, expert_names, shared_names
+from sporelm.weights.experts import V3_FIELDS, choice_bias_name, expert_fields, expert_names, shared_names
 from sporelm.weights.family import Family, HfClass, fields
 from sporelm.weights.fields import Fields
 from sporelm.weights.names import COMMON, HF, Kind, changed
@@ -80,7 +80,8 @@ def _words(config: ModelConfig) -> dict[str, Any]:
         CLASSES,
         fields(
             *latent.LATENT_FIELDS,
-            *expert_fields(**V3_WORDS, choice_bias=""),
+            *V3_FIELDS,
+            *expert_fields(scores="scoring_func", choice_bias=""),
             without=("window",),
         ),
         changed(COMMON, *latent.LATENT_NAMES, *expert_names(), *shared_names(), choice_bias_name()),

@@ -7,7 +7,7 @@ from sporelm.models.decoder import Decoder
 from sporelm.models.registry import architecture
 from sporelm.weights.config import MOST_LAYERS, ModelConfig
 from sporelm.weights.config_files import full_layers_of, window_of
-from sporelm.weights.experts import V3_CHOICE, V3_WORDS, choice_bias_name, expert_fields, expert_names, shared_names
+from sporelm.weights.experts import V3_CHOICE, V3_FIELDS, choice_bias_name, expert_fields, expert_names, shared_names
 from sporelm.weights.family import ATTENTION_BIAS, Family, HfClass, fields
 from sporelm.weights.fields import Fields
 from sporelm.weights.names import COMMON, HEAD_NORMS, HF, Kind, changed
@@ -35,7 +35,7 @@ def _windowed(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
                 (("attention_bias", "attention_bias"), ("norm_topk_prob", "experts.renormalize")),
             ),
         ),
-        fields(*ATTENTION_BIAS, *expert_fields(**V3_WORDS | {"scores": ""})),
+        fields(*ATTENTION_BIAS, *V3_FIELDS, *expert_fields(scores="")),
         changed(COMMON, *HEAD_NORMS, *expert_names(), *shared_names(), choice_bias_name()),
         fixed=V3_CHOICE,
         finish=_windowed,

@@ -25,8 +25,8 @@ DEFAULTS = {
 
 
 def _finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
-    """`moe_layer_end_index` of config.json is the last layer with experts, -1 the last of all; GGUF files have the width
-    of the block that every token goes through besides the number of its parts."""
+    """`moe_layer_end_index` of config.json is the last layer with experts, -1 the last of all; GGUF files have the
+    width of the block that every token goes through besides the number of its parts."""
     experts = config.experts
     assert experts is not None
     if kind != HF:

@@ -6,7 +6,7 @@ from sporelm.models.blocks import Attention, Layer, pre_norm
 from sporelm.models.decoder import Decoder
 from sporelm.models.registry import architecture
 from sporelm.weights.config import ModelConfig
-from sporelm.weights.experts import V3_CHOICE, V3_WORDS, choice_bias_name, expert_fields, expert_names, shared_names
+from sporelm.weights.experts import V3_CHOICE, V3_FIELDS, choice_bias_name, expert_fields, expert_names, shared_names
 from sporelm.weights.family import Family, Field, HfClass, fields
 from sporelm.weights.names import COMMON, HEAD_NORMS, NORM_BETWEEN, changed
 
@@ -36,7 +36,8 @@ class Glm4MoeParts:
             ),
         ),
         fields(
-            *expert_fields(**V3_WORDS | {"scores": ""}),
+            *V3_FIELDS,
+            *expert_fields(scores=""),
             Field("attention_bias", "", "bool", "attention_bias"),
             Field("own.head_norms", "", "bool", "use_qk_norm", weight="layers.{}.attn_q_norm.weight"),
         ),

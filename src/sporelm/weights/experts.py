@@ -18,26 +18,6 @@ CHOICE_BIAS: Final = "layers.{}.ffn_choice.bias"
 MOST_SCALE = 1e6
 MLP: Final = "model.layers.{}.mlp."
 
-# DeepSeek V3's mixture, which others have taken over: its words in config.json, and what they do not say.
-V3_WORDS = {
-    "count": "n_routed_experts",
-    "used": "num_experts_per_tok",
-    "ffn": "moe_intermediate_size",
-    "shared": "n_shared_experts",
-    "leading": "first_k_dense_replace",
-    "scale": "routed_scaling_factor",
-    "renormalize": "norm_topk_prob",
-    "groups": "n_group",
-    "top_groups": "topk_group",
-    "scores": "scoring_func",
-}
-V3_CHOICE = {
-    "experts.scores": "sigmoid",
-    "experts.choice_bias": True,
-    "experts.group_score": "sum_of_two",
-    "experts.epsilon": 1e-20,
-}
-
 _FIELDS = {
     "count": Field("experts.count", "expert_count", "u32", "", 1, MOST_EXPERTS),
     "used": Field("experts.used", "expert_used_count", "u32", "", 1, MOST_EXPERTS),
@@ -65,6 +45,26 @@ def expert_fields(silent: tuple[str, ...] = (), *, optional: bool = False, **key
     if optional:
         found = (each._replace(low=0, default=0) if each.default is None else each for each in found)
     return tuple(each._replace(gguf="") if each.ours.partition(".")[2] in silent else each for each in found)
+
+
+# DeepSeek V3's mixture, which others have taken over: its words in config.json, and what they do not say.
+V3_FIELDS = expert_fields(
+    count="n_routed_experts",
+    used="num_experts_per_tok",
+    ffn="moe_intermediate_size",
+    shared="n_shared_experts",
+    leading="first_k_dense_replace",
+    scale="routed_scaling_factor",
+    renormalize="norm_topk_prob",
+    groups="n_group",
+    top_groups="topk_group",
+)
+V3_CHOICE = {
+    "experts.scores": "sigmoid",
+    "experts.choice_bias": True,
+    "experts.group_score": "sum_of_two",
+    "experts.epsilon": 1e-20,
+}
 
 
 def expert_names(block: str = MLP, parts: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj")) -> Table:
