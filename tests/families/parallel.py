@@ -25,7 +25,7 @@ CASES = (
     Case("cohere-untied-norms", COHERE | {"use_qk_norm": True, "tie_word_embeddings": False}, None),
     Case("cohere2", COHERE2),
     Case("cohere2-odd", COHERE2 | ODD | {"rope_theta": 5000.0}, None),
-    Case("cohere2-pattern", COHERE2 | BIASES | {"sliding_window_pattern": 2}, None),
+    Case("cohere2-pattern", COHERE2 | {"sliding_window_pattern": 2}),
     Case("falcon", FALCON | {"multi_query": True}),
     Case("falcon-odd-all-heads", FALCON | ODD | {"multi_query": False, "tie_word_embeddings": False}, None),
     Case("falcon-new", FALCON_NEW, WIDE | {"num_kv_heads": 4}),

@@ -8,7 +8,7 @@ from sporelm.models.cohere import DEFAULTS, FIELDS, untied
 from sporelm.models.decoder import Decoder
 from sporelm.models.registry import architecture
 from sporelm.weights.config import MOST_LAYERS, ModelConfig
-from sporelm.weights.config_files import full_layers_of, full_layers_told, window_of
+from sporelm.weights.config_files import full_layers_of, window_of
 from sporelm.weights.family import Family, Field, HfClass, fields
 from sporelm.weights.fields import Fields
 from sporelm.weights.names import COMMON, HF, Kind
@@ -21,7 +21,7 @@ def _fourth(layers: int, step: int = STEP) -> frozenset[int]:
 
 
 def _finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
-    window, full = config.window, full_layers_told(values, config.layers, config.full_layers)
+    window, full = config.window, config.full_layers
     if kind == HF:
         window = window_of(values, "sliding_window", 4096)
         step = values.integer("sliding_window_pattern", 1, MOST_LAYERS, STEP)
@@ -49,6 +49,7 @@ def _finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
         finish=_finished,
         full_layers=_fourth,
         unsaid=untied,
+        tells_layers=True,
     )
 )
 class Cohere2(Decoder):

@@ -6,7 +6,7 @@ from sporelm.models.blocks import Attention, GatedMLP, Layer, RMSNorm
 from sporelm.models.decoder import Decoder
 from sporelm.models.registry import architecture
 from sporelm.weights.config import MOST_LAYERS, ModelConfig
-from sporelm.weights.config_files import full_layers_of, full_layers_told, window_of
+from sporelm.weights.config_files import full_layers_of, window_of
 from sporelm.weights.family import Family, HfClass
 from sporelm.weights.fields import Fields
 from sporelm.weights.names import COMMON, HEAD_NORMS, HF, POST_NORMS, Kind, changed
@@ -21,7 +21,6 @@ def _fourth(layers: int, step: int = STEP) -> frozenset[int]:
 
 def _windowed(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
     if kind != HF:
-        config = replace(config, full_layers=full_layers_told(values, config.layers, config.full_layers))
         return config if config.layers == WINDOWED else replace(config, window=None)
     window = window_of(values, "sliding_window", 4096)
     full = full_layers_of(values, config.layers)
@@ -53,6 +52,7 @@ def _unsaid(config: ModelConfig) -> str:
         finish=_windowed,
         full_layers=_fourth,
         unsaid=_unsaid,
+        tells_layers=True,
     )
 )
 class Exaone4(Decoder):

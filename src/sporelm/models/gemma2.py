@@ -82,6 +82,7 @@ def _finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
         only={"hidden_activation": ("gelu_pytorch_tanh",), **USUAL},
         finish=_finished,
         full_layers=_every_other,
+        tells_layers=True,
         words=scalar,
         unsaid=lambda config: unscaled(config, LARGEST),
     )

@@ -65,6 +65,7 @@ def _reworded(values: dict[str, Any]) -> dict[str, Any]:
         finish=_finished,
         reworded=_reworded,
         full_layers=_sixth,
+        tells_layers=True,
         words=scalar,
         unsaid=lambda config: unscaled(config, LARGEST),
     )

@@ -86,6 +86,7 @@ def _words(config: ModelConfig) -> dict[str, Any]:
         words=_words,
         reworded=_reworded,
         full_layers=_alternate,
+        tells_layers=True,
         yarn_truncates=False,
     )
 )

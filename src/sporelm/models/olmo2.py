@@ -7,7 +7,7 @@ from sporelm.models.blocks import Attention, GatedMLP, Layer, RMSNorm
 from sporelm.models.decoder import Decoder
 from sporelm.models.registry import architecture
 from sporelm.weights.config import ModelConfig
-from sporelm.weights.config_files import full_layers_of, full_layers_told, window_of
+from sporelm.weights.config_files import full_layers_of, window_of
 from sporelm.weights.family import ATTENTION_BIAS, Family, HfClass, fields
 from sporelm.weights.fields import Fields
 from sporelm.weights.names import COMMON, HEAD_NORMS, HF, POST_NORMS, Kind, changed
@@ -22,7 +22,7 @@ def _fourth(layers: int) -> frozenset[int]:
 
 def _windowed(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
     """Rotary positions are scaled in layers without a window alone."""
-    window, full = config.window, full_layers_told(values, config.layers, config.full_layers)
+    window, full = config.window, config.full_layers
     if kind == HF and config.architecture == "Olmo3ForCausalLM":
         window = window_of(values, "sliding_window", 4096)
         full = full_layers_of(values, config.layers) if values.has("layer_types") else _fourth(config.layers)
@@ -56,6 +56,7 @@ def _by_kind(parameters: Any) -> bool:
         finish=_windowed,
         full_layers=_fourth,
         reworded=_reworded,
+        tells_layers=True,
         choose=lambda config: "Olmo3ForCausalLM" if config.window else "Olmo2ForCausalLM",
     )
 )

@@ -26,6 +26,7 @@ from sporelm.weights.rope_fields import MOST_CONTEXT, rope_from_gguf, rope_from_
 from sporelm.weights.rope_scaling import Yarn
 
 LEAST_EPS = 9e-13  # BERT's 1e-12, as float32 has it
+WINDOWED_LAYERS = "attention.sliding_window_pattern"  # in GGUF metadata: of each layer, whether it has a window
 BIASES = {"attention_bias": "attn_q", "attention_out_bias": "attn_o", "mlp_bias": "ffn_down"}
 HEADLESS = {"heads": 1, "kv_heads": 1, "head_dim": 2, "ffn": 0}  # of models without attention
 _SHAPED = {each.ours for each in SHAPE}  # what is read here by name; other fields are read as their table says
@@ -81,7 +82,7 @@ def read_gguf_config(
         vocab=vocab,
         eps=fields.number(family.key("eps", GGUF), LEAST_EPS, 1.0),
         window=window_of(fields, "attention.sliding_window", None) if family.key("window", GGUF) else None,
-        full_layers=family.full_layers(layers),
+        full_layers=_full_layers_told(family, fields, layers),
         tie_embeddings="output.weight" not in shapes,
         pooling=pooling_of_gguf(fields),
         dtype=dtype,
@@ -195,13 +196,13 @@ def full_layers_of(fields: Fields, layers: int) -> frozenset[int]:
     return frozenset(index for index, kind in enumerate(kinds) if kind == "full_attention")
 
 
-def full_layers_told(fields: Fields, layers: int, usual: frozenset[int]) -> frozenset[int]:
+def _full_layers_told(family: Family, fields: Fields, layers: int) -> frozenset[int]:
     """The layers that GGUF metadata leaves without a window, where it says of each if it has one; else the usual."""
-    told = fields.values.get("attention.sliding_window_pattern")
-    if not isinstance(told, Sequence | np.ndarray) or isinstance(told, str):
-        return usual
+    told = fields.values.get(WINDOWED_LAYERS)
+    if not family.tells_layers or not isinstance(told, Sequence | np.ndarray) or isinstance(told, str):
+        return family.full_layers(layers)
     if len(told) != layers:
-        raise ModelFileError(f"{fields.where}: attention.sliding_window_pattern must say it of each of {layers} layers")
+        raise ModelFileError(f"{fields.where}: {WINDOWED_LAYERS} must say it of each of the {layers} layers")
     return frozenset(np.flatnonzero(np.logical_not(told)).tolist())
 
 

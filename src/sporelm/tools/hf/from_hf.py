@@ -21,6 +21,7 @@ from sporelm.tools.lazy import Entry, LazyTensor, Model
 from sporelm.tools.steps.cast import cast_tensor, with_file_type
 from sporelm.tools.steps.permute import permute_qk
 from sporelm.weights.config import MOST_VOCAB, ModelConfig
+from sporelm.weights.config_files import WINDOWED_LAYERS
 from sporelm.weights.family import Family, value_of
 from sporelm.weights.fields import Fields
 from sporelm.weights.gguf import GgufFile
@@ -130,8 +131,8 @@ def _general(folder: Path, values: Mapping[str, Any], params: Sequence[Param], f
 
 def _architecture(family: Family, config: ModelConfig) -> dict[str, Entry]:
     some = 0 < len(config.full_layers) < config.layers or family.full_layers(config.layers)
-    unusual = some and not family.tells_layers and config.full_layers != family.full_layers(config.layers)
-    if config.window is not None and unusual:
+    unusual = config.window is not None and some and config.full_layers != family.full_layers(config.layers)
+    if unusual and not family.tells_layers:
         raise UnsupportedModel(
             f"{config.name}: some of its layers have a window and some have none (layer_types), which a GGUF file of"
             f" {family.gguf!r} cannot say"
@@ -140,6 +141,9 @@ def _architecture(family: Family, config: ModelConfig) -> dict[str, Entry]:
         raise UnsupportedModel(f"{config.name}: {reason}, which a GGUF file of {family.gguf!r} cannot say")
     window = None if len(config.full_layers) == config.layers else config.window
     found = {}
+    if unusual:
+        told = [config.window_of(layer) is not None for layer in range(config.layers)]
+        found[f"{family.gguf}.{WINDOWED_LAYERS}"] = Entry("[bool]", told)
     for field in family.fields:
         value = window if field.ours == "window" else value_of(config, field.ours)
         if value is not None and field.gguf:

@@ -144,6 +144,9 @@ def _configuration(
         found |= hf_rope(config, original if type(original) is int and 0 < original <= MOST_CONTEXT else None)
     else:
         found[family.positions] = config.context_length
+    if family.tells_layers and config.window and config.full_layers != family.full_layers(config.layers):
+        windows = [config.window_of(layer) is not None for layer in range(config.layers)]
+        found["layer_types"] = ["sliding_attention" if each else "full_attention" for each in windows]
     if family.words:
         found |= family.words(config)
     found |= {key: values[0] for key, values in family.only.items()}
