@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,11 @@ from close import assert_close
 from families import CASES, write_case
 from sporelm.errors import UnsupportedModel
 from sporelm.models import config_from_hf
+from sporelm.quant import F32
+from sporelm.tools.hf.to_hf import to_hf
 from sporelm.weights.forms import held_as
+from sporelm.weights.gguf import GgufWriter
+from sporelm.weights.stored import StoredTensor
 from stepping import Stepper
 
 CHATGLM3 = {
@@ -59,14 +64,7 @@ def test_a_folder_of_chatglm3_is_one_of_glm(glm: Any, load: Callable[..., Steppe
     write_case(then, glm)
     words = json.loads((then / "config.json").read_text()) | {"rope_theta": 500000.0}
     (then / "config.json").write_text(json.dumps(words))
-    backend = opened("reference")
-    logits = []
-    for folder in (first, then):
-        runner = load(folder, backend, context=64, eager=True)
-        logits.append(runner.step([(0, glm.ids()[:9])])["logits"])
-        runner.close()
-    backend.close()
-    assert_close(logits[0], logits[1], "exact")
+    assert_close(*logits_of([first, then], glm, load), "exact")
 
 
 def _names() -> list[str]:
@@ -86,8 +84,59 @@ def test_chatglm_6b_is_refused_by_its_positions() -> None:
         config_from_hf(values, "config.json")
 
 
-def test_a_file_of_chatglm3_may_hold_query_key_and_value_in_one(glm: Any) -> None:
+def write_file(path: Path, case: Any, names: Any, keys: dict[str, Any]) -> Path:
+    """A GGUF file of a case: float32, its tensors by these names."""
+    writer = GgufWriter(path)
+    for key, value in keys.items():
+        writer.add(key, value, "f32" if isinstance(value, float) else None)
+    for name, values in held_as(case.weights(), "gguf", names, case.model.config).items():
+        blocks = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
+        writer.add_tensor(name, StoredTensor(name, F32, values.shape, blocks))
+    writer.write()
+    return path
+
+
+def keys_of(architecture: str, case: Any, **more: Any) -> dict[str, Any]:
+    config = case.model.config
+    found = {"context_length": 256, "embedding_length": config.width, "feed_forward_length": config.ffn}
+    found |= {"block_count": config.layers, "attention.head_count": config.heads}
+    found |= {"attention.head_count_kv": config.kv_heads, "attention.layer_norm_rms_epsilon": config.eps}
+    found |= {"rope.dimension_count": config.rotary, "rope.freq_base": config.rope_theta, **more}
+    return {"general.architecture": architecture, **{f"{architecture}.{key}": value for key, value in found.items()}}
+
+
+def logits_of(paths: list[Path], case: Any, load: Callable[..., Stepper]) -> list[np.ndarray]:
+    backend, logits = opened("reference"), []
+    for path in paths:
+        runner = load(path, backend, context=64, eager=True)
+        logits.append(runner.step([(0, case.ids()[:9])])["logits"])
+        runner.close()
+    backend.close()
+    return logits
+
+
+def test_a_file_of_chatglm3_may_hold_query_key_and_value_in_one(
+    glm: Any, load: Callable[..., Stepper], tmp_path: Path
+) -> None:
+    """As llama.cpp's converter writes it, biases among them."""
     names = glm.model.family.of_file("gguf", ["blk.0.attn_qkv.weight", "blk.0.attn_qkv.bias"]).names
-    found = held_as(glm.weights(), "gguf", names, glm.model.config)
-    assert found["blk.1.attn_qkv.weight"].shape == (80, 48)
-    assert found["blk.1.attn_qkv.bias"].shape == (80,)
+    file = write_file(tmp_path / "m.gguf", glm, names, keys_of("chatglm", glm))
+    folder = write_case(tmp_path / "folder", glm)
+    assert_close(*logits_of([file, folder], glm, load), "f32")
+
+
+def test_a_file_of_glm_4_1v_has_rows_in_halves(load: Callable[..., Stepper], tmp_path: Path) -> None:
+    case = next(case for case in CASES if case.name == "glm4")
+    config, weights = case.model.config, case.weights()
+    order = np.arange(config.head_dim)
+    order[: config.rotary] = np.concatenate([order[: config.rotary : 2], order[1 : config.rotary : 2]])
+    for name in [name for name in weights if ".attn_q." in name or ".attn_k." in name]:
+        heads = weights[name].reshape(-1, config.head_dim, *weights[name].shape[1:])
+        weights[name] = np.ascontiguousarray(heads[:, order]).reshape(weights[name].shape)
+    turned = SimpleNamespace(weights=lambda: weights, model=case.model)
+    keys = keys_of("glm4", case, **{"rope.dimension_sections": [1, 1, 0, 0]})
+    file = write_file(tmp_path / "m.gguf", turned, case.model.family.names, keys)
+    folder = write_case(tmp_path / "folder", case)
+    assert_close(*logits_of([file, folder], case, load), "f32")
+    with pytest.raises(UnsupportedModel, match="of no class of transformers"):
+        to_hf(file)

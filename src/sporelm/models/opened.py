@@ -47,7 +47,7 @@ def config_from_gguf(
     rope_factors: Mapping[str, tuple[float, ...]] | None = None,
 ) -> ModelConfig:
     """The configuration in a GGUF file's metadata; see `read_gguf_config`."""
-    family = model_of(architecture_of_gguf(metadata, where)).family
+    family = model_of(architecture_of_gguf(metadata, where)).family.of_file("gguf", shapes)
     return read_gguf_config(family, metadata, shapes, where, dtype, rope_factors)
 
 
