@@ -1,0 +1,102 @@
+"""What files say of mixtures: which layers have experts, how they are chosen, and what cannot be."""
+
+from typing import Any
+
+import pytest
+
+from families import CASES
+from sporelm.errors import ModelError, ModelFileError, UnsupportedModel
+from sporelm.models import build, config_from_gguf, config_from_hf
+from sporelm.models.blocks import GatedMLP, Mixture
+from sporelm.weights.config import Experts, ModelConfig
+
+BY_NAME = {case.name: case for case in CASES}
+NUMBERS: dict[str, Any] = {
+    "block_count": 3,
+    "context_length": 256,
+    "embedding_length": 48,
+    "feed_forward_length": 88,
+    "attention.head_count": 6,
+    "attention.layer_norm_rms_epsilon": 1e-5,
+    "expert_count": 8,
+    "expert_used_count": 2,
+    "expert_feed_forward_length": 24,
+}
+
+
+def of_hf(name: str, **more: Any) -> ModelConfig:
+    return config_from_hf(BY_NAME[name].config | more, "config.json")
+
+
+def experts_of_gguf(architecture: str, **more: Any) -> Experts:
+    metadata = {f"{architecture}.{key}": value for key, value in (NUMBERS | more).items()}
+    config = config_from_gguf({"general.architecture": architecture, **metadata}, {"token_embd.weight": (9, 48)}, "x")
+    assert config.experts is not None
+    return config.experts
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "expected"),
+    [
+        ("qwen2moe", {"num_hidden_layers": 5}, [0, 1, 2, 3, 4]),
+        ("qwen2moe", {"num_hidden_layers": 5, "decoder_sparse_step": 2}, [1, 3]),
+        ("qwen3moe", {"num_hidden_layers": 5, "mlp_only_layers": [0, 3]}, [1, 2, 4]),
+        ("qwen3moe", {"num_hidden_layers": 5, "mlp_only_layers": None}, [0, 1, 2, 3, 4]),
+        ("deepseek", {"num_hidden_layers": 5, "first_k_dense_replace": 3}, [3, 4]),
+        ("ernie-moe", {"num_hidden_layers": 5, "moe_layer_interval": 2}, [1, 3]),
+        ("ernie-moe", {"num_hidden_layers": 5, "moe_layer_end_index": 2}, [1, 2]),
+        ("glm4moe", {"num_hidden_layers": 3, "first_k_dense_replace": 0}, [0, 1, 2]),
+    ],
+)
+def test_which_layers_have_experts(name: str, change: dict[str, Any], expected: list[int]) -> None:
+    kinds = [type(layer.mlp) for layer in build(of_hf(name, **change)).layers]
+    assert kinds == [Mixture if index in expected else GatedMLP for index in range(len(kinds))]
+
+
+def test_gguf_files_say_how_experts_are_chosen() -> None:
+    silent, told = (
+        experts_of_gguf("glm4moe"),
+        experts_of_gguf("glm4moe", expert_gating_func=1, expert_weights_norm=True),
+    )
+    assert (silent.scores, silent.renormalize, silent.scale) == ("sigmoid", False, 1.0)
+    assert (told.scores, told.renormalize) == ("softmax", True)
+    grouped = experts_of_gguf("deepseek2", **LATENT, expert_group_count=4, expert_group_used_count=2)
+    assert (grouped.scores, grouped.groups, grouped.top_groups, grouped.group_score) == ("softmax", 4, 2, "max")
+    assert experts_of_gguf("ernie4_5-moe", leading_dense_block_count=1, interleave_moe_layer_step=2).step == 2
+    assert experts_of_gguf("dots1", expert_shared_count=3).shared_width == 72
+
+
+LATENT = {
+    "attention.kv_lora_rank": 16,
+    "attention.key_length": 24,
+    "attention.value_length": 16,
+    "attention.key_length_mla": 12,
+    "attention.value_length_mla": 8,
+    "attention.head_count_kv": 1,
+    "rope.dimension_count": 8,
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "kind", "message"),
+    [
+        ("deepseek", {"moe_layer_freq": 2}, UnsupportedModel, "moe_layer_freq 2 is not supported; 1 is"),
+        ("deepseek", {"scoring_func": "sigmoid"}, UnsupportedModel, "scoring_func 'sigmoid' is not supported"),
+        ("deepseek3", {"scoring_func": "tanh"}, UnsupportedModel, "scoring_func 'tanh' is not supported; softmax, sig"),
+        ("glm4moe", {"n_group": 3}, ModelFileError, "3 experts of 1 of 3 groups, into which 8 experts cannot be cut"),
+        ("glm4moe", {"n_group": 4, "topk_group": 1}, ModelFileError, "a token uses 3 experts of 1 of 4 groups"),
+        ("gpt-oss", {"swiglu_limit": 5.0}, UnsupportedModel, "swiglu_limit 5.0 is not supported; 7.0 is"),
+        ("hunyuan-moe", {"moe_topk": [1, 2]}, ModelFileError, "moe_topk is \\[1, 2\\]; it must be whole"),
+        ("olmoe", {"clip_qkv": 8.0}, UnsupportedModel, "clip_qkv 8.0 is not supported"),
+    ],
+)
+def test_what_cannot_be_computed_is_refused(
+    name: str, change: dict[str, Any], kind: type[ModelError], message: str
+) -> None:
+    with pytest.raises(kind, match=message):
+        of_hf(name, **{"topk_group": 1} | change if name == "glm4moe" else change)
+
+
+def test_a_gating_function_that_nobody_knows_is_refused() -> None:
+    with pytest.raises(ModelFileError, match="expert_gating_func is 9; it must be whole, from 0 to 3"):
+        experts_of_gguf("glm4moe", expert_gating_func=9)
