@@ -25,8 +25,21 @@ MAMBA2 |= {"hidden_size": 48, "num_hidden_layers": 2, "num_heads": 6, "head_dim"
 MAMBA2 |= {"conv_kernel": 4, "chunk_size": 32, "tie_word_embeddings": False, "layer_norm_epsilon": 1e-5}
 MAMBA2_ODD = {"hidden_size": 35, "num_heads": 7, "head_dim": 10, "n_groups": 1, "state_size": 9, "conv_kernel": 3}
 MAMBA2_ODD |= {"use_bias": True, "use_conv_bias": False, "time_step_limit": [0.4, 1.2]}
+GRANITE = named("GraniteMoeHybridForCausalLM", "granitemoehybrid", embedding_multiplier=3.0, logits_scaling=1.3)
+GRANITE |= {"residual_multiplier": 0.7, "attention_multiplier": 0.3, "num_hidden_layers": 3, "pad_token_id": None}
+GRANITE |= {"layer_types": ["mamba", "attention", "mamba"], "position_embedding_type": "nope", "mamba_n_heads": 6}
+GRANITE |= {"mamba_d_head": 16, "mamba_d_state": 24, "mamba_n_groups": 2, "mamba_chunk_size": 32}
+GRANITE |= {"shared_intermediate_size": 56, "num_local_experts": 4, "num_experts_per_tok": 2}
+GRANITE_DENSE = {"num_local_experts": 0, "num_experts_per_tok": 0, "position_embedding_type": "rope"}
+GRANITE_ODD = {"hidden_size": 70, "num_attention_heads": 7, "num_key_value_heads": 1, "mamba_n_heads": 7}
+GRANITE_ODD |= {"mamba_d_head": "auto", "mamba_n_groups": 1, "mamba_d_state": 9, "mamba_proj_bias": True}
+GRANITE_WIDE = {"hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 8, "num_key_value_heads": 4}
+GRANITE_WIDE |= {"mamba_n_heads": 8, "mamba_d_head": 64, "mamba_d_state": 64, "shared_intermediate_size": 512}
 
 CASES = (
+    Case("granite-hybrid", GRANITE, GRANITE_WIDE),
+    Case("granite-hybrid-dense", GRANITE | GRANITE_DENSE, GRANITE_WIDE),
+    Case("granite-hybrid-odd-tied-biases", GRANITE | GRANITE_DENSE | GRANITE_ODD | TIED, None),
     Case("mamba2", MAMBA2, {"hidden_size": 256, "num_heads": 8, "head_dim": 64, "state_size": 64}),
     Case("mamba2-odd-tied-biases", MAMBA2 | MAMBA2_ODD | TIED, None),
     Case("qwen35", QWEN35, WIDE),

@@ -3,12 +3,13 @@
 from dataclasses import replace
 from typing import Any
 
-from sporelm.errors import ModelFileError, UnsupportedModel
+from sporelm.errors import ModelFileError
 from sporelm.models.blocks import Attention, DeltaHeads, DeltaNet
 from sporelm.models.gemma import less_one
+from sporelm.models.layer_kinds import attention_layers
 from sporelm.weights.config import MOST_HEAD_DIM, MOST_HEADS, MOST_LAYERS, MOST_WIDTH, ModelConfig
 from sporelm.weights.family import Field
-from sporelm.weights.fields import Fields, shown
+from sporelm.weights.fields import Fields
 from sporelm.weights.forms import grouped
 from sporelm.weights.names import COMMON, HEAD_NORMS, HF, NORM_BETWEEN, Kind, Names, Stored, Table
 
@@ -59,21 +60,10 @@ def finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
         what = f"{own.heads} heads of {inner} values, {own.key_heads} heads of keys"
         raise ModelFileError(f"{values.where}: {what}: they are no whole groups")
     told = values.values.get("layer_types" if kind == HF else RECURRENT)
-    attention = range(own.interval - 1, config.layers, own.interval) if told is None else _told(config, values, told)
-    own = replace(own, inner=inner, value_dim=inner // own.heads, attention=frozenset(attention))
+    attention = frozenset(range(own.interval - 1, config.layers, own.interval))
+    attention = attention if told is None else attention_layers(values, told, config.layers)
+    own = replace(own, inner=inner, value_dim=inner // own.heads, attention=attention)
     return replace(config, own=own)
-
-
-def _told(config: ModelConfig, values: Fields, told: Any) -> list[int]:
-    """The layers that a file says are attention: of their kinds' names, or of whether each is recurrent."""
-    kinds = told.tolist() if hasattr(told, "tolist") else told
-    if not isinstance(kinds, list | tuple) or any(each not in (*KINDS, True, False) for each in kinds):
-        raise UnsupportedModel(
-            f"{values.where}: kinds of layers must be of {', '.join(KINDS)}; they are {shown(kinds)}"
-        )
-    if len(kinds) < config.layers:
-        raise ModelFileError(f"{values.where}: {len(kinds)} layers have a kind, there are {config.layers}")
-    return [layer for layer in range(config.layers) if kinds[layer] in (KINDS[1], False)]
 
 
 def is_regular(config: ModelConfig) -> bool:

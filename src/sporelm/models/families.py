@@ -101,6 +101,12 @@ FAMILIES = (
     ),
     Listed("granite", "Granite 3 (dense)", ("granite", "GraniteForCausalLM"), ("transformers", "llama.cpp")),
     Listed(
+        "granite_hybrid",
+        "Granite 4 (hybrids)",
+        ("granitehybrid", "GraniteMoeHybridForCausalLM"),
+        ("transformers", "llama.cpp"),
+    ),
+    Listed(
         "granitemoe",
         "Granite 3 MoE",
         ("granitemoe", "GraniteMoeForCausalLM", "GraniteMoeSharedForCausalLM"),

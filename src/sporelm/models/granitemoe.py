@@ -10,6 +10,16 @@ from sporelm.weights.names import COMMON, changed
 
 BLOCK = "model.layers.{}.block_sparse_moe."
 SHARED = "model.layers.{}.shared_mlp."
+NAMES = changed(
+    COMMON,
+    *fused_names(
+        f"{BLOCK}router.layer.weight",
+        f"{BLOCK}input_linear.weight",
+        f"{BLOCK}output_linear.weight",
+        f"{SHARED}input_linear.weight",
+        f"{SHARED}output_linear.weight",
+    ),
+)
 DEFAULTS = {"num_local_experts": 8, "num_experts_per_tok": 2}
 FLAGS = (("attention_bias", "attention_bias"),)
 
@@ -32,16 +42,7 @@ def _class(config: ModelConfig) -> str:
                 count="num_local_experts", used="num_experts_per_tok", shared_ffn="shared_intermediate_size"
             ),
         ),
-        changed(
-            COMMON,
-            *fused_names(
-                f"{BLOCK}router.layer.weight",
-                f"{BLOCK}input_linear.weight",
-                f"{BLOCK}output_linear.weight",
-                f"{SHARED}input_linear.weight",
-                f"{SHARED}output_linear.weight",
-            ),
-        ),
+        NAMES,
         fixed={"experts.scores": "softmax_of_chosen"},
         finish=scored,
         choose=_class,

@@ -27,6 +27,7 @@ class SpaceHeads:
     taps_bias: bool = True
     low: float = 0.0  # between which time steps lie
     high: float = float("inf")
+    attention: frozenset[int] = frozenset()  # the layers that are attention
 
     @property
     def channels(self) -> int:

@@ -26,9 +26,9 @@ def whole_number(model: Model, key: str, layer: str = "", default: int | None = 
         if default is None:
             raise RequestError(f"metadata {shown(name)} is missing, which this step needs; add it with set-meta")
         return default
-    if isinstance(value, np.ndarray) and layer:
+    if isinstance(value, np.ndarray | list) and layer:
         index = int(layer.split(".")[-2])
-        value = value[index].item() if index < len(value) else None
+        value = np.asarray(value)[index].item() if index < len(value) else None
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise RequestError(f"metadata {shown(name)} is {shown(str(value))}; this step needs a whole number from 1")
     return value

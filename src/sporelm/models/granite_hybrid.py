@@ -1,0 +1,117 @@
+"""Granite 4: state spaces with a layer of attention here and there, dense or with experts, and Granite's scales."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from sporelm.models.blocks import Attention, Layer, SpaceHeads, StateSpace, feed_forward, pre_norm
+from sporelm.models.decoder import Decoder
+from sporelm.models.granite import NUMBERS, scored
+from sporelm.models.granitemoe import DEFAULTS, NAMES, SHARED
+from sporelm.models.layer_kinds import attention_layers
+from sporelm.models.registry import architecture
+from sporelm.models.space_fields import finished, space_fields, space_names, unsaid
+from sporelm.weights.config import ModelConfig
+from sporelm.weights.experts import expert_fields
+from sporelm.weights.family import Family, HfClass, fields
+from sporelm.weights.fields import Fields
+from sporelm.weights.forms import ffn_rows, stacked
+from sporelm.weights.names import HF, Kind, Names, Stored, changed
+
+KV, FINETUNED = "attention.head_count_kv", "rope.scaling.finetuned"
+ATTENTION, SPACE = "attention", "mamba"
+DENSE = tuple(
+    Names(
+        f"layers.{{}}.ffn_{part}.weight",
+        f"blk.{{}}.ffn_{part}.weight",
+        Stored(f"{SHARED}input_linear.weight", rows=stacked(number, ffn_rows, ffn_rows)),
+    )
+    for number, part in enumerate(("gate", "up"))
+)
+DOWN = Names("layers.{}.ffn_down.weight", "blk.{}.ffn_down.weight", f"{SHARED}output_linear.weight")
+SHAPE = {**DEFAULTS, "shared_intermediate_size": 1024, "mamba_n_heads": 128, "mamba_n_groups": 1, "mamba_d_state": 256}
+SHAPE |= {"mamba_d_conv": 4, "mamba_expand": 2}
+FLAGS = (("attention_bias", "attention_bias"), ("mamba_proj_bias", "own.bias"), ("mamba_conv_bias", "own.taps_bias"))
+
+
+def _regrouped(values: dict[str, Any]) -> dict[str, Any]:
+    """Layers of state spaces have no heads of keys."""
+    counts = values.get(KV)
+    if not isinstance(counts, Iterable) or isinstance(counts, str):
+        return values
+    heads = [int(count) for count in counts]
+    return {**values, KV: max(heads, default=0) or 1, "layer_types": [ATTENTION if n else SPACE for n in heads]}
+
+
+def _reworded(values: dict[str, Any]) -> dict[str, Any]:
+    if values.get("mamba_d_head", "auto") != "auto":
+        return values
+    width, growth, heads = (values.get(key) for key in ("hidden_size", "mamba_expand", "mamba_n_heads"))
+    known = all(type(each) is int and each > 0 for each in (width, growth, heads))
+    return {**values, "mamba_d_head": width * growth // heads} if known else values  # type: ignore[operator]
+
+
+def _finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
+    """Which layers are attention, whether they rotate, and how wide the one block of dense models is."""
+    config = finished(scored(config, values, kind), values, kind)
+    kinds = values.values.get("layer_types") or [SPACE] * config.layers
+    attention = attention_layers(values, kinds, config.layers)
+    if kind == HF:
+        rotates = values.values.get("position_embedding_type") == "rope"
+        ffn = config.ffn if config.experts else values.integer("shared_intermediate_size", 1, config.width * 64)
+        config = replace(config, ffn=ffn)
+    else:
+        rotates = values.flag(FINETUNED, True)
+    return replace(config, rotary=config.rotary if rotates else 0, own=replace(config.own, attention=attention))
+
+
+def _said(config: ModelConfig) -> dict[str, tuple[str, Any]]:
+    counts = [config.kv_heads if layer in config.own.attention else 0 for layer in range(config.layers)]
+    found: dict[str, tuple[str, Any]] = {KV: ("[u32]", counts), FINETUNED: ("bool", config.rotary > 0)}
+    found["rope.dimension_count"] = ("u32", config.rotary or config.head_dim)
+    return {f"granitehybrid.{key}": value for key, value in found.items()}
+
+
+def _words(config: ModelConfig) -> dict[str, Any]:
+    kinds = [ATTENTION if layer in config.own.attention else SPACE for layer in range(config.layers)]
+    dense = {"shared_intermediate_size": config.ffn, "num_local_experts": 0, "num_experts_per_tok": 0}
+    found = {"layer_types": kinds, "position_embedding_type": "rope" if config.rotary else "nope"}
+    return found if config.experts else found | dense
+
+
+@architecture(
+    Family(
+        "granitehybrid",
+        (HfClass("GraniteMoeHybridForCausalLM", "granitemoehybrid", SHAPE, FLAGS),),
+        fields(
+            *NUMBERS,
+            *space_fields(
+                *("mamba_d_conv", "mamba_n_heads", "mamba_n_groups", "mamba_d_state", "mamba_d_head", "mamba_expand"),
+                *("mamba_proj_bias", "mamba_conv_bias"),
+            ),
+            *expert_fields(
+                optional=True,
+                count="num_local_experts",
+                used="num_experts_per_tok",
+                shared_ffn="shared_intermediate_size",
+            ),
+        ),
+        changed(NAMES, *DENSE, DOWN, *space_names("model.layers.{}.mamba.")),
+        fixed={"experts.scores": "softmax_of_chosen"},
+        finish=_finished,
+        unsaid=unsaid,
+        said=_said,
+        words=_words,
+        regrouped=_regrouped,
+        reworded=_reworded,
+        paired_rows=True,
+        own=SpaceHeads,
+    )
+)
+class GraniteHybrid(Decoder):
+    """Granite's layer with a state space in place of most of its attention (IBM 2025)."""
+
+    def layer(self, config: ModelConfig, index: int) -> Layer:
+        name = f"layers.{index}"
+        mixer = Attention(name, config) if index in config.own.attention else StateSpace(name, config)
+        return pre_norm(config, index, mixer, feed_forward(name, config, index))
