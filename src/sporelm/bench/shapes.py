@@ -136,6 +136,58 @@ class DeltaShape(Shape):
         return found
 
 
+@dataclass(frozen=True)
+class LatentShape(Shape):
+    """DeepSeek-V2's: latent attention, whose heads have 128 numbers and 64 rotated ones, and experts of width
+    `expert_ffn`, two of them for every token, in all layers but the first, which has a dense block."""
+
+    rank: int = 512
+    expert_ffn: int = 1408
+
+    @property
+    def architecture(self) -> str:
+        return "deepseek2"
+
+    @property
+    def more(self) -> str:
+        return f"{super().more}-{self.expert_ffn}-r{self.rank}"
+
+    def numbers(self) -> dict[str, int | float | list[int]]:
+        found = super().numbers() | {"attention.key_length": self.rank + 64, "attention.value_length": self.rank}
+        found |= {"attention.key_length_mla": self.head_dim, "attention.value_length_mla": self.head_dim - 64}
+        found |= {"attention.kv_lora_rank": self.rank, "attention.q_lora_rank": 0, "rope.dimension_count": 64}
+        found |= {"leading_dense_block_count": 1, "expert_shared_count": 2, "expert_gating_func": 1}
+        return found | {"expert_feed_forward_length": self.expert_ffn, "expert_weights_scale": 1.0}
+
+    def tensors(self) -> dict[str, tuple[int, ...]]:
+        plain = replace(self, experts=0, kv_heads=self.heads)
+        nope, width, ffn = self.head_dim - 64, self.width, self.expert_ffn
+        latent: dict[str, tuple[int, ...]] = {
+            "attn_kv_a_mqa.weight": (self.rank + 64, width),
+            "attn_kv_a_norm.weight": (self.rank,),
+            "attn_k_b.weight": (self.heads, self.rank, nope),
+            "attn_v_b.weight": (self.heads, nope, self.rank),
+        }
+        experts: dict[str, tuple[int, ...]] = {"ffn_gate_inp.weight": (self.experts, width)}
+        for end, outer, inner in (("exps", (self.experts,), ffn), ("shexp", (), 2 * ffn)):
+            experts |= {f"ffn_{part}_{end}.weight": (*outer, inner, width) for part in ("gate", "up")}
+            experts[f"ffn_down_{end}.weight"] = (*outer, width, inner)
+        found: dict[str, tuple[int, ...]] = {}
+        for name, extents in Shape.tensors(plain).items():
+            layer, _, part = name.removeprefix("blk.").partition(".")
+            if part == "attn_output.weight":
+                extents = (width, self.heads * nope)
+            mixed = part.startswith("ffn_") and part != "ffn_norm.weight" and layer != "0"
+            if part not in ("attn_k.weight", "attn_v.weight") and not mixed:
+                found[name] = extents
+            if part == "attn_q.weight":
+                found |= {f"blk.{layer}.{key}": value for key, value in latent.items()}
+            if part == "ffn_norm.weight" and layer != "0":
+                found |= {f"blk.{layer}.{key}": value for key, value in experts.items()}
+        return found
+
+
+DEEPSEEK_V2_LITE = LatentShape(27, 2048, 10_944, 16, 1, 192, 102_400, 163_840, 10_000.0, experts=64, used=6)
 QWEN35_9B = DeltaShape(32, 4096, 12_288, 16, 4, 256, 248_320, 262_144, 10_000_000.0)
 QWEN3_30B_A3B = Shape(48, 2048, 768, 32, 4, 128, 151_936, 40_960, 1_000_000.0, experts=128, used=8)
 
@@ -157,6 +209,9 @@ SHAPES = {
     # Large enough for a choice, small enough for tests.
     "tiny-moe": Shape(2, 256, 256, 4, 2, 64, 512, 2048, 10_000.0, experts=6, used=2),
     "tiny-delta": DeltaShape(4, 256, 256, 2, 1, 64, 512, 2048, 10_000.0, key_heads=1, value_heads=2),
+    "tiny-latent": LatentShape(2, 256, 512, 4, 1, 192, 512, 2048, 10_000.0, False, 6, 2, rank=256, expert_ffn=256),
+    "deepseek-v2-lite": DEEPSEEK_V2_LITE,
+    "deepseek-v2-lite-4l": replace(DEEPSEEK_V2_LITE, layers=4),
     "qwen3.5-9b": QWEN35_9B,
     "qwen3.5-9b-4l": replace(QWEN35_9B, layers=4),
     "qwen3-30b-a3b": QWEN3_30B_A3B,

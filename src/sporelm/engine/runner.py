@@ -214,7 +214,7 @@ class Runner:
                 self.backend.import_pages(cache, [target], self.backend.export_pages(cache, [source]))
 
     def export_pages(self, pages: Sequence[int]) -> list[NDArray[Any]]:
-        """What pages hold, of each layer: [pages, 2, kv_heads, PAGE, head_dim]."""
+        """What pages hold, of each layer: [pages, 2, kv_heads, PAGE, head_dim], or [pages, 1, 1, PAGE, width]."""
         return [self.backend.export_pages(cache, pages) for cache in self.paged]
 
     def import_pages(self, pages: Sequence[int], layers: Sequence[NDArray[Any]]) -> None:

@@ -108,7 +108,7 @@ class Worker:
         return hidden
 
     def export_pages(self, pages: Sequence[int]) -> list[NDArray[Any]]:
-        """What pages hold, of each layer: [pages, 2, kv_heads, PAGE, head_dim]."""
+        """What pages hold, of each layer: [pages, 2, kv_heads, PAGE, head_dim], or [pages, 1, 1, PAGE, width]."""
         return self.runner.export_pages(pages)
 
     def import_pages(self, pages: Sequence[int], layers: Sequence[NDArray[Any]]) -> None:

@@ -11,15 +11,16 @@ import pytest
 from sporelm import settings
 from sporelm.bench import synthetic
 from sporelm.bench.mixes import MIXES, formats, known
-from sporelm.bench.shapes import SHAPES, DeltaShape, Shape
+from sporelm.bench.shapes import SHAPES, DeltaShape, LatentShape, Shape
 from sporelm.bench.synthetic import Draws, file_name, is_synthetic, normals, parse, synthetic_file
 from sporelm.bench.vocabulary import words
 from sporelm.errors import ModelNotFound, RequestError
-from sporelm.models import config_from_gguf
+from sporelm.models import build, config_from_gguf, open_model
 from sporelm.text import load_tokenizer
 from sporelm.weights import store
 from sporelm.weights.config import Experts
 from sporelm.weights.gguf import open_gguf
+from sporelm.weights.load import check_shapes, match_names
 
 SHA256 = "1916bbfb9c8686396c62740c38bf310211c2135ae7852078efaf2153ad52ee69"
 EVERY = [f"synthetic:tiny:{name}" for name in known()]
@@ -49,6 +50,9 @@ def test_shapes_are_possible(name: str) -> None:
     assert shape.heads * shape.head_dim == shape.width or shape.experts or delta
     assert shape.used <= shape.experts
     assert 258 <= shape.vocab <= 258 + 26**2 + 26**3 + 26**4, "as many tokens as there are made-up words"
+    if isinstance(shape, LatentShape):
+        assert len(shape.tensors()) == 15 * shape.layers - 4 + 3
+        return
     tensors = 14 - 3 / 4 if delta else 9 + 3 * bool(shape.experts)  # of a layer; of attention there is one in four
     assert len(shape.tensors()) == tensors * shape.layers + 3 - shape.tied
 
@@ -117,6 +121,17 @@ def test_a_mixture_describes_its_experts(number_format: str) -> None:
     assert config.experts == Experts(count=6, used=2, ffn=256, renormalize=True)
     assert forms["blk.0.ffn_gate_inp.weight"] == forms["blk.0.attn_q_norm.weight"] == "F32"
     assert forms["blk.0.ffn_up_exps.weight"] == "Q4_K"
+
+
+def test_latent_attention_is_described() -> None:
+    path = synthetic_file("synthetic:tiny-latent:q4_k_m")
+    assert path.name == "tiny-latent-l2-w256-f512-h4-k1-d192-v512-e6-u2-256-r256-q4_k_m-r1.gguf"
+    source = open_model(path)
+    params = build(source.config).params()
+    check_shapes(source, params, match_names(source, params))
+    own = source.config.own
+    assert (own.rank, own.rotary, own.value, own.q_rank, source.config.head_dim) == (256, 64, 128, 0, 192)
+    source.close()
 
 
 def test_gated_delta_nets_are_described() -> None:
