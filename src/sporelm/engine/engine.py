@@ -15,6 +15,7 @@ from sporelm.engine.adapted import Adapted
 from sporelm.engine.kv import KvSequence, store_of
 from sporelm.engine.kv.asleep import Asleep, Like, check_replaceable, read_asleep, write_asleep
 from sporelm.engine.kv.pages import pages_for
+from sporelm.engine.kv.sequence import NONE
 from sporelm.engine.kv.store import Dormitory
 from sporelm.engine.limits import Limits
 from sporelm.engine.request import FinishReason, Request
@@ -321,6 +322,7 @@ class Engine:
             self.scheduler.check(probe, rolls=False)
             known = probe.known
             sequence = self.store.new(token_hex(16), self.scheduler.adapters[adapter])  # a salt that nobody else has
+            sequence.mark = NONE  # nobody will go on from anywhere in it
             self.scheduler.texts[sequence.number] = Text(adapter, len(known))
         held = taken = lost = 0
         try:

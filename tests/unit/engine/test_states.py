@@ -222,7 +222,35 @@ def test_states_that_are_too_few_are_waited_for(paged: bool) -> None:
         made.run(requests)
         for request in requests:
             assert request.generated == expected(request.prompt, 9)
+        assert made.metrics.preemptions == 0, "none begins before there is a state for it"
         made.check_integrity()
+
+
+def test_a_state_that_is_known_is_not_written_to() -> None:
+    store = engine().store
+    assert isinstance(store, StatefulStore)
+    sequence = store.new()
+    assert store.reserve(sequence, 130, [])
+    store.extend(sequence, TEXT[:64])
+    assert not store.is_ready(sequence, 64), "though there is a page"
+    known = sequence.state
+    assert store.reserve(sequence, 65, [])
+    assert store.states.copies == [(known, sequence.state)]
+    assert store.is_ready(sequence, 64)
+    store.truncate(sequence, 64)
+    assert sequence.state not in (known, -1), "nothing was cut"
+    store.extend(sequence, TEXT[64:70])
+    store.truncate(sequence, 66)
+    assert (sequence.length, sequence.state) == (64, known)
+
+
+def test_a_window_rolls_over_its_states(paged: bool) -> None:
+    made, wish = engine(paged, max_batch=1), Wish(tuple(TEXT[:300]), GREEDY, 400, roll=True)
+    request = made.add(Request(wish.prompt, max_tokens=400, roll=True))
+    made.run([request])
+    assert request.generated == said_alone(wish, CONTEXT).tokens
+    assert request.dropped == CONTEXT // 2
+    made.check_integrity()
 
 
 def test_a_conversation_that_gives_way_sleeps_with_its_state(paged: bool, tmp_path: Path) -> None:
@@ -239,6 +267,16 @@ def test_a_conversation_that_gives_way_sleeps_with_its_state(paged: bool, tmp_pa
     assert talk.length == 0
     assert ask(made, [*first.text, 5], 20, talk).cached_tokens == 169
     assert made.store.dormitory is not None
+    made.close()
+
+
+def test_what_sleeps_wakes_over_a_prefix_that_is_known(paged: bool, tmp_path: Path) -> None:
+    made = engine(paged, dormitory=tmp_path)
+    talk = made.sequence()
+    first = ask(made, TEXT[:300], 15, talk)
+    made.store.evict(lambda: False)
+    assert (talk.length, made.store.sleeps(talk)) == (0, True)
+    assert ask(made, [*first.text, 5], 20, talk).cached_tokens == 314
     made.close()
 
 
@@ -314,10 +352,12 @@ def test_a_full_house_says_what_is_lacking(tmp_path: Path) -> None:
 
 
 def test_texts_have_states_of_their_own(paged: bool) -> None:
-    made, rows = engine(paged), list[np.ndarray]()
+    made, rows = engine(paged, token_budget=64), list[np.ndarray]()
     running = made.add(Request(TEXT[:150], max_tokens=60))
+    assert made.store.states is not None
     for _ in made.logits(TEXT[:230], lambda chunk: rows.append(chunk.copy())):
         made.step()
+        assert len(made.store.states.known) <= 2, "of a text that nobody can go on from nothing is kept"
     assert [int(row.argmax()) for row in np.concatenate(rows)[199:]] == [
         expected(TEXT[: place + 1], 1)[0] for place in range(199, 230)
     ]
@@ -354,7 +394,10 @@ def test_where_there_is_no_state_to_go_back_to_nothing_is_guessed(paged: bool) -
 
 def test_a_draft_model_may_keep_states_too(paged: bool) -> None:
     small = limits(num_states=8, token_budget=20)
-    drafter = ModelDrafter(StatefulRunner(small, paged=paged), small, VOCAB)
+    runner, computed = StatefulRunner(small, paged=paged), list[int]()
+    run = runner.run
+    runner.run = lambda step: computed.append(step.num_tokens) or run(step)  # type: ignore[method-assign, func-returns-value]
+    drafter = ModelDrafter(runner, small, VOCAB)
     made = engine(paged, SteadySpeculation(drafter))
     requests = [made.add(Request(TEXT[n : n + 40], max_tokens=90)) for n in range(2)]
     while any(request.finish_reason is None for request in requests):
@@ -363,6 +406,7 @@ def test_a_draft_model_may_keep_states_too(paged: bool) -> None:
     for request in requests:
         assert request.generated == expected(request.prompt, 90)
         assert request.accepted == request.drafted > 0
+    assert sum(computed) < 2 * (130 + 90), "the texts, and each guess once"
     assert drafter.store.states is not None
     assert drafter.store.states.num_free == 8
 
@@ -387,6 +431,29 @@ def test_a_step_that_did_not_end_leaves_no_wrong_state(paged: bool, when: str) -
     made.run(requests)
     for request in requests:
         assert request.generated == expected(request.prompt, 50)
+
+
+def test_a_step_that_was_not_put_together_leaves_no_copies(paged: bool) -> None:
+    made = engine(paged)
+    talk = made.sequence()
+    first = ask(made, TEXT[:100], 28, talk)
+    requests = [made.add(Request(prompt, max_tokens=9)) for prompt in ([*first.text, 1], [*first.text, 2])]
+    schedule, count = made.scheduler._schedule, [0]
+
+    def interrupted(*given: Any) -> bool:
+        count[0] += 1
+        if count[0] == 2:
+            raise KeyboardInterrupt
+        return schedule(*given)
+
+    made.scheduler._schedule = interrupted  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        made.step()
+    assert not made.store.copying
+    made.check_integrity()
+    made.run(requests)
+    for request in requests:
+        assert request.generated == expected(request.prompt, 9)
 
 
 # ---- plain data

@@ -5,7 +5,7 @@ from itertools import count
 
 from sporelm.engine.kv.prefix import Chain, Key
 
-NONE = -1  # instead of a state's number
+NONE = -1  # instead of a state's number, or of a position
 
 _numbers = count(1)
 
@@ -25,7 +25,7 @@ class KvSequence:
         # Of models that keep recurrent states (stateful.py); for others nothing is behind these numbers.
         self.state = 0  # that of its last token
         self.before = NONE  # that before a step with guesses, until it is known which were right
-        self.mark = 0  # where the last full page of its prompt ends
+        self.mark = 0  # where the last full page of its prompt ends; NONE: no state of it is kept
         self.passing: Key | None = None  # of the newest state that is kept until the next one is
 
     @property

@@ -67,7 +67,7 @@ class StatefulStore(SequenceStore):
 
     def extend(self, sequence: KvSequence, tokens: Sequence[int]) -> None:
         super().extend(sequence, tokens)
-        if tokens and not len(sequence.tokens) % PAGE:
+        if tokens and not len(sequence.tokens) % PAGE and sequence.mark != NONE:
             self._keep(sequence)
 
     def adopt(self, sequence: KvSequence, pages: Sequence[int], ids: Sequence[int], keys: Sequence[Key]) -> None:
