@@ -2,15 +2,18 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+import quantized_folders as made_by
 from available import opened
-from close import assert_close
+from close import assert_close, assert_near_in_nat
 from families import CASES, Case, write_case
 from hf_folders import tokenizer_json, write_tokenizer
+from models.test_quantized_folders import FP8, GPTQ, dense
 from sporelm import LLM
 from sporelm.engine import Engine, KvSequence, Request
 from sporelm.models import open_model
@@ -143,3 +146,27 @@ def test_rows_sleep_and_are_copied_without_loss(kind: str, tmp_path: Path) -> No
         assert ends[0].generated == ends[1].generated
         assert ends[1].cached_tokens == len(known) - 2
         assert answer(engine, engine.sequence(), known).generated == ends[0].generated
+
+
+QUANTIZED = {
+    "fp8": (V3, made_by.fp8((16, 8), suffix="_scale_inv"), FP8 | {"weight_block_size": [16, 8]}),
+    "gptq act-order": (V2.widened(), made_by.gptq(order="own"), GPTQ | {"group_size": 32, "desc_act": True}),
+}
+
+
+@pytest.mark.parametrize("name", QUANTIZED)
+def test_quantized_folders_give_the_logits_of_their_values(
+    name: str, cpu: Any, load: Callable[..., Stepper], tmp_path: Path
+) -> None:
+    """The part that makes keys is turned about, whatever its numbers are."""
+    case, scheme, settings = QUANTIZED[name]
+    model: Any = SimpleNamespace(config=case.config, weights=case.tensors)
+    plain = dense(tmp_path / "plain", model, made_by.write(tmp_path / "quantized", model, scheme, settings))
+    runners = [load(plain, cpu, context=128, eager=True)]
+    runners.append(load(tmp_path / "quantized", cpu, context=128, eager=True, dequantize=True))
+    runners.append(load(tmp_path / "quantized", cpu, context=128, eager=True))
+    expected, exact, found = (runner.step([(0, case.ids()[:30])])["logits"] for runner in runners)
+    assert_close(exact, expected, "logits")
+    assert_near_in_nat(found, expected, 0.01)
+    for runner in runners:
+        runner.close()
