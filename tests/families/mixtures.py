@@ -2,6 +2,11 @@
 
 from families.case import ODD, TIED, WIDE, Case, named
 
+BAILING = named("BailingMoeForCausalLM", "bailing_moe", num_experts=6, num_experts_per_tok=3, num_shared_experts=2)
+BAILING |= {"moe_intermediate_size": 24, "norm_topk_prob": True, "head_dim": 16}
+BAILING2 = named("BailingMoeV2ForCausalLM", "bailing_moe", num_experts=8, num_experts_per_tok=3, num_shared_experts=1)
+BAILING2 |= {"moe_intermediate_size": 24, "norm_topk_prob": True, "head_dim": 8, "first_k_dense_replace": 1}
+BAILING2 |= {"n_group": 4, "topk_group": 2, "routed_scaling_factor": 2.5, "partial_rotary_factor": 0.5}
 DEEPSEEK = named("DeepseekForCausalLM", "deepseek", n_routed_experts=6, num_experts_per_tok=3, n_shared_experts=2)
 DEEPSEEK |= {"moe_intermediate_size": 24, "first_k_dense_replace": 1, "norm_topk_prob": False}
 DOTS = named("Dots1ForCausalLM", "dots1", n_routed_experts=8, num_experts_per_tok=3, n_shared_experts=2, head_dim=16)
@@ -23,6 +28,8 @@ SHARED = {"architectures": ["GraniteMoeSharedForCausalLM"], "model_type": "grani
 HUNYUAN = named("HunYuanMoEV1ForCausalLM", "hunyuan_v1_moe", num_experts=5, moe_topk=[2, 2], head_dim=16)
 HUNYUAN |= {"pad_token_id": None}
 ALPHA = {"head_dim": 12, "moe_topk": 1, "rope_scaling": {"type": "dynamic", "alpha": 1000.0, "factor": 1.0}}
+MINIMAX = named("MiniMaxM2ForCausalLM", "minimax_m2", num_local_experts=6, num_experts_per_tok=3, head_dim=16)
+MINIMAX |= {"rotary_dim": 8}
 MIXTRAL = named("MixtralForCausalLM", "mixtral", num_local_experts=5, num_experts_per_tok=2)
 OLMOE = named("OlmoeForCausalLM", "olmoe", num_experts=6, num_experts_per_tok=3, num_key_value_heads=6)
 QWEN2MOE = named("Qwen2MoeForCausalLM", "qwen2_moe", num_experts=6, num_experts_per_tok=3, moe_intermediate_size=24)
@@ -31,6 +38,10 @@ QWEN3MOE = named("Qwen3MoeForCausalLM", "qwen3_moe", num_experts=6, num_experts_
 QWEN3MOE |= {"norm_topk_prob": True, "head_dim": 16}
 
 CASES = (
+    Case("bailing", BAILING, WIDE | {"moe_intermediate_size": 256, "head_dim": 64}, "bailing"),
+    Case("bailing-odd-tied", BAILING | ODD | TIED | {"head_dim": 10, "norm_topk_prob": False}, None, "bailing"),
+    Case("bailing2", BAILING2, WIDE | {"moe_intermediate_size": 256, "head_dim": 32}, "bailing"),
+    Case("bailing2-odd-tied", BAILING2 | ODD | TIED | {"head_dim": 12, "num_shared_experts": 2}, None, "bailing"),
     Case("deepseek", DEEPSEEK, WIDE | {"moe_intermediate_size": 256}, "deepseek"),
     Case("deepseek-odd-tied", DEEPSEEK | ODD | TIED | {"norm_topk_prob": True}, None, "deepseek"),
     Case("dots1", DOTS, WIDE | {"moe_intermediate_size": 256, "num_key_value_heads": 8, "head_dim": 64}),
@@ -65,6 +76,8 @@ CASES = (
     ),
     Case("hunyuan-moe", HUNYUAN, WIDE | {"head_dim": 64}),
     Case("hunyuan-moe-odd-tied-alpha", HUNYUAN | ODD | TIED | ALPHA, None),
+    Case("minimax-m2", MINIMAX, WIDE | {"head_dim": 64, "rotary_dim": 32}),
+    Case("minimax-m2-odd-tied", MINIMAX | ODD | TIED | {"head_dim": 12, "rotary_dim": 12}, None),
     Case("mixtral", MIXTRAL),
     Case("mixtral-odd-tied", MIXTRAL | ODD | TIED | {"num_experts_per_tok": 1}, None),
     Case("olmoe", OLMOE, WIDE | {"num_key_value_heads": 8}),

@@ -30,6 +30,8 @@ FAMILIES = (
         ("baichuan", "BaichuanForCausalLM", "BaiChuanForCausalLM"),
         ("numpy", "llama.cpp"),
     ),
+    Listed("bailingmoe", "Ling 1 (lite, plus)", ("bailingmoe", "BailingMoeForCausalLM"), ("numpy", "llama.cpp")),
+    Listed("bailingmoe2", "Ling 2, Ring 2", ("bailingmoe2", "BailingMoeV2ForCausalLM"), ("numpy", "llama.cpp")),
     Listed(
         "bert",
         "BERT, RoBERTa, XLM-RoBERTa: bge, e5, MiniLM and rerankers of them (encoders)",
@@ -133,6 +135,7 @@ FAMILIES = (
     Listed("mamba2", "Mamba 2, Codestral Mamba", ("mamba2", "Mamba2ForCausalLM"), ("transformers", "llama.cpp")),
     Listed("minicpm", "MiniCPM 1 and 2", ("minicpm", "MiniCPMForCausalLM"), ("numpy", "llama.cpp")),
     Listed("minicpm3", "MiniCPM3", ("minicpm3", "MiniCPM3ForCausalLM"), ("transformers", "llama.cpp")),
+    Listed("minimax_m2", "MiniMax-M2", ("minimax-m2", "MiniMaxM2ForCausalLM"), ("transformers", "llama.cpp")),
     Listed(
         "mistral3",
         "Ministral 3, Mistral Small 3.1 (text)",

@@ -7,7 +7,7 @@ from sporelm.models.blocks import Attention, Layer, pre_norm
 from sporelm.models.decoder import Decoder
 from sporelm.models.registry import architecture
 from sporelm.weights.config import ModelConfig
-from sporelm.weights.config_files import full_layers_of, full_layers_told, window_of
+from sporelm.weights.config_files import full_layers_of, window_of
 from sporelm.weights.experts import MLP, expert_fields
 from sporelm.weights.family import ATTENTION_BIAS, Family, HfClass, fields
 from sporelm.weights.fields import Fields
@@ -54,7 +54,7 @@ def _alternate(layers: int) -> frozenset[int]:
 
 def _finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
     if kind != HF:
-        return replace(config, full_layers=full_layers_told(values, config.layers, config.full_layers))
+        return config
     full = full_layers_of(values, config.layers) if values.has("layer_types") else _alternate(config.layers)
     return replace(config, window=window_of(values, "sliding_window", None), full_layers=full)
 
