@@ -5,6 +5,9 @@ from families.case import ODD, TIED, WIDE, Case, named
 COHERE = named("CohereForCausalLM", "cohere", layer_norm_eps=1e-5, logit_scale=0.5) | TIED
 COHERE2 = named("Cohere2ForCausalLM", "cohere2", layer_norm_eps=1e-5, logit_scale=0.5, sliding_window=9) | TIED
 COHERE2 |= {"num_hidden_layers": 5}
+COHERE2MOE = COHERE2 | {"architectures": ["Cohere2MoeForCausalLM"], "model_type": "cohere2_moe", "head_dim": 8}
+COHERE2MOE |= {"num_experts": 5, "num_experts_per_tok": 2, "num_shared_experts": 2, "expert_selection_fn": "sigmoid"}
+COHERE2MOE |= {"first_k_dense_replace": 1, "prefix_dense_intermediate_size": 72}
 FALCON = named("FalconForCausalLM", "falcon", ffn_hidden_size=None) | TIED
 FALCON_NEW = FALCON | {"new_decoder_architecture": True, "num_kv_heads": 2}
 NEMOTRON = named("NemotronForCausalLM", "nemotron", hidden_act="relu2", norm_eps=1e-5, head_dim=8)
@@ -26,6 +29,16 @@ CASES = (
     Case("cohere2", COHERE2),
     Case("cohere2-odd", COHERE2 | ODD | {"rope_theta": 5000.0}, None),
     Case("cohere2-pattern", COHERE2 | {"sliding_window_pattern": 2}),
+    Case("cohere2moe-sigmoid", COHERE2MOE, WIDE | {"head_dim": 32, "prefix_dense_intermediate_size": 256}),
+    Case("cohere2moe-softmax-rms", COHERE2MOE | {"expert_selection_fn": "softmax", "rms_norm_eps": 1e-5}, None),
+    Case(
+        "cohere2moe-odd",
+        COHERE2MOE
+        | ODD
+        | {"head_dim": 10, "num_shared_experts": 0, "norm_topk_prob": False}
+        | {"first_k_dense_replace": 0, "tie_word_embeddings": False},
+        None,
+    ),
     Case("falcon", FALCON | {"multi_query": True}),
     Case("falcon-odd-all-heads", FALCON | ODD | {"multi_query": False, "tie_word_embeddings": False}, None),
     Case("falcon-new", FALCON_NEW, WIDE | {"num_kv_heads": 4}),

@@ -1,7 +1,7 @@
 """A decoder: embedding, layers, norm, and the scores of the next token."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +19,7 @@ class Decoder:
     """What decoders have in common: all of Llama; an architecture gives what it does otherwise."""
 
     family: Family  # by which it was registered
-    norms: ClassVar[NormKind] = RMSNorm  # the kind of its norms
+    norms: NormKind = RMSNorm  # the kind of its norms
 
     def __init__(self, config: ModelConfig) -> None:
         self.config = config

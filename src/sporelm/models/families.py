@@ -55,6 +55,12 @@ FAMILIES = (
         ("transformers", "llama.cpp"),
     ),
     Listed("cohere2", "Command-R7B, Command-A", ("cohere2", "Cohere2ForCausalLM"), ("transformers", "llama.cpp")),
+    Listed(
+        "cohere2moe",
+        "Command-A+, North-Mini-Code",
+        ("cohere2moe", "Cohere2MoeForCausalLM"),
+        ("transformers", "llama.cpp"),
+    ),
     Listed("deepseek", "DeepSeek MoE (V1)", ("deepseek", "DeepseekForCausalLM"), ("numpy", "llama.cpp")),
     Listed(
         "deepseek2",

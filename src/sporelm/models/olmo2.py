@@ -32,11 +32,9 @@ def _windowed(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
 def _reworded(values: dict[str, Any]) -> dict[str, Any]:
     """transformers 5 has rotary parameters for each kind of layer."""
     kinds = values.get("rope_parameters")
-    return {**values, "rope_parameters": kinds["full_attention"]} if _by_kind(kinds) else values
-
-
-def _by_kind(parameters: Any) -> bool:
-    return isinstance(parameters, dict) and "full_attention" in parameters
+    if not isinstance(kinds, dict) or "full_attention" not in kinds:
+        return values
+    return {**values, "rope_parameters": kinds["full_attention"]}
 
 
 @architecture(

@@ -36,6 +36,7 @@ class Experts:
     shared: int = 0
     shared_ffn: int = 0
     shared_gate: bool = False  # it counts as much as a sigmoid of its own says
+    averaged: bool = False  # it and the experts count by half each
     scores: str = "softmax"
     choice_bias: bool = False  # a learned one is added when experts are chosen
     groups: int = 0  # in which experts stand; 0, as 1: there are none

@@ -54,6 +54,8 @@ MOST_LINES = 120  # of a family's file: it reads like the paper's figure
         ("hunyuan", {"rope_scaling": {"type": "dynamic", "alpha": "x"}}, ModelFileError, "alpha is 'x'"),
         ("ministral3", {"rope_parameters": {"llama_4_scaling_beta": 0.1}}, UnsupportedModel, "need YaRN's original"),
         ("ministral3", {"sliding_window": 64}, UnsupportedModel, "sliding_window 64 is not supported"),
+        ("gptneox", {"hidden_act": ["gelu"]}, ModelFileError, "hidden_act is .* must be text"),
+        ("gptneox", {"hidden_act": "relu"}, UnsupportedModel, "hidden_act 'relu' is not supported; gelu, gelu_pytorch"),
         ("olmo", {"clip_qkv": -1.0}, ModelFileError, "clip_qkv is -1.0; it must be a number from"),
         ("phi2", {"tie_word_embeddings": True}, UnsupportedModel, "tie_word_embeddings True is not supported"),
         ("starcoder2", {"use_bias": False}, UnsupportedModel, "use_bias False is not supported"),

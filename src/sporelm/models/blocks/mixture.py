@@ -48,7 +48,8 @@ class Mixture:
         if self.shared_gate is not None:
             share, _ = ops.route(self.shared_gate(x, weights), k=1, scores="sigmoid")
             shared = ops.combine_experts(shared, share)
-        return ops.add(mixed, shared)
+        both = ops.add(mixed, shared)
+        return ops.scale(both, factor=0.5) if self.experts.averaged else both
 
     def _routed(self, x: Any, weights: Mapping[str, Any]) -> Any:
         """Weights and ids of each token's experts."""
