@@ -392,9 +392,10 @@ def test_where_there_is_no_state_to_go_back_to_nothing_is_guessed(paged: bool) -
         ask(made, [*first.text, number], 40, sequence)
 
 
-def test_a_draft_model_may_keep_states_too(paged: bool) -> None:
+@pytest.mark.parametrize("strange", [False, True])
+def test_a_draft_model_may_keep_states_too(paged: bool, strange: bool) -> None:
     small = limits(num_states=8, token_budget=20)
-    runner, computed = StatefulRunner(small, paged=paged), list[int]()
+    runner, computed = StatefulRunner(small, paged=paged, strange=strange), list[int]()
     run = runner.run
     runner.run = lambda step: computed.append(step.num_tokens) or run(step)  # type: ignore[method-assign, func-returns-value]
     drafter = ModelDrafter(runner, small, VOCAB)
@@ -405,19 +406,20 @@ def test_a_draft_model_may_keep_states_too(paged: bool) -> None:
         drafter.check_integrity()
     for request in requests:
         assert request.generated == expected(request.prompt, 90)
-        assert request.accepted == request.drafted > 0
-    assert sum(computed) < 2 * (130 + 90), "the texts, and each guess once"
+        assert (request.accepted == request.drafted) != strange
+        assert request.accepted > 0
+    assert sum(computed) < 320, "texts of 260 tokens, and 100 guesses, most of which are right"
     assert drafter.store.states is not None
     assert drafter.store.states.num_free == 8
 
 
 @pytest.mark.parametrize("when", ["before", "copying", "after"])
 def test_a_step_that_did_not_end_leaves_no_wrong_state(paged: bool, when: str) -> None:
-    made = engine(paged)
+    made = engine(paged, state_interval=8)
     talk = made.sequence()
     requests = [
         made.add(Request(TEXT[:90], max_tokens=50, sequence=talk)),
-        made.add(Request(TEXT[:200], max_tokens=50)),
+        made.add(Request(TEXT[:250], max_tokens=50)),
     ]
     assert isinstance(made.runner, StatefulRunner)
     for _ in range(12):
