@@ -93,14 +93,8 @@ class Inputs:
     def _view(self, key: tuple[int, int, int]) -> tuple[dict[str, np.ndarray], dict[str, int]]:
         tokens, sequences, rows = key
         extents = {"tokens": tokens, "sequences": sequences, "starts": sequences + 1, "rows": rows}
-        lengths = {
-            "positions": tokens,
-            "slots": tokens,
-            "lengths": sequences,
-            "pages": sequences,
-            "states": sequences,
-        } | extents
-        del lengths["sequences"]
+        lengths = dict.fromkeys(("tokens", "positions", "slots"), tokens)
+        lengths |= dict.fromkeys(("lengths", "pages", "states"), sequences) | {"starts": sequences + 1, "rows": rows}
         if len(self.views) >= MOST_VIEWS:
             self.views.clear()
         self.views[key] = {name: array[: lengths[name]] for name, array in self.arrays.items()}, extents

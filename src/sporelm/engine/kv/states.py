@@ -23,9 +23,8 @@ class StatePool:
         self.kept: OrderedDict[int, None] = OrderedDict()  # known ones that nobody holds, the longest unused first
         self.keys: dict[int, Key] = {}  # by state
         self.known: dict[Key, int] = {}  # by key
-        self.copies: list[
-            tuple[int, int]
-        ] = []  # (source, target), to be carried out in this order before the next step
+        # (source, target), to be carried out in this order before the next step
+        self.copies: list[tuple[int, int]] = []
 
     def take(self) -> int:
         """A free state, now held once. Changes the pool. Raises BackendError if none is free: ask `num_free` before."""
