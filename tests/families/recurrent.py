@@ -35,8 +35,14 @@ GRANITE_ODD = {"hidden_size": 70, "num_attention_heads": 7, "num_key_value_heads
 GRANITE_ODD |= {"mamba_d_head": "auto", "mamba_n_groups": 1, "mamba_d_state": 9, "mamba_proj_bias": True}
 GRANITE_WIDE = {"hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 8, "num_key_value_heads": 4}
 GRANITE_WIDE |= {"mamba_n_heads": 8, "mamba_d_head": 64, "mamba_d_state": 64, "shared_intermediate_size": 512}
+LFM2 = named("Lfm2ForCausalLM", "lfm2", norm_eps=1e-5, block_auto_adjust_ff_dim=False, num_hidden_layers=3)
+LFM2 |= {"layer_types": ["conv", "full_attention", "conv"], "conv_L_cache": 3}
+LFM2_ODD = {"hidden_size": 70, "num_attention_heads": 7, "num_key_value_heads": 1, "conv_L_cache": 4}
+LFM2_ODD |= {"block_auto_adjust_ff_dim": True, "block_multiple_of": 24, "block_ffn_dim_multiplier": 1.3}
 
 CASES = (
+    Case("lfm2", LFM2),
+    Case("lfm2-odd-tied", LFM2 | LFM2_ODD | TIED, None),
     Case("granite-hybrid", GRANITE, GRANITE_WIDE),
     Case("granite-hybrid-dense", GRANITE | GRANITE_DENSE, GRANITE_WIDE),
     Case("granite-hybrid-odd-tied-biases", GRANITE | GRANITE_DENSE | GRANITE_ODD | TIED, None),

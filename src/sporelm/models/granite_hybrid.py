@@ -1,6 +1,5 @@
 """Granite 4: state spaces with a layer of attention here and there, dense or with experts, and Granite's scales."""
 
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -8,7 +7,7 @@ from sporelm.models.blocks import Attention, Layer, SpaceHeads, StateSpace, feed
 from sporelm.models.decoder import Decoder
 from sporelm.models.granite import NUMBERS, scored
 from sporelm.models.granitemoe import DEFAULTS, NAMES, SHARED
-from sporelm.models.layer_kinds import attention_layers
+from sporelm.models.layer_kinds import attention_layers, by_key_heads, key_heads
 from sporelm.models.registry import architecture
 from sporelm.models.space_fields import finished, space_fields, space_names, unsaid
 from sporelm.weights.config import ModelConfig
@@ -18,7 +17,7 @@ from sporelm.weights.fields import Fields
 from sporelm.weights.forms import ffn_rows, stacked
 from sporelm.weights.names import HF, Kind, Names, Stored, changed
 
-KV, FINETUNED = "attention.head_count_kv", "rope.scaling.finetuned"
+FINETUNED = "rope.scaling.finetuned"
 ATTENTION, SPACE = "attention", "mamba"
 DENSE = tuple(
     Names(
@@ -32,15 +31,6 @@ DOWN = Names("layers.{}.ffn_down.weight", "blk.{}.ffn_down.weight", f"{SHARED}ou
 SHAPE = {**DEFAULTS, "shared_intermediate_size": 1024, "mamba_n_heads": 128, "mamba_n_groups": 1, "mamba_d_state": 256}
 SHAPE |= {"mamba_d_conv": 4, "mamba_expand": 2}
 FLAGS = (("attention_bias", "attention_bias"), ("mamba_proj_bias", "own.bias"), ("mamba_conv_bias", "own.taps_bias"))
-
-
-def _regrouped(values: dict[str, Any]) -> dict[str, Any]:
-    """Layers of state spaces have no heads of keys."""
-    counts = values.get(KV)
-    if not isinstance(counts, Iterable) or isinstance(counts, str):
-        return values
-    heads = [int(count) for count in counts]
-    return {**values, KV: max(heads, default=0) or 1, "layer_types": [ATTENTION if n else SPACE for n in heads]}
 
 
 def _reworded(values: dict[str, Any]) -> dict[str, Any]:
@@ -66,10 +56,9 @@ def _finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
 
 
 def _said(config: ModelConfig) -> dict[str, tuple[str, Any]]:
-    counts = [config.kv_heads if layer in config.own.attention else 0 for layer in range(config.layers)]
-    found: dict[str, tuple[str, Any]] = {KV: ("[u32]", counts), FINETUNED: ("bool", config.rotary > 0)}
-    found["rope.dimension_count"] = ("u32", config.rotary or config.head_dim)
-    return {f"granitehybrid.{key}": value for key, value in found.items()}
+    found = key_heads(config, "granitehybrid", config.own.attention)
+    found["granitehybrid.rope.dimension_count"] = ("u32", config.rotary or config.head_dim)
+    return {**found, f"granitehybrid.{FINETUNED}": ("bool", config.rotary > 0)}
 
 
 def _words(config: ModelConfig) -> dict[str, Any]:
@@ -102,7 +91,7 @@ def _words(config: ModelConfig) -> dict[str, Any]:
         unsaid=unsaid,
         said=_said,
         words=_words,
-        regrouped=_regrouped,
+        regrouped=by_key_heads,
         reworded=_reworded,
         paired_rows=True,
         own=SpaceHeads,

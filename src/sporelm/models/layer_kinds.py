@@ -1,9 +1,13 @@
 """Which layers of a hybrid are attention."""
 
+from collections.abc import Iterable, Set
 from typing import Any
 
 from sporelm.errors import ModelFileError, UnsupportedModel
+from sporelm.weights.config import ModelConfig
 from sporelm.weights.fields import Fields, shown
+
+KV = "attention.head_count_kv"
 
 ATTENTION, OTHER = ("full_attention", "attention", False), ("linear_attention", "mamba", "conv", True)
 
@@ -20,3 +24,19 @@ def attention_layers(values: Fields, told: Any, layers: int) -> frozenset[int]:
     if len(kinds) < layers:
         raise ModelFileError(f"{values.where}: {len(kinds)} layers have a kind, there are {layers}")
     return frozenset(layer for layer in range(layers) if kinds[layer] in ATTENTION)
+
+
+def by_key_heads(values: dict[str, Any]) -> dict[str, Any]:
+    """GGUF metadata in which layers without attention have no heads of keys: `layer_types`, and how many the others
+    have."""
+    counts = values.get(KV)
+    if not isinstance(counts, Iterable) or isinstance(counts, str):
+        return values
+    heads = [int(count) for count in counts]
+    return {**values, KV: max(heads, default=0) or 1, "layer_types": [(ATTENTION if n else OTHER)[0] for n in heads]}
+
+
+def key_heads(config: ModelConfig, gguf: str, attention: Set[int]) -> dict[str, tuple[str, Any]]:
+    """The same to be written, for an architecture."""
+    counts = [config.kv_heads if layer in attention else 0 for layer in range(config.layers)]
+    return {f"{gguf}.{KV}": ("[u32]", counts)}

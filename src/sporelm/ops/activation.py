@@ -11,7 +11,7 @@ from sporelm.ops.elementwise import like_both
 from sporelm.ops.op import op, require
 from sporelm.ops.spec import Spec
 
-KINDS = ("gelu", "gelu_tanh", "gelu_quick", "relu", "relu_squared", "sigmoid", "silu")
+KINDS = ("gelu", "gelu_tanh", "gelu_quick", "linear", "relu", "relu_squared", "sigmoid", "silu")
 _erf: Any = np.frompyfunc(erf, 1, 1)
 
 
@@ -60,6 +60,8 @@ def activated(x: NDArray[np.float32], kind: str) -> NDArray[np.float32]:
             exact = exact / 2 * (1 + np.tanh(sqrt(2 / pi) * (exact + 0.044715 * exact**3)))
         elif kind == "gelu_quick":
             exact = exact / (1 + np.exp(-1.702 * exact))
+        elif kind == "linear":
+            return x.copy()
         elif kind == "sigmoid":
             exact = 1 / (1 + np.exp(-exact))
         elif kind == "silu":
@@ -77,6 +79,7 @@ def activate(x, *, kind):  # x [tokens, width]
     gelu_tanh      the same by a tanh (GPT-2's, Gemma's)
     gelu_quick     x * sigmoid(1.702 x)
     relu, relu_squared (Primer, So et al. 2021), sigmoid, silu
+    linear         x itself, for gates that multiply as they are
     """
     return activated(x, kind)
 

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from sporelm.backends.torch.products import Weight
+from sporelm.backends.torch.products import Rounded, Weight, linear
 
 
 def add(x: Tensor, y: Tensor) -> Tensor:
@@ -20,6 +20,8 @@ def activate(x: Tensor, *, kind: str) -> Tensor:
         return x / (1 + torch.exp(-x))
     if kind == "gelu_quick":
         return x / (1 + torch.exp(-1.702 * x))
+    if kind == "linear":
+        return x
     if kind == "sigmoid":
         return x.sigmoid()
     if kind in ("relu", "relu_squared"):
@@ -29,6 +31,10 @@ def activate(x: Tensor, *, kind: str) -> Tensor:
 
 def activate_mul(gate: Tensor, up: Tensor, *, kind: str) -> Tensor:
     return activate(gate, kind=kind) * up
+
+
+def linear_activate_mul(x: Tensor | Rounded, gate: Weight, up: Weight, *, kind: str) -> Tensor:
+    return activate_mul(linear(x, gate), linear(x, up), kind=kind)
 
 
 def scale(x: Tensor, *, factor: float) -> Tensor:

@@ -15,6 +15,7 @@ from sporelm.models.blocks.mixture import Mixture, feed_forward
 from sporelm.models.blocks.mlp import MLP
 from sporelm.models.blocks.pre_norm import NormKind, pre_norm
 from sporelm.models.blocks.rms_norm import RMSNorm
+from sporelm.models.blocks.short_conv import ShortConv
 from sporelm.models.blocks.state_space import SpaceHeads, StateSpace
 
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
     "ParallelLayer",
     "Part",
     "RMSNorm",
+    "ShortConv",
     "SpaceHeads",
     "State",
     "StateSpace",

@@ -20,6 +20,8 @@ def activated(k: Builder, x: Val, kind: str) -> Val:
         return x * 0.5 * (k.tanh(k.fma(x * x * x, k.const(x.type, 0.044715), x) * sqrt(2 / pi)) + 1.0)
     if kind == "gelu_quick":
         return x / (k.exp(x * -1.702) + 1.0)
+    if kind == "linear":
+        return x
     if kind == "sigmoid":
         return k.const(x.type, 1.0) / (k.exp(-x) + 1.0)
     if kind == "silu":
