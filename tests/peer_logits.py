@@ -66,7 +66,6 @@ def load(peer: Path, root: Path) -> Any:
     library.llama_batch_init.restype = _Batch
     library.llama_batch_free.argtypes = [_Batch]
     library.llama_decode.argtypes = [pointer, _Batch]
-    library.llama_encode.argtypes = [pointer, _Batch]
     for read in (library.llama_get_logits, library.llama_get_embeddings):
         read.argtypes, read.restype = [pointer], ctypes.POINTER(ctypes.c_float)
     library.llama_get_embeddings_seq.argtypes = [pointer, ctypes.c_int32]
@@ -83,17 +82,17 @@ def peer_logits(library: Any, file: Path, ids: Sequence[int], vocab: int) -> np.
 def peer_rows(library: Any, file: Path, ids: Sequence[int], width: int) -> np.ndarray:
     """float32 [ids, width]: what an encoder makes of each token, all of the first type. Raises as `peer_logits`."""
     how = {"embeddings": True, "pooling_type": 0}
-    return _computed(library, file, ids, library.llama_encode, library.llama_get_embeddings, (len(ids), width), **how)
+    return _computed(library, file, ids, library.llama_decode, library.llama_get_embeddings, (len(ids), width), **how)
 
 
 def peer_scores(library: Any, file: Path, ids: Sequence[int], labels: int) -> np.ndarray:
-    """float32 [labels]: what its head makes of them. Raises as `peer_logits`."""
+    """float32 [labels]: what a model's head makes of them. Raises as `peer_logits`."""
     how = {"embeddings": True, "pooling_type": 4}
 
     def read(context: Any) -> Any:
         return library.llama_get_embeddings_seq(context, 0)
 
-    return _computed(library, file, ids, library.llama_encode, read, (labels,), **how)
+    return _computed(library, file, ids, library.llama_decode, read, (labels,), **how)
 
 
 def _computed(
@@ -104,7 +103,7 @@ def _computed(
     if not model:
         raise ValueError(f"llama.cpp cannot read {file}")
     params = library.llama_context_default_params()
-    params.n_ctx = params.n_batch = params.n_ubatch = 256
+    params.n_ctx = params.n_batch = params.n_ubatch = max(256, -(-len(ids) // 256) * 256)
     params.n_threads = params.n_threads_batch = 1
     params.flash_attn_type = 0  # off: scores in f32
     params.type_k = params.type_v = 0  # a cache in f32, as ours in these comparisons

@@ -103,7 +103,7 @@ class AsyncLLM:
     ) -> list[Ranked]:
         """`LLM.rerank`, in steps between which what else runs goes on. Raises likewise."""
         texts = await asyncio.to_thread(pairs_of, self.llm, query, documents, top_n)
-        return ranked(await self.stepwise(scored(self.llm.engine, texts)), top_n, normalize=normalize)
+        return ranked(await self.stepwise(scored(self.llm, texts)), top_n, normalize=normalize)
 
     async def load_adapter(self, path: str | Path, name: str | None = None, scale: float = 1.0) -> str:
         """`LLM.load_adapter`, while answers go on; its name. Raises likewise."""

@@ -150,6 +150,7 @@ class LLM(OpenModel):
 
         Raises ContextOverflow, RequestError, MemoryShortage.
         """
+        self.check_generates()
         ids = token_ids("the prompt", ids)
         needed, available = len(ids) * self.config.vocab * 4, available_bytes()
         if available is not None and needed > available:
@@ -224,6 +225,7 @@ class LLM(OpenModel):
         """An answer that is checked and not begun; its grammar is compiled. Raises RequestError, ContextOverflow."""
         if not isinstance(params, SamplingParams):
             raise RequestError(f"params is a {type(params).__name__}: it must be SamplingParams")
+        self.check_generates()
         adapter = self.adapters.number(params.adapter)
         answer = Answer(ids, params, self.tokenizer, sequence, continues=continues, adapter=adapter)
         self.engine.scheduler.check(answer.request)

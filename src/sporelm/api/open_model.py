@@ -93,14 +93,20 @@ class OpenModel:
 
     @property
     def generates(self) -> bool:
-        """Whether it continues texts, as all but encoders do."""
-        return not isinstance(self.engine, EncoderEngine)
+        """Whether it continues texts, as all do but encoders, and files of rerankers."""
+        return not isinstance(self.engine, EncoderEngine) and not self.config.labels
+
+    def check_generates(self) -> None:
+        """Raise RequestError, which says what works, for a model that continues no text."""
+        if isinstance(self.engine, EncoderEngine):
+            raise self.engine.worker.refusal()
+        if self.config.labels:
+            raise RequestError(f"{self.config.name} is a reranker, which continues no text; ask it to rerank")
 
     @property
     def template(self) -> "ChatTemplate":
-        """The model's chat template. Raises RequestError if it has none, and for an encoder."""
-        if isinstance(self.engine, EncoderEngine):
-            raise self.engine.worker.refusal()
+        """The model's chat template. Raises RequestError if it has none, or continues no text."""
+        self.check_generates()
         if self._template is None:
             from sporelm.text import ChatTemplate
 

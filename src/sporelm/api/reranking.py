@@ -1,17 +1,20 @@
 """Documents put in order by how well they answer a query, as a reranker scores the two read together."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
-from sporelm.api.stepwise import Stepwise, whole
-from sporelm.engine import Engine
+from sporelm import ops
+from sporelm.api.stepwise import Stepwise, room_for, whole
 from sporelm.engine.encoding import Text
 from sporelm.engine.reading import EncoderEngine
 from sporelm.engine.request import whole_number
 from sporelm.errors import BackendError, ContextOverflow, RequestError, shown
+from sporelm.models.decoder import CLASSIFIER
+from sporelm.text.reranking import answer_ids, rerank_prompt, rerank_template
 
 if TYPE_CHECKING:
     from sporelm.api.open_model import OpenModel
@@ -29,7 +32,7 @@ def rerank(
     llm: "OpenModel", query: str, documents: Sequence[str], top_n: int | None, *, normalize: bool
 ) -> list[Ranked]:
     """The documents, the best first. Raises RequestError, ContextOverflow."""
-    return ranked(whole(scored(llm.engine, pairs_of(llm, query, documents, top_n))), top_n, normalize=normalize)
+    return ranked(whole(scored(llm, pairs_of(llm, query, documents, top_n))), top_n, normalize=normalize)
 
 
 def pairs_of(llm: "OpenModel", query: str, documents: Sequence[str], top_n: int | None) -> list[Text]:
@@ -37,11 +40,7 @@ def pairs_of(llm: "OpenModel", query: str, documents: Sequence[str], top_n: int 
 
     Raises RequestError for a model that is no reranker, or for what is no text, ContextOverflow for a pair too long.
     """
-    engine = llm.engine
-    if not isinstance(engine, EncoderEngine) or not engine.scores:
-        raise RequestError(f"{llm.config.name} is no reranker: it has no head that scores texts; take one that has")
-    if (labels := llm.config.own.labels) != 1:
-        raise RequestError(f"{llm.config.name} puts texts into {labels} classes: a reranker has one score")
+    read = _reader(llm)
     if isinstance(documents, str) or not isinstance(documents, Sequence) or not documents:
         raise RequestError(f"documents is {shown(documents)}: it must be a list of at least one text")
     if top_n is not None and whole_number("top_n", top_n) < 1:
@@ -52,9 +51,9 @@ def pairs_of(llm: "OpenModel", query: str, documents: Sequence[str], top_n: int 
             if not isinstance(text, str):
                 raise RequestError(f"{name} is {shown(text)}: it must be a text")
             llm.check_readable(text)
-        pairs.append(Text(*llm.tokenizer.encode_pair(query, document)))
+        pairs.append(read(query, document))
         try:
-            engine.check_text(pairs[-1])
+            llm.engine.limits.check_prompt(len(pairs[-1].tokens))
         except ContextOverflow as reason:
             raise ContextOverflow(
                 f"document {number} of {len(documents)}, with the query: {reason}",
@@ -65,18 +64,59 @@ def pairs_of(llm: "OpenModel", query: str, documents: Sequence[str], top_n: int 
     return pairs
 
 
-def scored(engine: Engine, texts: Sequence[Text]) -> Stepwise[list[float]]:
-    """What the model's head says of each text."""
-    assert isinstance(engine, EncoderEngine)
-    found = [0.0] * len(texts)
+def _reader(llm: "OpenModel") -> Callable[[str, str], Text]:
+    """What puts a query and a document together for the model. Raises RequestError for one that is no reranker."""
+    engine, tokenizer, name = llm.engine, llm.tokenizer, llm.config.name
+    if isinstance(engine, EncoderEngine) and engine.scores:
+        if (labels := llm.config.own.labels) != 1:
+            raise RequestError(f"{name} puts texts into {labels} classes: a reranker has one score")
+        return lambda query, document: Text(*tokenizer.encode_pair(query, document))
+    template = None if isinstance(engine, EncoderEngine) else rerank_template(tokenizer, name, llm.opened.path.name)
+    if template is None:
+        raise RequestError(f"{name} is no reranker: it has no head that scores texts; take one that has")
+    answer_ids(tokenizer)
+    return lambda query, document: Text(rerank_prompt(tokenizer, template, query, document))
 
-    def take(number: int, scores: np.ndarray) -> None:
-        found[number] = float(scores[0])
-        if not np.isfinite(scores[0]):
+
+def scored(llm: "OpenModel", texts: Sequence[Text]) -> Stepwise[list[float]]:
+    """What the model's head says of each text; or how much higher it scores "yes" than "no"."""
+    found, engine = [0.0] * len(texts), llm.engine
+
+    def note(number: int, score: float) -> None:
+        if not np.isfinite(score):
             raise BackendError("a score is not a number: the model's weights are damaged, or of another kind")
+        found[number] = score
 
-    yield from engine.read(texts, take, scores=True)
+    if isinstance(engine, EncoderEngine):
+        yield from engine.read(texts, lambda number, scores: note(number, float(scores[0])), scores=True)
+        return found
+    head: NDArray[np.float64] | None = None  # computed in the engine's turn
+    last = np.zeros(0)
+
+    def take(chunk: NDArray[np.float32]) -> None:
+        nonlocal head, last
+        last = chunk[-1].astype(np.float64)
+        head = _yes_less_no(llm) if head is None else head
+
+    for number, text in enumerate(texts):
+        yield from room_for(engine, len(text.tokens))
+        yield from engine.hidden(text.tokens, take)
+        assert head is not None
+        note(number, float(last @ head))
+        yield False
     return found
+
+
+def _yes_less_no(llm: "OpenModel") -> NDArray[np.float64]:
+    """By how much each number of a row speaks for "yes": float64 [width]."""
+    config, weights = llm.config, llm.opened.worker.runner.weights
+    if config.labels:
+        rows = weights[CLASSIFIER].numpy()
+    else:
+        ids = llm.backend.tensor(np.array(answer_ids(llm.tokenizer), np.int32))
+        rows = ops.embedding(ids, weights["embedding.weight" if config.tie_embeddings else "output.weight"]).numpy()
+    yes, no = rows.astype(np.float64)
+    return np.asarray((yes - no) * (config.scales.output / config.scales.logits))
 
 
 def ranked(scores: Sequence[float], top_n: int | None, *, normalize: bool) -> list[Ranked]:

@@ -14,6 +14,8 @@ from sporelm.weights.config import ModelConfig
 from sporelm.weights.family import Family
 from sporelm.weights.names import Param
 
+CLASSIFIER = "classifier.weight"  # of a reranker's file: what its answers are scored with
+
 
 class Decoder:
     """What decoders have in common: all of Llama; an architecture gives what it does otherwise."""
@@ -41,7 +43,8 @@ class Decoder:
         """Every weight, each once; a tied output has none of its own."""
         output = [] if self.config.tie_embeddings else self.output.params()
         layers = [param for layer in self.layers for param in layer.params()]
-        return [*self.embedding.params(), *layers, *self.norm.params(), *output]
+        head = [Param(CLASSIFIER, (self.config.labels, self.config.width), plain=True)] if self.config.labels else []
+        return [*self.embedding.params(), *layers, *self.norm.params(), *output, *head]
 
     def memory(self) -> list[Memory]:
         """What each layer keeps; `forward` takes one cache for each."""

@@ -1,12 +1,27 @@
 """Qwen3: Llama with a norm on each head of queries and keys, and heads that need not fill the width."""
 
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from sporelm.errors import UnsupportedModel
 from sporelm.models.blocks import Attention, Layer, pre_norm
 from sporelm.models.decoder import Decoder
 from sporelm.models.qwen2 import windowed
 from sporelm.models.registry import architecture
 from sporelm.weights.config import ModelConfig
 from sporelm.weights.family import ATTENTION_BIAS, Family, HfClass, fields
-from sporelm.weights.names import COMMON, HEAD_NORMS, changed
+from sporelm.weights.names import COMMON, HEAD_NORMS, Names, changed
+
+HEAD = Names("classifier.weight", "cls.output.weight", "score.weight")
+
+
+def _noticed(config: ModelConfig, metadata: Any, shapes: Mapping[str, tuple[int, ...]]) -> ModelConfig:
+    """Files of rerankers have the output's rows of "yes" and "no" (llama.cpp's converter)."""
+    labels = shapes.get("cls.output.weight", (0,))[0]
+    if labels not in (0, 2):
+        raise UnsupportedModel(f"{config.name}: a head of {labels} rows is not supported; one of 'yes' and 'no' is")
+    return replace(config, labels=labels)
 
 
 @architecture(
@@ -21,8 +36,10 @@ from sporelm.weights.names import COMMON, HEAD_NORMS, changed
             ),
         ),
         fields(*ATTENTION_BIAS),
-        changed(COMMON, *HEAD_NORMS),
+        changed(COMMON, *HEAD_NORMS, HEAD),
         finish=windowed,
+        noticed=_noticed,
+        prefix="model.",
         windowless=True,
     )
 )

@@ -234,5 +234,6 @@ def flag(vocabulary: Vocabulary, key: str, default: bool) -> bool:
 def chat_templates(vocabulary: Vocabulary) -> dict[str, str]:
     """Name -> source of the chat templates in the file."""
     key = "tokenizer.chat_template"
-    found = {"default": vocabulary.value(key, str), "tool_use": vocabulary.value(f"{key}.tool_use", str)}
+    names = {"default": key, "tool_use": f"{key}.tool_use", "rerank": f"{key}.rerank"}
+    found = {name: vocabulary.value(each, str) for name, each in names.items()}
     return {name: source for name, source in found.items() if source}

@@ -96,6 +96,7 @@ class ModelConfig:
     qkv_limit: float | None = None  # queries, keys and values lie between -limit and limit
     activation: str = ""  # of the feed-forward block, as config.json names it, in families where models differ
     parallel: bool = False  # attention and the feed-forward block read the same rows
+    labels: int = 0  # rows of a head that has the place of the output: the file is a reranker
     pooling: str = ""  # how its makers make one vector of a text: "mean", "cls", "last"; "": its files do not say
     dtype: str = "F32"
     scales: Scales = Scales()

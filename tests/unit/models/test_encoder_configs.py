@@ -123,7 +123,7 @@ def test_decoders_that_see_both_ways_are_refused() -> None:
         config_from_hf(case.config | {"is_causal": False}, "config.json")
     metadata = {key.replace("bert.", "qwen2."): value for key, value in METADATA.items()}
     metadata |= {"general.architecture": "qwen2", "qwen2.attention.layer_norm_rms_epsilon": 1e-6}
-    with pytest.raises(UnsupportedModel, match="attention.causal is false"):
+    with pytest.raises(UnsupportedModel, match=r"attention\.causal is false"):
         config_from_gguf(metadata | {"qwen2.attention.causal": False}, SHAPES, "m.gguf")
 
 

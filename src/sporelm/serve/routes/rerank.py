@@ -50,7 +50,7 @@ async def rerank(call: Call, body: RerankRequest) -> Reranked:
     model = await call.model(body.model)
     llm = model.llm.llm
     pairs = await in_thread_if(call.large, lambda: pairs_of(llm, body.query, documents, body.top_n))
-    scores = await model.llm.stepwise(scored(llm.engine, pairs))
+    scores = await model.llm.stepwise(scored(llm, pairs))
     results = [
         RerankResult(each.index, each.score, RerankDocument(documents[each.index]) if body.return_documents else None)
         for each in ranked(scores, body.top_n, normalize=body.normalize)

@@ -61,6 +61,9 @@ def to_hf(path: Path, *, dtype: str = "auto", vocab_only: bool = False) -> HfFol
     source = open_source(path)
     try:
         family = source.family
+        if source.config.labels:
+            what = f"a folder of {family.classes[0].name}"
+            raise UnsupportedModel(f"{path} is a reranker: its head has no place in {what}")
         params = build(source.config).params()
         names = _checked(source, params)
     finally:
