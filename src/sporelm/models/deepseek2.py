@@ -9,7 +9,14 @@ from sporelm.models.decoder import Decoder
 from sporelm.models.registry import architecture
 from sporelm.weights import latent
 from sporelm.weights.config import ModelConfig
-from sporelm.weights.experts import V3_FIELDS, choice_bias_name, expert_fields, expert_names, shared_names
+from sporelm.weights.experts import (
+    FUSED_EXPERTS,
+    V3_FIELDS,
+    choice_bias_name,
+    expert_fields,
+    expert_names,
+    shared_names,
+)
 from sporelm.weights.family import Family, HfClass, fields
 from sporelm.weights.fields import Fields
 from sporelm.weights.names import COMMON, HF, Kind, changed
@@ -85,7 +92,7 @@ def _words(config: ModelConfig) -> dict[str, Any]:
             without=("window",),
         ),
         changed(COMMON, *latent.LATENT_NAMES, *expert_names(), *shared_names(), choice_bias_name()),
-        others={"gguf": latent.UNSPLIT},
+        others={"gguf": (*latent.UNSPLIT, *FUSED_EXPERTS)},
         fixed={"rope_style": "adjacent"},
         only={"hidden_act": ("silu",), "attention_bias": (False,), "moe_layer_freq": (1,)},
         finish=_finished,

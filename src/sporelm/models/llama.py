@@ -10,10 +10,10 @@ from sporelm.models.registry import architecture
 from sporelm.ops.routing import MOST_EXPERTS
 from sporelm.weights.config import ModelConfig
 from sporelm.weights.config_files import full_layers_of, window_of
-from sporelm.weights.experts import expert_names
+from sporelm.weights.experts import SINGLE_EXPERTS, expert_names
 from sporelm.weights.family import ATTENTION_BIAS, Family, Field, HfClass, fields
 from sporelm.weights.fields import Fields
-from sporelm.weights.names import COMMON, HF, Kind, changed
+from sporelm.weights.names import COMMON, GGUF, HF, Kind, changed
 
 
 def _windowed(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
@@ -88,6 +88,7 @@ FLAGS = (("attention_bias", "attention_bias"), ("mlp_bias", "mlp_bias"))
             Field("experts.used", "expert_used_count", "u32", "num_experts_per_tok", 0, MOST_EXPERTS, 0),
         ),
         changed(COMMON, *expert_names("model.layers.{}.block_sparse_moe.", ("w1", "w3", "w2"))),
+        others={GGUF: SINGLE_EXPERTS},
         fixed={"experts.scores": "softmax_of_chosen"},
         finish=_windowed,
         reworded=_reworded,

@@ -5,9 +5,9 @@ from sporelm.models.qwen2moe import GATE
 from sporelm.models.qwen35 import NAMES, OPTIONS, Qwen35, told
 from sporelm.models.registry import architecture
 from sporelm.weights.beside_vision import text_names
-from sporelm.weights.experts import MLP, expert_fields, fused_names, shared_names
+from sporelm.weights.experts import FUSED_EXPERTS, MLP, expert_fields, fused_names, shared_names
 from sporelm.weights.family import Family, Field, HfClass, fields
-from sporelm.weights.names import HF, changed
+from sporelm.weights.names import GGUF, HF, changed
 
 ALL = changed(
     NAMES,
@@ -37,7 +37,7 @@ NUMBERS |= {"moe_intermediate_size": 512, "shared_expert_intermediate_size": 512
             Field("ffn", "feed_forward_length", "u32", "moe_intermediate_size"),
         ),
         ALL,
-        others={HF: text_names(ALL)},
+        others={HF: text_names(ALL), GGUF: FUSED_EXPERTS},
         fixed={"own.order": "all", "experts.shared_gate": True, "experts.renormalize": True},
         # llama.cpp's converter writes no width of a block that no layer has.
         regrouped=lambda values: {"feed_forward_length": values.get("expert_feed_forward_length"), **values},

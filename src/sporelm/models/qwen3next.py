@@ -17,11 +17,11 @@ from sporelm.models.qwen2moe import EXPERTS, GATE
 from sporelm.models.qwen2moe import finished as with_dense_layers
 from sporelm.models.registry import architecture
 from sporelm.weights.config import ModelConfig
-from sporelm.weights.experts import MLP, expert_fields, expert_names, meaning, shared_names
+from sporelm.weights.experts import FUSED_EXPERTS, MLP, expert_fields, expert_names, meaning, shared_names
 from sporelm.weights.family import Family, HfClass, fields
 from sporelm.weights.fields import Fields
 from sporelm.weights.forms import grouped
-from sporelm.weights.names import COMMON, Kind, Names, Stored, changed
+from sporelm.weights.names import COMMON, GGUF, Kind, Names, Stored, changed
 
 NET = "model.layers.{}.linear_attn."
 
@@ -81,6 +81,7 @@ DELTA = (
         ),
         fields(*DELTA_FIELDS, *EXPERTS, *expert_fields(shared_ffn="shared_expert_intermediate_size")),
         changed(COMMON, *NORMS, *gated_queries(), *DELTA, *expert_names(), *shared_names(f"{MLP}shared_expert."), GATE),
+        others={GGUF: FUSED_EXPERTS},
         fixed={"experts.shared_gate": True, "experts.renormalize": True},
         only=USUAL,
         finish=_finished,

@@ -113,6 +113,16 @@ def fused_names(router: str, gate_up: str, down: str, shared_gate_up: str = "", 
     return tuple(found)
 
 
+# Gates and up parts in one tensor, which llama.cpp's converter writes if asked to.
+FUSED_EXPERTS = fused_parts("blk.{}.ffn_gate_up_exps.weight")
+
+# A tensor for each expert: GGUF files of before April 2024.
+SINGLE_EXPERTS = tuple(
+    Names(ours, Stored(f"blk.{{}}.ffn_{part}.{{e}}.weight", each=True), ours)
+    for part, ours in ((part, f"layers.{{}}.ffn_{part}_exps.weight") for part in ("gate", "up", "down"))
+)
+
+
 def shared_names(block: str = f"{MLP}shared_experts.") -> Table:
     """Names of the expert that every token goes through."""
     return tuple(

@@ -185,7 +185,12 @@ class Family:
     def of_file(self, kind: Kind, tensors: Iterable[str]) -> "Family":
         """The family with its weights' names as files of a kind have them that hold these tensors."""
         held = {templated(name)[0] for name in tensors} if kind in self.others else set()
-        found = [names for names in self.others.get(kind, ()) if form_in(names, kind).name in held]
+        own = {names.ours: names for names in self.names}
+        found = []
+        for names in self.others.get(kind, ()):
+            if form_in(names, kind).name.replace("{e}", "0") in held:
+                mine = own.get(names.ours, names)  # what files of the other kind have stays as it is
+                found.append(mine._replace(gguf=names.gguf) if kind == "gguf" else mine._replace(hf=names.hf))
         return replace(self, names=changed(self.names, *found)) if found else self
 
     def class_of(self, config: ModelConfig) -> HfClass:

@@ -53,10 +53,14 @@ class Reshaper:
     def _tensors(self, name: str, group: list[Param]) -> list[LazyTensor]:
         """What the target has of a group of weights: one tensor, or one for each expert."""
         source, target = (self._form(group[0], kind) for kind in (self.source, self.target))
-        if source.each == target.each:
+        if source.each and target.each:
+            pairs = zip(source.tensors(group[0]), target.tensors(group[0]), strict=True)
+            return [replace(self.held[one], name=other) for one, other in pairs]
+        if not (source.each or target.each):
             return [self._tensor(name, group)]
         if target.each:
             whole, count = self.held[self.names[group[0].name]], group[0].shape[0]
+            whole = whole if source.is_plain else self._moved(name, group[0], group[0].shape)
             size = whole.block_count // count
             return [
                 replace(whole, name=each, shape=whole.shape[1:], read=partial(_shifted, whole, number * size))
@@ -71,8 +75,8 @@ class Reshaper:
             return replace(self.held[self.names[group[0].name]], name=name)
         names = {param.name: name for param in group}
         (shape,) = stored_shapes(group, names, lambda ours: stored_form(ours, self.target, self._table)).values()
-        if (moved := self._moved(name, group, shape)) is not None:
-            return moved
+        if len(group) == 1 and forms[1].is_plain and replace(forms[0], rows=None).is_plain:
+            return self._moved(name, group[0], shape)
         types = {self.held[self.names[param.name]].ggml_type.name for param in group}
         (kept,) = types if len(types) == 1 else ("F32",)
         target: type[QuantFormat] = F32
@@ -93,20 +97,16 @@ class Reshaper:
         """Whether values change on the way."""
         return bool(form.plus or form.log or (form.unit and form.unit(self.config)))
 
-    def _moved(self, name: str, group: list[Param], shape: tuple[int, ...]) -> LazyTensor | None:
-        """A weight that is some rows of the source's tensor, as the blocks that they are; None if it is more."""
-        source, target = (self._form(group[0], kind) for kind in (self.source, self.target))
-        whole = self.held[self.names[group[0].name]]
-        only_rows = replace(source, rows=None).is_plain and source.rows is not None
-        if len(group) > 1 or not target.is_plain or not only_rows:
-            return None
+    def _moved(self, name: str, param: Param, shape: tuple[int, ...]) -> LazyTensor:
+        """A weight that is some rows of the source's tensor, as the blocks that they are."""
+        whole = self.held[self.names[param.name]]
         nbytes = whole.number_format.nbytes
 
         def read(start: int, stop: int) -> Blocks:
             with self._lock:
                 if self._kept is None or self._kept[0] != name:
                     self._kept = None  # before the next is made
-                    self._kept = name, self._brought(group[0]).blocks.reshape(-1, nbytes)
+                    self._kept = name, self._brought(param).blocks.reshape(-1, nbytes)
                 return self._kept[1][start:stop]
 
         return LazyTensor(name, whole.type_id, shape, read, work=whole.work)
