@@ -85,7 +85,8 @@ def estimates(path: "Path", args: argparse.Namespace) -> dict[str, Any]:
         try:
             estimate = Estimate(source, backend, args.kv)
             memory = estimate.memory(args.context, args.batch)
-            speed = None if args.no_speed else speeds(estimate, memory.context, args.batch)
+            decodes = not source.family.reads  # an encoder is bound by what it computes
+            speed = None if args.no_speed or not decodes else speeds(estimate, memory.context, args.batch)
             return {"runs": True, "backend": name, "memory": memory.as_json(), "speed": speed}
         except ModelError as error:
             return nothing | {"reason": str(error)}

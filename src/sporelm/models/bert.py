@@ -5,10 +5,7 @@ from typing import Any
 
 from sporelm.errors import UnsupportedModel
 from sporelm.models.bert_names import BEFORE, CLASSES
-from sporelm.models.blocks import MLP, LayerNorm
-from sporelm.models.blocks.classifier import Classifier
-from sporelm.models.blocks.text_attention import TextAttention
-from sporelm.models.blocks.text_layer import TextLayer
+from sporelm.models.blocks import MLP, Classifier, LayerNorm, TextAttention, TextLayer
 from sporelm.models.encoder import Encoder
 from sporelm.models.registry import architecture
 from sporelm.models.text_facts import TYPES, TextFacts, labels_of, noticed, said

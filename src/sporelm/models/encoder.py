@@ -7,11 +7,7 @@ from typing import Any
 import numpy as np
 
 from sporelm import ops
-from sporelm.models.blocks.classifier import Classifier
-from sporelm.models.blocks.embedding import Embedding
-from sporelm.models.blocks.layer import Part
-from sporelm.models.blocks.memory import Memory
-from sporelm.models.blocks.text_layer import TextLayer
+from sporelm.models.blocks import Classifier, Embedding, Memory, Part, TextLayer
 from sporelm.models.inputs import LOCAL, ROPE
 from sporelm.models.rotary import rope_table
 from sporelm.models.text_facts import TextFacts

@@ -4,10 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from sporelm.errors import UnsupportedModel
-from sporelm.models.blocks import GatedMLP, LayerNorm
-from sporelm.models.blocks.classifier import Classifier
-from sporelm.models.blocks.text_attention import TextAttention
-from sporelm.models.blocks.text_layer import TextLayer
+from sporelm.models.blocks import Classifier, GatedMLP, LayerNorm, TextAttention, TextLayer
 from sporelm.models.encoder import Encoder
 from sporelm.models.modern_bert_names import CLASSES
 from sporelm.models.registry import architecture

@@ -2,10 +2,7 @@
 
 from typing import Any
 
-from sporelm.models.blocks import GatedMLP, LayerNorm
-from sporelm.models.blocks.classifier import Classifier
-from sporelm.models.blocks.text_attention import TextAttention
-from sporelm.models.blocks.text_layer import TextLayer
+from sporelm.models.blocks import Classifier, GatedMLP, LayerNorm, TextAttention, TextLayer
 from sporelm.models.encoder import Encoder
 from sporelm.models.registry import architecture
 from sporelm.models.text_facts import TYPES, TextFacts, noticed, said

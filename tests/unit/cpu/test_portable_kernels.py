@@ -14,8 +14,10 @@ from sporelm.backends.cpu.kernels.attention import attention_split
 from sporelm.backends.cpu.kernels.attention_page import Heads
 from sporelm.backends.cpu.kernels.linear import Shape, linear_one
 from sporelm.backends.cpu.kernels.linear_many import linear_many
+from sporelm.backends.cpu.kernels.mean_rows import mean_rows
 from sporelm.backends.cpu.kernels.pages import Pages
 from sporelm.backends.cpu.kernels.rope import Turn, rope_store
+from sporelm.backends.cpu.kernels.text_attention import text_attention, text_pages
 from sporelm.backends.cpu.targets.arm import Neon
 from sporelm.backends.cpu.targets.x86 import GenericX86
 from unit.cpu.elsewhere import (
@@ -99,6 +101,22 @@ def test_kernels_of_linear_biases_and_of_streams_are_emitted(triple: str, target
     turns = Turn(32, 32, "half", (0, 1, 2) * 5 + (0,)), Turn(32, 32, "halves", (0,) * 8 + (1,) * 8)
     split = attention_split(target, Heads(pages, 1, slopes=True))
     for kernel in (split, *(rope_store(target, pages, turn) for turn in turns)):
+        found = symbols(object_for(kernel, target, triple))
+        assert kernel.name in found.defined
+        assert found.undefined <= expected(triple), f"{kernel.name} asks for {found.undefined}"
+
+
+@pytest.mark.parametrize(
+    ("triple", "target"),
+    [
+        pytest.param(*machine[:2], marks=() if number < 2 else pytest.mark.all)
+        for number, machine in enumerate(MACHINES[:7])
+    ],
+)
+def test_kernels_of_whole_texts_are_emitted(triple: str, target: Any) -> None:
+    heads = Heads(Pages(32, "f32"), 2)
+    windows = (text_attention(target, heads, windowed=windowed) for windowed in (False, True))
+    for kernel in (text_pages(target, heads), *windows, mean_rows(target)):
         found = symbols(object_for(kernel, target, triple))
         assert kernel.name in found.defined
         assert found.undefined <= expected(triple), f"{kernel.name} asks for {found.undefined}"

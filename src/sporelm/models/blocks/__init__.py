@@ -1,6 +1,7 @@
 """The parts that models are composed of, one file each; a block lists its weights and says what memory it keeps."""
 
 from sporelm.models.blocks.attention import Attention
+from sporelm.models.blocks.classifier import Classifier
 from sporelm.models.blocks.delta_net import DeltaHeads, DeltaNet
 from sporelm.models.blocks.embedding import Embedding
 from sporelm.models.blocks.gated_mlp import GatedMLP
@@ -17,10 +18,13 @@ from sporelm.models.blocks.pre_norm import NormKind, pre_norm
 from sporelm.models.blocks.rms_norm import RMSNorm
 from sporelm.models.blocks.short_conv import ShortConv
 from sporelm.models.blocks.state_space import SpaceHeads, StateSpace
+from sporelm.models.blocks.text_attention import TextAttention
+from sporelm.models.blocks.text_layer import TextLayer
 
 __all__ = [
     "MLP",
     "Attention",
+    "Classifier",
     "DeltaHeads",
     "DeltaNet",
     "Embedding",
@@ -44,6 +48,8 @@ __all__ = [
     "SpaceHeads",
     "State",
     "StateSpace",
+    "TextAttention",
+    "TextLayer",
     "bare",
     "feed_forward",
     "pre_norm",
