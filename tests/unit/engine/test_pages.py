@@ -7,9 +7,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from sporelm.engine import PagePool, Request
 from sporelm.engine.kv import KvSequence
-from sporelm.engine.speculative import Speculation
 from sporelm.errors import BackendError
 from unit.engine.fake import VOCAB, Oracle, engine, expected
+from unit.engine.hashed import SteadyPace, SteadySpeculation
 
 
 def test_a_pool_hands_out_the_page_freed_last():
@@ -63,7 +63,9 @@ class Use(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.engine = engine(Speculation(Oracle(5), 16), num_pages=9, max_batch=3, max_context=256, token_budget=40)
+        guesses = SteadySpeculation(Oracle(5), 16)  # what is drawn must not depend on the clock
+        self.engine = engine(guesses, num_pages=9, max_batch=3, max_context=256, token_budget=40)
+        self.engine.scheduler.pace = SteadyPace()
         self.requests: list[Request] = []
         self.sequences: list[KvSequence] = []
         self.histories: dict[int, list[int]] = {}
