@@ -3,6 +3,7 @@
 from typing import Any
 
 from families.case import TIED, Case, named
+from families.case import WIDE as USUAL
 
 # Rows of several key heads, and several heads to each; llama.cpp wants values as wide as keys.
 DELTA: dict[str, Any] = {"num_hidden_layers": 4, "head_dim": 16, "partial_rotary_factor": 0.5}
@@ -39,8 +40,14 @@ LFM2 = named("Lfm2ForCausalLM", "lfm2", norm_eps=1e-5, block_auto_adjust_ff_dim=
 LFM2 |= {"layer_types": ["conv", "full_attention", "conv"], "conv_L_cache": 3}
 LFM2_ODD = {"hidden_size": 70, "num_attention_heads": 7, "num_key_value_heads": 1, "conv_L_cache": 4}
 LFM2_ODD |= {"block_auto_adjust_ff_dim": True, "block_multiple_of": 24, "block_ffn_dim_multiplier": 1.3}
+LFM2MOE = named("Lfm2MoeForCausalLM", "lfm2_moe", norm_eps=1e-5, num_hidden_layers=3, num_dense_layers=1)
+LFM2MOE |= {"layer_types": ["conv", "full_attention", "conv"], "num_experts": 6, "num_experts_per_tok": 2}
+LFM2MOE |= {"moe_intermediate_size": 24, "norm_topk_prob": True, "use_expert_bias": True}
+LFM2MOE_ODD = {"hidden_size": 70, "num_attention_heads": 7, "num_key_value_heads": 1, "norm_topk_prob": False}
 
 CASES = (
+    Case("lfm2moe", LFM2MOE, USUAL | {"moe_intermediate_size": 256}),
+    Case("lfm2moe-odd-tied", LFM2MOE | LFM2MOE_ODD | TIED | {"use_expert_bias": False}, None),
     Case("lfm2", LFM2),
     Case("lfm2-odd-tied", LFM2 | LFM2_ODD | TIED, None),
     Case("granite-hybrid", GRANITE, GRANITE_WIDE),

@@ -30,6 +30,10 @@ def _renamed(ours: str, gguf: str, hf: str) -> Names:
     return Names(f"layers.{{}}.{ours}.weight", f"blk.{{}}.{gguf}.weight", f"{LAYER}{hf}.weight")
 
 
+FIELDS = (
+    Field("own.taps", "shortconv.l_cache", "u32", "conv_L_cache", 2, MOST_TAPS),
+    Field("eps", "attention.layer_norm_rms_epsilon", "f32", "norm_eps"),
+)
 WIDTHS = [lambda config: config.width] * 3
 NAMES: Table = changed(
     COMMON,
@@ -88,10 +92,7 @@ def words(config: ModelConfig) -> dict[str, Any]:
     Family(
         "lfm2",
         (HfClass("Lfm2ForCausalLM", "lfm2", {"num_key_value_heads": 8, "conv_L_cache": 3, "rope_theta": 1e6}),),
-        fields(
-            Field("own.taps", "shortconv.l_cache", "u32", "conv_L_cache", 2, MOST_TAPS),
-            Field("eps", "attention.layer_norm_rms_epsilon", "f32", "norm_eps"),
-        ),
+        fields(*FIELDS),
         NAMES,
         only={"conv_bias": (False,)},
         finish=finished,
