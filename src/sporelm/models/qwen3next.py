@@ -24,14 +24,15 @@ from sporelm.weights.forms import grouped
 from sporelm.weights.names import COMMON, GGUF, Kind, Names, Stored, changed
 
 NET = "model.layers.{}.linear_attn."
+MIXED, OLDER = f"{NET}in_proj_qkvz.weight", "blk.{}.ssm_in.weight"
 
 
 SIZES = (lambda c: c.own.key_dim, lambda c: c.own.key_dim, *[lambda c: c.own.inner // c.own.key_heads] * 2)
 
 
-def _of_key_heads(*parts: int) -> Stored:
+def _of_key_heads(tensor: str, *parts: int) -> Stored:
     """Parts of a tensor that has for each key head its query, key, values and what these are gated by."""
-    return Stored(f"{NET}in_proj_qkvz.weight", rows=grouped(parts, lambda c: c.own.key_heads, *SIZES))
+    return Stored(tensor, rows=grouped(parts, lambda c: c.own.key_heads, *SIZES))
 
 
 def _small(name: str, part: int) -> Stored:
@@ -45,8 +46,8 @@ def _finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
 
 
 DELTA = (
-    Names("layers.{}.delta_qkv.weight", "blk.{}.attn_qkv.weight", _of_key_heads(0, 1, 2)),
-    Names("layers.{}.delta_z.weight", "blk.{}.attn_gate.weight", _of_key_heads(3)),
+    Names("layers.{}.delta_qkv.weight", "blk.{}.attn_qkv.weight", _of_key_heads(MIXED, 0, 1, 2)),
+    Names("layers.{}.delta_z.weight", "blk.{}.attn_gate.weight", _of_key_heads(MIXED, 3)),
     *(
         Names(
             f"layers.{{}}.delta_{part}.weight",
@@ -65,6 +66,11 @@ DELTA = (
     Names("layers.{}.delta_norm.weight", "blk.{}.ssm_norm.weight", f"{NET}norm.weight"),
     Names("layers.{}.delta_o.weight", "blk.{}.ssm_out.weight", f"{NET}out_proj.weight"),
 )
+OTHERS = (
+    Names("layers.{}.delta_qkv.weight", _of_key_heads(OLDER, 0, 1, 2), _of_key_heads(MIXED, 0, 1, 2)),
+    Names("layers.{}.delta_z.weight", _of_key_heads(OLDER, 3), _of_key_heads(MIXED, 3)),
+    *FUSED_EXPERTS,
+)
 
 
 @architecture(
@@ -81,7 +87,7 @@ DELTA = (
         ),
         fields(*DELTA_FIELDS, *EXPERTS, *expert_fields(shared_ffn="shared_expert_intermediate_size")),
         changed(COMMON, *NORMS, *gated_queries(), *DELTA, *expert_names(), *shared_names(f"{MLP}shared_expert."), GATE),
-        others={GGUF: FUSED_EXPERTS},
+        others={GGUF: OTHERS},
         fixed={"experts.shared_gate": True, "experts.renormalize": True},
         only=USUAL,
         finish=_finished,
