@@ -166,7 +166,9 @@ class Right:
         found: dict[int, Guess] = {}
         for request, most in wanted:
             begin = len(request.known) - self.prompt
-            tokens = [token ^ (place % 5 == 4) for place, token in enumerate(self.answer)][begin : begin + most]
+            tokens = [int(not token) if place % 5 == 4 else token for place, token in enumerate(self.answer)][
+                begin : begin + most
+            ]
             if tokens:
                 found[request.id] = Guess(tokens, [0.9] * len(tokens))
         return found
