@@ -50,6 +50,7 @@ def rebased(values: dict[str, Any]) -> dict[str, Any]:
         ),
         fields(*ATTENTION_BIAS, without=("window",)),
         changed(COMMON, *HEAD_NORMS),
+        only={"hidden_act": ("silu",), "use_qk_norm": (True,), "use_cla": (False,), "mlp_bias": (False,)},
         reworded=rebased,
     )
 )
