@@ -1,4 +1,4 @@
-"""Command-R7B, Command-A, Aya Expanse 2: Command-R with a window in three of four layers, which alone are rotated."""
+"""Command-R7B, Command-A: Command-R with a window in three of four layers, which alone are rotated."""
 
 from dataclasses import replace
 
@@ -7,28 +7,21 @@ from sporelm.models.blocks import Layer, pre_norm, unbiased
 from sporelm.models.cohere import DEFAULTS, FIELDS, untied
 from sporelm.models.decoder import Decoder
 from sporelm.models.registry import architecture
-from sporelm.weights.config import MOST_LAYERS, ModelConfig
-from sporelm.weights.config_files import full_layers_of, window_of
+from sporelm.weights.config import ModelConfig
 from sporelm.weights.family import Family, Field, HfClass, fields
 from sporelm.weights.fields import Fields
 from sporelm.weights.names import COMMON, HF, Kind
+from sporelm.weights.windows import every, windowed
 
 STEP = 4
 
 
-def _fourth(layers: int, step: int = STEP) -> frozenset[int]:
-    return frozenset(range(step - 1, layers, step))
-
-
 def _finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
-    window, full = config.window, config.full_layers
     if kind == HF:
-        window = window_of(values, "sliding_window", 4096)
-        step = values.integer("sliding_window_pattern", 1, MOST_LAYERS, STEP)
-        full = full_layers_of(values, config.layers) if values.has("layer_types") else _fourth(config.layers, step)
-    if window is None:
+        config = windowed(config, values, STEP, key="sliding_window_pattern")
+    if config.window is None:
         raise UnsupportedModel(f"{values.where}: layers without a window are not rotated, and no layer has one")
-    return replace(config, window=window, full_layers=full, nope_layers=full)
+    return replace(config, nope_layers=config.full_layers)
 
 
 @architecture(
@@ -47,7 +40,7 @@ def _finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
         fixed={"parallel": True, "rope_style": "adjacent"},
         only={"hidden_act": ("silu",), "use_qk_norm": (False,), "rotary_pct": (1.0,)},
         finish=_finished,
-        full_layers=_fourth,
+        full_layers=every(STEP),
         unsaid=untied,
         tells_layers=True,
     )

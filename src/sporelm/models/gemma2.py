@@ -8,10 +8,10 @@ from sporelm.models.decoder import Decoder
 from sporelm.models.gemma import DEFAULTS, NORMS, USUAL, embedded, less_one
 from sporelm.models.registry import architecture
 from sporelm.weights.config import ModelConfig
-from sporelm.weights.config_files import full_layers_of, window_of
 from sporelm.weights.family import OPTIONAL, Family, Field, HfClass, fields
 from sporelm.weights.fields import Fields
 from sporelm.weights.names import COMMON, HF, POST_NORMS, Kind, Names, changed
+from sporelm.weights.windows import every, windowed
 
 LEAST, MOST = 1e-3, 1e6
 LARGEST = 46  # layers of the 27B, whose scores GGUF files mean to be scaled by another width
@@ -48,15 +48,10 @@ def unscaled(config: ModelConfig, largest: int) -> str:
     return "" if alike else "its query_pre_attn_scalar is not what its heads have"
 
 
-def _every_other(layers: int) -> frozenset[int]:
-    return frozenset(range(1, layers, 2))
-
-
 def _finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
     config = scaled(embedded(config, values, kind), values, kind, LARGEST)
     if kind == HF:
-        full = full_layers_of(values, config.layers) if values.has("layer_types") else _every_other(config.layers)
-        return replace(config, window=window_of(values, "sliding_window", 4096), full_layers=full)
+        return windowed(config, values, 2)
     window = config.window if "attention.sliding_window" in values.values else 4096
     return replace(config, window=window, score_cap=config.score_cap or 50.0, logit_cap=config.logit_cap or 30.0)
 
@@ -81,7 +76,7 @@ def _finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
         changed(COMMON, *NORMS, *AROUND),
         only={"hidden_activation": ("gelu_pytorch_tanh",), **USUAL},
         finish=_finished,
-        full_layers=_every_other,
+        full_layers=every(2),
         tells_layers=True,
         words=scalar,
         unsaid=lambda config: unscaled(config, LARGEST),

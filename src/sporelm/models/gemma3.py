@@ -1,6 +1,5 @@
 """Gemma 3, its text model: five layers with a window to one without, each kind with a rotary base of its own."""
 
-from dataclasses import replace
 from typing import Any
 
 from sporelm.models.blocks import Attention, GatedMLP, Layer, pre_norm
@@ -9,12 +8,12 @@ from sporelm.models.gemma import DEFAULTS, NORMS, USUAL, embedded, less_one
 from sporelm.models.gemma2 import AROUND, CAPS, scalar, scaled, unscaled
 from sporelm.models.registry import architecture
 from sporelm.weights.beside_vision import OTHERS, text_names, text_part
-from sporelm.weights.config import MOST_LAYERS, ModelConfig
-from sporelm.weights.config_files import full_layers_of, window_of
+from sporelm.weights.config import ModelConfig
 from sporelm.weights.family import Family, Field, HfClass, fields
 from sporelm.weights.fields import Fields
 from sporelm.weights.names import COMMON, HEAD_NORMS, HF, Kind, changed
 from sporelm.weights.rope_fields import MOST_THETA
+from sporelm.weights.windows import every, windowed
 
 LARGEST = 62  # layers of the 27B
 STEP = 6
@@ -24,17 +23,9 @@ NUMBERS |= {"max_position_embeddings": 131072}
 NAMES = changed(COMMON, *NORMS, *AROUND, *less_one(*HEAD_NORMS))
 
 
-def _sixth(layers: int, step: int = STEP) -> frozenset[int]:
-    return frozenset(range(step - 1, layers, step))
-
-
 def _finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
     config = scaled(embedded(config, values, kind), values, kind, LARGEST)
-    if kind != HF:
-        return config
-    step = values.integer("sliding_window_pattern", 1, MOST_LAYERS, STEP)
-    full = full_layers_of(values, config.layers) if values.has("layer_types") else _sixth(config.layers, step)
-    return replace(config, window=window_of(values, "sliding_window", 4096), full_layers=full)
+    return windowed(config, values, STEP, key="sliding_window_pattern") if kind == HF else config
 
 
 def _reworded(values: dict[str, Any]) -> dict[str, Any]:
@@ -64,7 +55,7 @@ def _reworded(values: dict[str, Any]) -> dict[str, Any]:
         only={"hidden_activation": ("gelu_pytorch_tanh",), **USUAL},
         finish=_finished,
         reworded=_reworded,
-        full_layers=_sixth,
+        full_layers=every(STEP),
         tells_layers=True,
         words=scalar,
         unsaid=lambda config: unscaled(config, LARGEST),

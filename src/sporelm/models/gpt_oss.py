@@ -1,18 +1,17 @@
 """gpt-oss: experts with biases and clamped gates, a sink for each head, and a window in every other layer."""
 
-from dataclasses import replace
 from typing import Any
 
 from sporelm.models.blocks import Attention, Layer, pre_norm
 from sporelm.models.decoder import Decoder
 from sporelm.models.registry import architecture
 from sporelm.weights.config import ModelConfig
-from sporelm.weights.config_files import full_layers_of, window_of
 from sporelm.weights.experts import MLP, expert_fields
 from sporelm.weights.family import ATTENTION_BIAS, Family, HfClass, fields
 from sporelm.weights.fields import Fields
 from sporelm.weights.forms import every_other, expert_rows
 from sporelm.weights.names import COMMON, HF, NORM_BETWEEN, Kind, Names, Stored, Table, changed
+from sporelm.weights.windows import every, windowed
 
 YARN = {"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False}
 DEFAULTS: dict[str, Any] = {
@@ -48,15 +47,8 @@ def _names() -> Table:
     return tuple(found)
 
 
-def _alternate(layers: int) -> frozenset[int]:
-    return frozenset(range(1, layers, 2))
-
-
 def _finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
-    if kind != HF:
-        return config
-    full = full_layers_of(values, config.layers) if values.has("layer_types") else _alternate(config.layers)
-    return replace(config, window=window_of(values, "sliding_window", None), full_layers=full)
+    return windowed(config, values, 2, window=None) if kind == HF else config
 
 
 def _reworded(values: dict[str, Any]) -> dict[str, Any]:
@@ -85,7 +77,7 @@ def _words(config: ModelConfig) -> dict[str, Any]:
         finish=_finished,
         words=_words,
         reworded=_reworded,
-        full_layers=_alternate,
+        full_layers=every(2),
         tells_layers=True,
         yarn_truncates=False,
     )

@@ -7,26 +7,20 @@ from sporelm.models.blocks import Attention, GatedMLP, Layer, RMSNorm
 from sporelm.models.decoder import Decoder
 from sporelm.models.registry import architecture
 from sporelm.weights.config import ModelConfig
-from sporelm.weights.config_files import full_layers_of, window_of
 from sporelm.weights.family import ATTENTION_BIAS, Family, HfClass, fields
 from sporelm.weights.fields import Fields
 from sporelm.weights.names import COMMON, HEAD_NORMS, HF, POST_NORMS, Kind, changed
+from sporelm.weights.windows import every, windowed
 
 STEP = 4
 BIAS = (("attention_bias", "attention_bias"),)
 
 
-def _fourth(layers: int) -> frozenset[int]:
-    return frozenset(range(STEP - 1, layers, STEP))
-
-
 def _windowed(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
     """Rotary positions are scaled in layers without a window alone."""
-    window, full = config.window, config.full_layers
     if kind == HF and config.architecture == "Olmo3ForCausalLM":
-        window = window_of(values, "sliding_window", 4096)
-        full = full_layers_of(values, config.layers) if values.has("layer_types") else _fourth(config.layers)
-    return replace(config, window=window, full_layers=full, local_theta=config.rope_theta if window else 0.0)
+        config = windowed(config, values, STEP)
+    return replace(config, local_theta=config.rope_theta if config.window else 0.0)
 
 
 def _reworded(values: dict[str, Any]) -> dict[str, Any]:
@@ -52,7 +46,7 @@ def _reworded(values: dict[str, Any]) -> dict[str, Any]:
         fields(*ATTENTION_BIAS),
         changed(COMMON, *HEAD_NORMS, *POST_NORMS),
         finish=_windowed,
-        full_layers=_fourth,
+        full_layers=every(STEP),
         reworded=_reworded,
         tells_layers=True,
         choose=lambda config: "Olmo3ForCausalLM" if config.window else "Olmo2ForCausalLM",

@@ -10,20 +10,17 @@ from sporelm.weights.config import MOST_LAYERS, ModelConfig
 from sporelm.weights.family import ATTENTION_BIAS, Family, Field, HfClass, fields
 from sporelm.weights.fields import Fields
 from sporelm.weights.names import HF, Kind
+from sporelm.weights.windows import every
 
 STEP = 4  # what GGUF files mean
 
 
-def _every(step: int, layers: int) -> frozenset[int]:
-    return frozenset(range(step - 1, layers, step))
-
-
 def _unrotated(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
     """`no_rope_layers` of config.json has 1 for each layer that rotates; without it, an interval."""
-    found = _every(STEP, config.layers)
+    found = every(STEP)(config.layers)
     if kind == HF:
         marks = values.values.get("no_rope_layers")
-        found = _every(values.integer("no_rope_layer_interval", 1, MOST_LAYERS, STEP), config.layers)
+        found = every(values.integer("no_rope_layer_interval", 1, MOST_LAYERS, STEP))(config.layers)
         if marks is not None:
             if not isinstance(marks, list) or len(marks) != config.layers or any(mark not in (0, 1) for mark in marks):
                 raise ModelFileError(
@@ -34,7 +31,7 @@ def _unrotated(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
 
 
 def _unsaid(config: ModelConfig) -> str:
-    usual = config.nope_layers == _every(STEP, config.layers)
+    usual = config.nope_layers == every(STEP)(config.layers)
     return "" if usual else f"its layers without rotary positions are not every {STEP}th"
 
 
