@@ -91,10 +91,10 @@ def families() -> list[dict[str, Any]]:
 
 def families_as_text(found: list[dict[str, Any]]) -> list[str]:
     """The list for a person: two lines a family."""
-    lines = []
+    lines, wide = [], max(len(row["family"]) for row in found) + 1
     for row in found:
-        lines.append(f"{row['family']:<13}{row['models']}: compared with {' and '.join(row['vouched'])}")
-        lines.append(f"{'':<13}  {', '.join(row['names'])}")
+        lines.append(f"{row['family']:<{wide}}{row['models']}: compared with {' and '.join(row['vouched'])}")
+        lines.append(f"{'':<{wide}}  {', '.join(row['names'])}")
     return lines
 
 

@@ -16,7 +16,9 @@ def test_families_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert llama["names"][:2] == ["llama", "LlamaForCausalLM"]
     assert main(["doctor", "--models"]) == 0
     shown = capsys.readouterr().out
-    assert "llama        Llama 1 to 3, Mistral, Mixtral, SmolLM2, TinyStories, Minueza: compared with " in shown
+    (line,) = (line for line in shown.splitlines() if line.startswith("llama "))
+    assert line.split(" ", 1)[1].strip() == f"{llama['models']}: compared with {' and '.join(llama['vouched'])}"
+    assert len({len(line) - len(line.lstrip()) for line in shown.splitlines()[1::2]}) == 1
 
 
 def test_the_list_and_the_comparison_are_two_things(capsys: pytest.CaptureFixture[str]) -> None:
