@@ -14,12 +14,15 @@ REACHES = (None, 0, 3, 64, 100)
 HEADS = ((64, 1, 3), (2, 1, 3), (26, 3, 2), (16, 7, 1), (80, 2, 2), (128, 4, 1))  # head_dim, group, key heads
 
 
-def attended(on: On, heads: tuple[int, int, int], texts: tuple[int, ...], reach: int | None, gain: float) -> Any:
+def attended(
+    on: On, heads: tuple[int, int, int], texts: tuple[int, ...], reach: int | None, gain: float, slope: float = 0.0
+) -> Any:
     head_dim, group, kv_heads = heads
     tokens, narrow = sum(texts), head_dim * kv_heads
     given = (on.rows(tokens, narrow * group, scale=gain), on.rows(tokens, narrow), on.rows(tokens, narrow))
     starts = on.ints(np.concatenate([[0], np.cumsum(texts)]))
-    return ops.text_attention(*given, starts, head_dim=head_dim, scale=head_dim**-0.5, reach=reach)
+    more = [on.tensor(np.abs(on.values(group * kv_heads, scale=slope)))] if slope else []
+    return ops.text_attention(*given, starts, *more, head_dim=head_dim, scale=head_dim**-0.5, reach=reach)
 
 
 def averaged(on: On, width: int, texts: tuple[int, ...]) -> Any:
@@ -37,6 +40,11 @@ def cases() -> Iterator[Case]:
                 name = f"{heads} {texts} reach {reach}"
                 marks = {"common": heads in HEADS[:3:2] and reach in (None, 64), "rare": heads not in HEADS[:4]}
                 yield case("text_attention", name, attended, heads, texts, reach, 1.0, **marks)
+    for heads in HEADS[:3]:
+        for reach, slope in ((None, 0.1), (None, 2.0), (64, 0.5)):
+            name = f"{heads} {TEXTS[3]} reach {reach} slopes of {slope:g}"
+            marks = {"common": heads == HEADS[0]}
+            yield case("text_attention", name, attended, heads, TEXTS[3], reach, 1.0, slope, **marks)
     for gain in (0.0, 8.0):
         name = f"{HEADS[0]} {TEXTS[3]} queries of {gain:g}"
         yield case("text_attention", name, attended, HEADS[0], TEXTS[3], None, gain)

@@ -20,12 +20,15 @@ NOMIC = SHAPE | {"type_vocab_size": 2, "layer_norm_eps": 1e-12, "rope_parameters
 MODERN = SHAPE | {"num_hidden_layers": 4, "norm_eps": 1e-5, "local_attention": 12, "pad_token_id": 0}
 MODERN |= {"bos_token_id": 2, "eos_token_id": 3, "cls_token_id": 2, "sep_token_id": 3}
 KINDS = ["sliding_attention", "full_attention", "full_attention", "sliding_attention"]
+JINA = BERT | {"position_embedding_type": "alibi", "feed_forward_type": "geglu"}
 ONE = {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}
 THREE = {"id2label": {str(n): f"L{n}" for n in range(3)}, "label2id": {f"L{n}": n for n in range(3)}}
 
 
-def encoder(name: str, model: str, model_type: str, config: dict[str, Any], wide: dict[str, Any] | None = None) -> Case:
-    return Case(name, {"architectures": [model], "model_type": model_type, **config}, wide, reads=True)
+def encoder(
+    name: str, model: str, model_type: str, config: dict[str, Any], wide: dict[str, Any] | None = None, **more: Any
+) -> Case:
+    return Case(name, {"architectures": [model], "model_type": model_type, **config}, wide, reads=True, **more)
 
 
 CASES = (
@@ -33,6 +36,8 @@ CASES = (
     encoder("bert-odd", "BertModel", "bert", BERT | ODD | {"type_vocab_size": 1}),
     encoder("bert-scores", "BertForSequenceClassification", "bert", BERT | ONE, WIDE),
     encoder("bert-labels", "BertForSequenceClassification", "bert", BERT | THREE, WIDE),
+    encoder("jina-bert-v2", "JinaBertModel", "bert", JINA, WIDE, numpy="jina_bert_v2"),
+    encoder("jina-bert-v2-odd", "JinaBertModel", "bert", JINA | ODD, numpy="jina_bert_v2"),
     encoder("roberta", "RobertaModel", "roberta", ROBERTA),
     encoder("roberta-scores", "RobertaForSequenceClassification", "roberta", ROBERTA | ONE),
     encoder("xlm-roberta", "XLMRobertaModel", "xlm-roberta", ROBERTA, WIDE),

@@ -7,6 +7,7 @@ import contextlib
 import io
 import os
 from collections.abc import Callable, Iterator, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -83,9 +84,18 @@ def run(request: pytest.FixtureRequest, cpu: Any, folder: Callable[[Case], Path]
     runner.close()
 
 
+def reference(case: Case) -> np.ndarray:
+    """[POSITIONS, width], or [1, labels]."""
+    if case.numpy:
+        forward: Callable[..., np.ndarray] = import_module(f"models.paper.{case.numpy}").forward
+        return forward(case.config, case.tensors(), case.ids(), case.types())[list(POSITIONS)]
+    found: np.ndarray = np.load(GOLDENS / f"{case.name}.npy")
+    return found
+
+
 def assert_like(found: np.ndarray, case: Case) -> None:
     """Within 1e-4 of the reference's range."""
-    expected = np.load(GOLDENS / f"{case.name}.npy")
+    expected = reference(case)
     span = max(1.0, float(np.ptp(expected)))
     found = found if len(expected) == 1 else found[list(POSITIONS)]
     assert_close(found / span, expected / span, "logits")

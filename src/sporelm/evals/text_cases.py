@@ -17,13 +17,15 @@ STARTS = np.array([0, 5, 75, 76], np.int32)
 def text_cases() -> Iterator[Case]:
     for reach in (None, 9):
         yield Case("text_attention", f"reach {reach}", partial(attention, reach=reach))
+    yield Case("text_attention", "slopes", partial(attention, reach=None, slopes=True))
     yield Case("mean_rows", "", mean)
 
 
-def attention(backend: Backend, *, reach: int | None) -> Any:
+def attention(backend: Backend, *, reach: int | None, slopes: bool = False) -> Any:
     wide = HEADS * HEAD_DIM, KV_HEADS * HEAD_DIM, KV_HEADS * HEAD_DIM
     rows = [backend.tensor(values(STARTS[-1], width, seed=seed)) for seed, width in enumerate(wide)]
-    return ops.text_attention(*rows, backend.tensor(STARTS), head_dim=HEAD_DIM, scale=HEAD_DIM**-0.5, reach=reach)
+    given = [backend.tensor(STARTS), *([backend.tensor(np.abs(values(HEADS)) / 8)] if slopes else [])]
+    return ops.text_attention(*rows, *given, head_dim=HEAD_DIM, scale=HEAD_DIM**-0.5, reach=reach)
 
 
 def mean(backend: Backend) -> Any:

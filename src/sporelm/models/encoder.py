@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from sporelm import ops
+from sporelm.models.alibi import alibi_slopes
 from sporelm.models.blocks import Classifier, Embedding, Memory, Part, TextLayer
-from sporelm.models.inputs import LOCAL, ROPE
+from sporelm.models.inputs import LOCAL, ROPE, SLOPES
 from sporelm.models.rotary import rope_table
 from sporelm.models.text_facts import TextFacts
 from sporelm.models.texts import TextInputs
@@ -27,7 +28,8 @@ class Encoder(ABC):
         self.config, self.facts = config, facts
         self.embedding = Embedding("embedding", config.vocab, config.width)
         self.types = Embedding("types", facts.types, config.width) if facts.types else None
-        self.positions = None if config.rotary else Embedding("positions", config.context_length, config.width)
+        learned = not (config.rotary or config.alibi)
+        self.positions = Embedding("positions", config.context_length, config.width) if learned else None
         self.first_norm = self.norm("embedding_norm")
         self.layers = [self.layer(config, index) for index in range(config.layers)]
         self.last_norm = self.norm_behind()
@@ -62,6 +64,8 @@ class Encoder(ABC):
     def tables(self, context: int) -> dict[str, np.ndarray]:
         """Constants that follow from the configuration, for `context` positions; they join the weights."""
         config, tables = self.config, dict[str, np.ndarray]()
+        if config.alibi:
+            tables[SLOPES] = alibi_slopes(config.heads, config.alibi)
         if config.rotary:
             tables[ROPE] = rope_table(context, config.rotary, config.rope_theta, config.rope_scaling)
         if config.rotary and config.local_theta:

@@ -6,13 +6,15 @@ from typing import Any
 import numpy as np
 
 from sporelm.errors import OpError
-from sporelm.ops.arguments import ints, rows, within
+from sporelm.ops.arguments import ints, rows, vector, within
 from sporelm.ops.op import op, require
 from sporelm.ops.spec import Spec, fixed
 from sporelm.tensor.dtype import F32
 
 
-def _attended(q: Any, k: Any, v: Any, starts: Any, *, head_dim: int, scale: float, reach: int | None = None) -> Spec:
+def _attended(
+    q: Any, k: Any, v: Any, starts: Any, slopes: Any = None, *, head_dim: int, scale: float, reach: int | None = None
+) -> Spec:
     queries, keys, values = rows("q", q), rows("k", k), rows("v", v)
     ints("starts", starts)
     require(head_dim > 0 and head_dim % 2 == 0, f"head_dim {head_dim} must be even")
@@ -21,6 +23,9 @@ def _attended(q: Any, k: Any, v: Any, starts: Any, *, head_dim: int, scale: floa
     wide = fixed(keys.shape[1])
     require(wide % head_dim == 0, f"k {keys} must be whole heads of {head_dim}")
     require(fixed(queries.shape[1]) % wide == 0, f"q {queries} must be whole groups of k {keys}")
+    if slopes is not None:
+        heads, given = fixed(queries.shape[1]) // head_dim, vector("slopes", slopes)
+        require(given.shape == (heads,), f"slopes {given} must have one element a head: {heads}")
     require(reach is None or reach >= 0, f"reach {reach} must not be negative")
     return queries
 
@@ -39,7 +44,7 @@ def _runs_inside(x: Any, firsts: Any, stops: Any) -> None:
         raise OpError(f"stops[{index}] is {ends[index]}; it must be more than firsts[{index}], {begins[index]}")
 
 
-def _texts_inside(q: Any, k: Any, v: Any, starts: Any, **options: Any) -> None:
+def _texts_inside(q: Any, k: Any, v: Any, starts: Any, slopes: Any = None, **options: Any) -> None:
     """Raise OpError unless the texts are the rows of q, each of them in one."""
     first = starts.numpy()
     ordered = len(first) > 1 and first[0] == 0 and first[-1] == q.shape[0] and (np.diff(first) >= 0).all()
@@ -48,12 +53,14 @@ def _texts_inside(q: Any, k: Any, v: Any, starts: Any, **options: Any) -> None:
 
 
 @op(_attended, indices=_texts_inside, host=("starts",))
-def text_attention(q, k, v, starts, *, head_dim, scale, reach=None):
+def text_attention(q, k, v, starts, slopes=None, *, head_dim, scale, reach=None):
     """softmax(q k * scale) v of the rows of each text, all of which see each other (Vaswani et al. 2017, the encoder).
 
     q [tokens, heads * head_dim]; k, v [tokens, kv_heads * head_dim], each key head shared by a group of query heads;
     starts int32 [texts + 1]: rows starts[t] : starts[t + 1] are those of text t. With `reach` a row sees those that
     stand at most so many places before it or after it (Longformer's window, Beltagy et al. 2020).
+    slopes float32 [heads], if given, are by how much a score falls with each place between the two (ALiBi in both
+    directions, Press et al. 2022 as Jina has it).
     """
     tokens, kv_heads = len(q), k.shape[1] // head_dim
     out = np.zeros(q.shape, np.float32)
@@ -63,9 +70,12 @@ def text_attention(q, k, v, starts, *, head_dim, scale, reach=None):
         if start == stop:
             continue
         scores = np.einsum("tkgd,pkd->tkgp", queries[start:stop], keys[start:stop])
+        place = np.arange(stop - start)
+        apart = np.abs(place - place[:, None])
+        if slopes is not None:
+            scores -= slopes.reshape(kv_heads, -1, 1) * apart[:, None, None].astype(np.float32)
         if reach is not None:
-            place = np.arange(stop - start)
-            seen = np.abs(place - place[:, None]) <= reach
+            seen = apart <= reach
             scores = np.where(seen[:, None, None], scores, -np.inf)
         weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
         weights /= weights.sum(axis=-1, keepdims=True)

@@ -236,6 +236,10 @@ WRONG: dict[str, tuple[Callable[[Arguments], Any], str]] = {
     "text_attention rows": (lambda a: a.read(q=a.f32(2, 8)), "must have the rows of q"),
     "text_attention groups": (lambda a: a.read(q=a.f32(3, 12)), "must be whole groups of k"),
     "text_attention heads": (lambda a: a.read(head_dim=6), "must be whole heads of 6"),
+    "text_attention slopes": (
+        lambda a: ops.text_attention(*[a.f32(3, 8)] * 3, a.i32(0, 3), a.f32(3), head_dim=4, scale=1.0),
+        "must have one element a head: 2",
+    ),
     "text_attention reach": (lambda a: a.read(reach=-1), "reach -1 must not be negative"),
     "mean_rows": (lambda a: ops.mean_rows(a.other(3, 8), a.i32(0), a.i32(2)), "x i32"),
     "mean_rows stops": (lambda a: ops.mean_rows(a.f32(3, 8), a.i32(0, 1), a.i32(2)), "must have one shape"),

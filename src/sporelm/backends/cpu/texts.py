@@ -13,11 +13,11 @@ from sporelm.ops.spec import fixed, spec_of
 
 def text_attention(low: Emitter, call: Call) -> None:
     """Keys and values into pages, which all layers have in turn, then tiles of rows over them."""
-    q, k, v, starts = call.args
+    q, k, v, starts, slopes = (*call.args, None)[:5]
     head_dim, reach, target = call.options["head_dim"], call.options.get("reach"), low.places.target
     kv_heads = fixed(spec_of(k).shape[1]) // head_dim
     pages = Pages(head_dim, "f32")
-    heads = Heads(pages, fixed(spec_of(q).shape[1]) // (head_dim * kv_heads))
+    heads = Heads(pages, fixed(spec_of(q).shape[1]) // (head_dim * kv_heads), slopes=slopes is not None)
     count = kernels.most_pages(most(spec_of(q).shape[0]), most(spec_of(starts).shape[0]))
     shared: dict[str, Any] = {"page_bytes": pages.page_bytes(kv_heads), "starts": low.at(starts), "kv_heads": kv_heads}
     shared["pages"] = low.shared(f"text pages of {pages.name}", count * pages.page_bytes(kv_heads))
@@ -26,6 +26,8 @@ def text_attention(low: Emitter, call: Call) -> None:
     low.emit(kernels.text_pages(target, heads), shared | stored, tiles, factor=kv_heads, grain=kv_heads)
     fields = shared | {"q": low.at(q), "q_stride": stride_of(q), "scale": float(call.options["scale"])}
     fields |= {"out": low.at(call.results[0]), "out_stride": stride_of(q)}
+    if slopes is not None:
+        fields["slopes"] = low.at(slopes)
     if reach is not None:
         fields["reach"] = reach
     low.emit(kernels.text_attention(target, heads, windowed=reach is not None), fields, tiles, factor=kv_heads)

@@ -9,7 +9,15 @@ from torch.nn.functional import scaled_dot_product_attention
 
 
 def text_attention(
-    q: Tensor, k: Tensor, v: Tensor, starts: Any, *, head_dim: int, scale: float, reach: int | None = None
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    starts: Any,
+    slopes: Tensor | None = None,
+    *,
+    head_dim: int,
+    scale: float,
+    reach: int | None = None,
 ) -> Tensor:
     """One text after the other; `starts` is a numpy array."""
     out = torch.zeros_like(q)
@@ -20,10 +28,14 @@ def text_attention(
     for start, stop in pairwise(bounds):
         if start == stop:
             continue
-        seen = None
+        seen: Tensor | None = None
+        place = torch.arange(stop - start, device=q.device)
+        apart = (place - place[:, None]).abs()
+        if slopes is not None:
+            seen = slopes[:, None, None] * -apart.to(q.dtype)
         if reach is not None:
-            place = torch.arange(stop - start, device=q.device)
-            seen = (place - place[:, None]).abs() <= reach
+            near = apart <= reach
+            seen = near if seen is None else seen.masked_fill(~near, -torch.inf)
         parts = (x[:, start:stop] for x in (queries, keys, values))
         mixed = scaled_dot_product_attention(*parts, attn_mask=seen, scale=scale)
         out[start:stop] = mixed.transpose(0, 1).flatten(1)

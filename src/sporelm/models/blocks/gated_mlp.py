@@ -10,15 +10,25 @@ from sporelm.weights.names import Columns, Param, Rows
 
 
 class GatedMLP:
-    """down(activation(gate(x)) * up(x)); `part` ends its weights' names, `ffn` is its width if not the model's."""
+    """down(activation(gate(x)) * up(x)); `part` ends its weights' names, `ffn` is its width if not the model's.
+
+    down_bias   `down` alone has a bias, where the model has none in others
+    """
 
     def __init__(
-        self, name: str, config: ModelConfig, activation: str = "silu", *, part: str = "", ffn: int = 0
+        self,
+        name: str,
+        config: ModelConfig,
+        activation: str = "silu",
+        *,
+        part: str = "",
+        ffn: int = 0,
+        down_bias: bool = False,
     ) -> None:
         width, ffn, bias = config.width, ffn or config.ffn, config.mlp_bias
         self.gate = Linear(f"{name}.ffn_gate{part}", ffn, width, bias=bias, split=Rows())
         self.up = Linear(f"{name}.ffn_up{part}", ffn, width, bias=bias, split=Rows())
-        self.down = Linear(f"{name}.ffn_down{part}", width, ffn, bias=bias, split=Columns())
+        self.down = Linear(f"{name}.ffn_down{part}", width, ffn, bias=bias or down_bias, split=Columns())
         self.activation = activation
 
     def params(self) -> list[Param]:

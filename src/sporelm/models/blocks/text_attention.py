@@ -1,11 +1,11 @@
-"""Attention of whole texts in both directions, with rotary positions or without."""
+"""Attention of whole texts in both directions, with rotary positions, linear biases or neither."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from sporelm import ops
 from sporelm.models.blocks.linear import Linear, products
-from sporelm.models.inputs import LOCAL, ROPE
+from sporelm.models.inputs import LOCAL, ROPE, SLOPES
 from sporelm.models.texts import TextInputs
 from sporelm.weights.config import ModelConfig
 from sporelm.weights.names import Columns, Param, Rows
@@ -25,6 +25,7 @@ class TextAttention:
         self.v = Linear(f"{name}.attn_v", keys, width, bias=bias, split=Rows(dim))
         self.o = Linear(f"{name}.attn_o", width, queries, bias=config.attention_out_bias, split=Columns(dim * group))
         self.head_dim, self.scale, self.reach, self.rotates = dim, config.attention_scale, reach, config.rotary > 0
+        self.biased = config.alibi > 0
         self.table = LOCAL if reach is not None and config.local_theta else ROPE
 
     def params(self) -> list[Param]:
@@ -35,6 +36,6 @@ class TextAttention:
         if self.rotates:
             table, dim = weights[self.table], self.head_dim
             q, k = (ops.rope(each, texts.positions, table, head_dim=dim, style="half") for each in (q, k))
-        reach = {} if self.reach is None else {"reach": self.reach}
-        mixed = ops.text_attention(q, k, v, texts.starts, head_dim=self.head_dim, scale=self.scale, **reach)
+        reach, slopes = {} if self.reach is None else {"reach": self.reach}, [weights[SLOPES]] if self.biased else []
+        mixed = ops.text_attention(q, k, v, texts.starts, *slopes, head_dim=self.head_dim, scale=self.scale, **reach)
         return self.o(mixed, weights)

@@ -287,6 +287,7 @@ class Span:
     place: Any  # row -> its position, i64
     softcap: Val | None = None  # f32
     slope: Any = None  # row -> by how much a score falls a position, f32
+    centre: Any = None  # row -> the position from which scores fall on both sides, where that is not `place` and before
     below: Any = None  # row -> the position below those that it sees, where that is not `window` below its own
 
 
@@ -308,7 +309,9 @@ def _softmax(k: Builder, rows: Rows, row: int | Val, span: Span) -> None:
             bound = k.splat(span.softcap)
             scaled = bound * k.tanh(scaled / bound)
         if span.slope is not None:
-            distance = (index - k.splat((here - span.base).trunc(i32))).to_float()
+            centre = here if span.centre is None else span.centre(row)
+            distance = (index - k.splat((centre - span.base).trunc(i32))).to_float()
+            distance = distance if span.centre is None else k.const(k.vf, 0) - k.fabs(distance)
             scaled = k.fma(distance, k.splat(span.slope(row)), scaled)
         values.append(k.select(visible, scaled, k.const(k.vf, LOWEST)))
     top = values[0]

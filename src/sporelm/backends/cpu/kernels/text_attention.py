@@ -62,7 +62,7 @@ def text_attention(target: Any, heads: Heads, *, windowed: bool) -> Kernel:
                 split_stop = k.min(end, split + SPLIT)
                 with k.range(k.max(split, lowest // PAGE * PAGE), split_stop, PAGE) as base:
                     keys = k.at(cache, base // PAGE * f.page_bytes)
-                    span = _span(k, f, base, split_stop, token - begin, length, group, windowed=windowed)
+                    span = _span(k, f, heads, head, (base, split_stop), (token - begin, length), windowed=windowed)
                     with k.range(0, used, largest) as row:
                         q = k.at(queries, row * (4 * pages.padded))
                         values = k.at(keys, pages.half_bytes)
@@ -75,22 +75,36 @@ def text_attention(target: Any, heads: Heads, *, windowed: bool) -> Kernel:
                 write_out(k, pages, peak, total, k.at(rows.outs, row * rows.wide), out, None)
 
     text = "q:p q_stride:i pages:p page_bytes:i starts:p kv_heads:i scale:f out:p out_stride:i" + " reach:i" * windowed
+    text += " slopes:p" * heads.slopes
     name = f"text_attention_{heads.name}{'_windowed' * windowed}"
     return Kernel(name, fields(text), body, scratch=q_bytes + Rows.nbytes(heads, count, largest))
 
 
-def _span(k: Builder, f: Any, base: Val, stop: Val, first: Val, length: Val, group: int, *, windowed: bool) -> Span:
-    """What rows of a tile whose first token stands at `first` of its text see of the page at `base`."""
-    positions = k.min(stop - base, PAGE)
-    if not windowed:
-        return Span(base, positions, f.scale, length, lambda row: length - 1)
+def _span(
+    k: Builder, f: Any, heads: Heads, head: Val, page: tuple[Val, Val], rows: tuple[Val, Val], *, windowed: bool
+) -> Span:
+    """What rows of a tile see of a page.
+
+    page   its first position, and the position up to which it is read
+    rows   the position of the tile's first row, and how many its text has
+    """
+    (base, stop), (first, length), group = page, rows, heads.group
+
+    def own(row: Any) -> Val:
+        return first + row // group
+
+    def slope(row: Any) -> Val:
+        return k.load(f32, f.slopes, (head * group + row % group) * 4)
+
     return Span(
         base,
-        positions,
+        k.min(stop - base, PAGE),
         f.scale,
         length,
-        lambda row: k.min(first + row // group + f.reach, length - 1),
-        below=lambda row: first + row // group - f.reach - 1,
+        (lambda row: k.min(own(row) + f.reach, length - 1)) if windowed else lambda row: length - 1,
+        slope=slope if heads.slopes else None,
+        centre=own if heads.slopes else None,
+        below=(lambda row: own(row) - f.reach - 1) if windowed else None,
     )
 
 
