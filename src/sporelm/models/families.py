@@ -129,9 +129,9 @@ FAMILIES = (
     Listed("hunyuan_moe", "Hunyuan-A13B", ("hunyuan-moe", "HunYuanMoEV1ForCausalLM"), ("transformers", "llama.cpp")),
     Listed("internlm2", "InternLM2, InternLM2.5", ("internlm2", "InternLM2ForCausalLM"), ("numpy", "llama.cpp")),
     Listed("jais2", "Jais 2", ("jais2", "Jais2ForCausalLM"), ("transformers", "llama.cpp")),
+    Listed("jina_bert_v2", "Jina Embeddings v2 (encoders)", ("jina-bert-v2", "JinaBertModel"), ("numpy", "llama.cpp")),
     Listed("lfm2", "LFM2, LFM2.5", ("lfm2", "Lfm2ForCausalLM"), ("transformers", "llama.cpp")),
     Listed("lfm2moe", "LFM2 with experts", ("lfm2moe", "Lfm2MoeForCausalLM"), ("transformers", "llama.cpp")),
-    Listed("jina_bert_v2", "Jina Embeddings v2 (encoders)", ("jina-bert-v2", "JinaBertModel"), ("numpy", "llama.cpp")),
     Listed(
         "llama",
         "Llama 1 to 3, Mistral, Ministral, Mixtral, InternLM3, SmolLM2, TinyStories, Minueza",

@@ -201,9 +201,10 @@ def _full_layers_told(family: Family, fields: Fields, layers: int) -> frozenset[
     told = fields.values.get(WINDOWED_LAYERS)
     if not family.tells_layers or not isinstance(told, Sequence | np.ndarray) or isinstance(told, str):
         return family.full_layers(layers)
-    if len(told) != layers:
-        raise ModelFileError(f"{fields.where}: {WINDOWED_LAYERS} must say it of each of the {layers} layers")
-    return frozenset(np.flatnonzero(np.logical_not(told)).tolist())
+    if len(told) != layers or not all(isinstance(each, bool | int | np.bool_ | np.integer) for each in told):
+        what = f"{WINDOWED_LAYERS} must say it of each of the {layers} layers"
+        raise ModelFileError(f"{fields.where}: {what}; it is {shown(list(told[:8]))}")
+    return frozenset(layer for layer, has_one in enumerate(told) if not has_one)
 
 
 def _others(family: Family, fields: Fields, kind: Kind, held: Set[str] = frozenset()) -> dict[str, Any]:

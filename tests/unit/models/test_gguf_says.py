@@ -35,8 +35,9 @@ def test_which_layers_have_a_window(architecture: str) -> None:
     for told in ([True, False, True, True, False], np.array([1, 0, 1, 1, 0], np.bool_)):
         config = of_gguf(architecture, attention__sliding_window=9, attention__sliding_window_pattern=told)
         assert [config.window_of(layer) for layer in range(5)] == [9, None, 9, 9, None]
-    with pytest.raises(ModelFileError, match="sliding_window_pattern must say it of each of the 5 layers"):
-        of_gguf(architecture, attention__sliding_window=9, attention__sliding_window_pattern=[True])
+    for told in ([True], ["a"] * 5, [0.0] * 5, [[True]] * 5):
+        with pytest.raises(ModelFileError, match="sliding_window_pattern must say it of each of the 5 layers"):
+            of_gguf(architecture, attention__sliding_window=9, attention__sliding_window_pattern=told)
 
 
 def test_olmo_3_scales_positions_without_a_window_alone() -> None:
