@@ -1,0 +1,61 @@
+"""Configurations of models that carry a state: what is refused, and which layers are attention."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from families import CASES
+from sporelm.errors import ModelError, ModelFileError, UnsupportedModel
+from sporelm.models import config_from_gguf, config_from_hf
+
+BY_NAME = {case.name: case for case in CASES}
+GGUF: dict[str, Any] = {"block_count": 4, "embedding_length": 48, "feed_forward_length": 88, "context_length": 256}
+GGUF |= {"attention.head_count": 6, "attention.head_count_kv": 2, "attention.key_length": 16}
+GGUF |= {"attention.value_length": 16, "attention.layer_norm_rms_epsilon": 1e-5, "rope.dimension_count": 8}
+GGUF |= {"ssm.conv_kernel": 4, "ssm.state_size": 16, "ssm.group_count": 2, "ssm.time_step_rank": 4}
+GGUF |= {"ssm.inner_size": 32}
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "kind", "message"),
+    [
+        ("qwen3next", {"linear_num_value_heads": 3}, ModelFileError, "3 heads of 24 values, 2 heads of keys"),
+        ("qwen35", {"layer_types": ["sliding_attention"] * 4}, UnsupportedModel, "kinds of layers must be of full_"),
+        ("qwen35", {"layer_types": ["full_attention"] * 3}, ModelFileError, "3 layers have a kind, there are 4"),
+        ("qwen35", {"layer_types": "full_attention"}, UnsupportedModel, "they are 'full_attention'"),
+        ("qwen35", {"attn_output_gate": False}, UnsupportedModel, "attn_output_gate False is not supported; True is"),
+        ("qwen35moe", {"linear_conv_kernel_dim": 1}, ModelFileError, "linear_conv_kernel_dim is 1"),
+        ("mamba2", {"num_heads": 7}, ModelFileError, "96 numbers of 7 heads, 2 groups"),
+        ("mamba2", {"time_step_limit": [0.0]}, ModelFileError, "time_step_limit is 1 values"),
+        ("granite-hybrid", {"mamba_n_heads": 5}, ModelFileError, "no whole parts of each other"),
+        ("lfm2", {"conv_bias": True}, UnsupportedModel, "conv_bias True is not supported; False is"),
+    ],
+)
+def test_refused(name: str, change: dict[str, Any], kind: type[ModelError], message: str) -> None:
+    with pytest.raises(kind, match=message) as caught:
+        config_from_hf(BY_NAME[name].config | change, "config.json")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "attention"),
+    [
+        ({}, {3}),
+        ({"full_attention_interval": 2}, {1, 3}),
+        ({"attention.recurrent_layers": np.array([True, False, True, True])}, {1}),
+        ({"block_count": 5, "nextn_predict_layers": 1}, {3}),
+        (
+            {
+                "block_count": 5,
+                "nextn_predict_layers": 1,
+                "attention.recurrent_layers": [True, True, False, True, False],
+            },
+            {2},
+        ),
+    ],
+)
+def test_layers_of_attention_in_gguf_files(change: dict[str, Any], attention: set[int]) -> None:
+    values = {f"qwen35.{key}": value for key, value in (GGUF | change).items()}
+    config = config_from_gguf({"general.architecture": "qwen35", **values}, {"token_embd.weight": (131, 48)}, "m.gguf")
+    assert (config.layers, config.own.attention, config.own.value_dim) == (4, attention, 8)
