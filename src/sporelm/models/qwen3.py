@@ -9,6 +9,7 @@ from sporelm.models.blocks import Attention, Layer, pre_norm
 from sporelm.models.decoder import Decoder
 from sporelm.models.qwen2 import windowed
 from sporelm.models.registry import architecture
+from sporelm.models.text_facts import rows_in
 from sporelm.weights.config import ModelConfig
 from sporelm.weights.family import ATTENTION_BIAS, Family, HfClass, fields
 from sporelm.weights.names import COMMON, HEAD_NORMS, Names, changed
@@ -18,7 +19,7 @@ HEAD = Names("classifier.weight", "cls.output.weight", "score.weight")
 
 def _noticed(config: ModelConfig, metadata: Any, shapes: Mapping[str, tuple[int, ...]]) -> ModelConfig:
     """Files of rerankers have the output's rows of "yes" and "no" (llama.cpp's converter)."""
-    labels = shapes.get("cls.output.weight", (0,))[0]
+    labels = rows_in(shapes, "cls.output.weight")
     if labels not in (0, 2):
         raise UnsupportedModel(f"{config.name}: a head of {labels} rows is not supported; one of 'yes' and 'no' is")
     return replace(config, labels=labels)

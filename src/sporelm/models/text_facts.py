@@ -44,9 +44,17 @@ def labels_of(values: Fields) -> int:
 
 def noticed(config: ModelConfig, metadata: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> ModelConfig:
     """What the tensors of a GGUF file say, and its tokenizer."""
-    types, labels = (shapes.get(name, (0,))[0] for name in ("token_types.weight", "cls.output.weight"))
+    types, labels = (rows_in(shapes, name) for name in ("token_types.weight", "cls.output.weight"))
     facts: TextFacts = replace(config.own, types=types, labels=labels, dense="cls.weight" in shapes)
-    return replace(config, own=replace(facts, kind=TOKENIZERS.get(str(metadata.get("tokenizer.ggml.model")), "bert")))
+    tokenizer = metadata.get("tokenizer.ggml.model")
+    kind = TOKENIZERS.get(tokenizer, "bert") if isinstance(tokenizer, str) else "bert"
+    return replace(config, own=replace(facts, kind=kind))
+
+
+def rows_in(shapes: Mapping[str, tuple[int, ...]], name: str) -> int:
+    """Of the matrix of this name; 0 if there is none."""
+    shape = shapes.get(name, ())
+    return shape[0] if len(shape) == 2 else 0
 
 
 def said(config: ModelConfig, gguf: str) -> dict[str, tuple[str, Any]]:
