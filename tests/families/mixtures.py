@@ -14,9 +14,16 @@ DOTS |= {"moe_intermediate_size": 24, "first_k_dense_replace": 1, "routed_scalin
 DOTS |= {"num_key_value_heads": 6}
 ERNIE = named("Ernie4_5_MoeForCausalLM", "ernie4_5_moe", moe_num_experts=6, moe_k=3, moe_intermediate_size=24)
 ERNIE |= {"num_hidden_layers": 3, "pad_token_id": None, "moe_num_shared_experts": 2, "moe_layer_start_index": 1}
+EXAONE = named("ExaoneMoeForCausalLM", "exaone_moe", num_experts=8, num_experts_per_tok=3, num_shared_experts=2)
+EXAONE |= {"num_hidden_layers": 4, "moe_intermediate_size": 24, "sliding_window": 9, "head_dim": 16}
+EXAONE |= {"pad_token_id": None, "eos_token_id": 2}
+EXAONE_ODD = {"head_dim": 10, "n_group": 4, "topk_group": 2, "num_hidden_layers": 3, "first_k_dense_replace": 2}
+EXAONE_ODD |= {"layer_types": ["full_attention", "sliding_attention", "full_attention"]}
 GLM4MOE = named("Glm4MoeForCausalLM", "glm4_moe", n_routed_experts=8, num_experts_per_tok=3, n_shared_experts=1)
 GLM4MOE |= {"moe_intermediate_size": 24, "first_k_dense_replace": 1, "routed_scaling_factor": 1.5, "head_dim": 16}
 GLM4MOE |= {"num_hidden_layers": 3, "use_qk_norm": True, "pad_token_id": None}
+SOLAR = named("SolarOpenForCausalLM", "solar_open", n_routed_experts=8, num_experts_per_tok=3, n_shared_experts=1)
+SOLAR |= {"moe_intermediate_size": 24, "routed_scaling_factor": 1.5, "head_dim": 16, "pad_token_id": None}
 GPT_OSS = named("GptOssForCausalLM", "gpt_oss", num_local_experts=5, num_experts_per_tok=2, head_dim=16)
 GPT_OSS |= {"num_hidden_layers": 3, "sliding_window": 9, "rope_theta": 150000.0}
 GPT_ODD = {"head_dim": 12, "layer_types": ["full_attention", "sliding_attention", "full_attention"]}
@@ -55,12 +62,15 @@ CASES = (
     Case("ernie-moe", ERNIE, WIDE | {"moe_intermediate_size": 256}),
     Case("ernie-moe-odd-tied", ERNIE | ODD | TIED | {"moe_num_shared_experts": 0, "moe_layer_interval": 2}, None),
     Case("ernie-moe-last-dense", ERNIE | {"moe_layer_end_index": 1}, None),
+    Case("exaone-moe", EXAONE, WIDE | {"moe_intermediate_size": 256, "head_dim": 64, "first_k_dense_replace": 2}),
+    Case("exaone-moe-odd-tied-groups", EXAONE | ODD | TIED | EXAONE_ODD, None),
     Case("glm4moe", GLM4MOE, WIDE | {"moe_intermediate_size": 256, "head_dim": 64}),
     Case(
         "glm4moe-groups-biases-tied",
         GLM4MOE | TIED | {"n_group": 4, "topk_group": 2, "attention_bias": True, "use_qk_norm": False},
         WIDE | {"moe_intermediate_size": 256, "head_dim": 64},
     ),
+    Case("solar-open", SOLAR, WIDE | {"moe_intermediate_size": 256, "head_dim": 64}),
     Case("gpt-oss", GPT_OSS, WIDE | {"head_dim": 64, "intermediate_size": 256}),
     Case("gpt-oss-odd-layers", GPT_OSS | ODD | GPT_ODD, None),
     Case("granitemoe", GRANITEMOE, WIDE | {"logits_scaling": 1.3}),

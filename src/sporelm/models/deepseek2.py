@@ -16,13 +16,13 @@ from sporelm.weights.experts import (
     expert_fields,
     expert_names,
     shared_names,
+    with_leading,
 )
 from sporelm.weights.family import Family, HfClass, fields
 from sporelm.weights.fields import Fields
 from sporelm.weights.names import COMMON, HF, Kind, changed
 
 V2, V3, GLM = "DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM", "Glm4MoeLiteForCausalLM"
-KINDS = ("dense", "sparse")
 # What transformers takes where config.json is silent.
 SHAPE = {"kv_lora_rank": 512, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "v_head_dim": 128, "q_lora_rank": 1536}
 GREEDY: dict[str, Any] = {"n_routed_experts": 64, "n_shared_experts": 2, "moe_intermediate_size": 1407}
@@ -48,12 +48,7 @@ def _reworded(values: dict[str, Any]) -> dict[str, Any]:
     found = latent.reworded(values)
     if values.get("topk_method") == "greedy":
         found |= {"n_group": 0, "topk_group": 0}
-    kinds = values.get("mlp_layer_types")
-    if isinstance(kinds, list) and kinds == sorted(kinds, key=str) and {*map(str, kinds)} <= {*KINDS}:
-        found["first_k_dense_replace"] = kinds.count("dense")
-    elif kinds is not None:
-        raise UnsupportedModel("mlp_layer_types must be dense ones, then sparse ones")
-    return found
+    return with_leading(found)
 
 
 def _finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:

@@ -15,13 +15,12 @@ STEP = 4
 WINDOWED = 64  # layers of the 32B: llama.cpp sees the window of no other
 
 
-def _fourth(layers: int, step: int = STEP) -> frozenset[int]:
+def fourth(layers: int, step: int = STEP) -> frozenset[int]:
     return frozenset(range(step - 1, layers, step))
 
 
-def _windowed(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
-    if kind != HF:
-        return config if config.layers == WINDOWED else replace(config, window=None)
+def windowed(config: ModelConfig, values: Fields) -> ModelConfig:
+    """With the windows of a config.json."""
     window = window_of(values, "sliding_window", 4096)
     full = full_layers_of(values, config.layers)
     if not values.has("layer_types") and window is not None:
@@ -29,8 +28,14 @@ def _windowed(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
         if isinstance(pattern, str):  # L for a layer with the window, G for one without, repeated
             full = frozenset(layer for layer in range(config.layers) if pattern[layer % len(pattern)] == "G")
         else:
-            full = _fourth(config.layers, values.integer("sliding_window_pattern", 1, MOST_LAYERS, STEP))
+            full = fourth(config.layers, values.integer("sliding_window_pattern", 1, MOST_LAYERS, STEP))
     return replace(config, window=window, full_layers=full)
+
+
+def _finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
+    if kind == HF:
+        return windowed(config, values)
+    return config if config.layers == WINDOWED else replace(config, window=None)
 
 
 def _unsaid(config: ModelConfig) -> str:
@@ -49,8 +54,8 @@ def _unsaid(config: ModelConfig) -> str:
             ),
         ),
         names=changed(COMMON, *HEAD_NORMS, *POST_NORMS),
-        finish=_windowed,
-        full_layers=_fourth,
+        finish=_finished,
+        full_layers=fourth,
         unsaid=_unsaid,
         tells_layers=True,
     )

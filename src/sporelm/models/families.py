@@ -78,6 +78,12 @@ FAMILIES = (
     ),
     Listed("exaone4", "EXAONE 4", ("exaone4", "Exaone4ForCausalLM"), ("transformers", "llama.cpp")),
     Listed(
+        "exaone_moe",
+        "K-EXAONE",
+        ("exaone-moe", "ExaoneMoeForCausalLM", "ExaoneMoEForCausalLM"),
+        ("transformers", "llama.cpp"),
+    ),
+    Listed(
         "falcon",
         "Falcon 7B, 40B, 180B, Falcon 2, Falcon-RW",
         ("falcon", "FalconForCausalLM"),
@@ -98,7 +104,12 @@ FAMILIES = (
         ("transformers", "llama.cpp"),
     ),
     Listed("glm4", "GLM-4-0414", ("glm4", "Glm4ForCausalLM"), ("transformers", "llama.cpp")),
-    Listed("glm4moe", "GLM-4.5, GLM-4.6", ("glm4moe", "Glm4MoeForCausalLM"), ("transformers", "llama.cpp")),
+    Listed(
+        "glm4moe",
+        "GLM-4.5, GLM-4.6, Solar Open",
+        ("glm4moe", "Glm4MoeForCausalLM", "SolarOpenForCausalLM"),
+        ("transformers", "llama.cpp"),
+    ),
     Listed("gpt2", "GPT-2", ("gpt2", "GPT2LMHeadModel"), ("transformers", "llama.cpp")),
     Listed("gpt_oss", "gpt-oss", ("gpt-oss", "GptOssForCausalLM"), ("transformers", "llama.cpp")),
     Listed(

@@ -1,6 +1,8 @@
-"""GLM-4.5 and 4.6: heads rotated by half, norms of queries and keys in some, experts after the first dense layers."""
+"""GLM-4.5 and 4.6: heads rotated by half, norms of queries and keys in some, experts after the first dense layers; and
+Solar Open, which has none of these."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from sporelm.models.blocks import Attention, Layer, pre_norm
 from sporelm.models.decoder import Decoder
@@ -10,12 +12,31 @@ from sporelm.weights.experts import V3_CHOICE, V3_FIELDS, choice_bias_name, expe
 from sporelm.weights.family import Family, Field, HfClass, fields
 from sporelm.weights.names import COMMON, HEAD_NORMS, NORM_BETWEEN, changed
 
+DEFAULTS: dict[str, Any] = {
+    "num_key_value_heads": 8,
+    "max_position_embeddings": 131072,
+    "rms_norm_eps": 1e-5,
+    "n_routed_experts": 128,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 8,
+    "moe_intermediate_size": 1280,
+    "norm_topk_prob": True,
+}
+FLAGS = (("attention_bias", "attention_bias"), ("norm_topk_prob", "experts.renormalize"))
+
 
 @dataclass(frozen=True)
 class Glm4MoeParts:
     """What some of its models have."""
 
     head_norms: bool  # of queries and keys
+
+
+def _class(config: ModelConfig) -> str:
+    """Solar Open's heads are rotated whole, and all its layers have experts."""
+    plain = config.rotary == config.head_dim and not config.own.head_norms
+    assert config.experts is not None
+    return "SolarOpenForCausalLM" if plain and not config.experts.leading else "Glm4MoeForCausalLM"
 
 
 @architecture(
@@ -25,14 +46,14 @@ class Glm4MoeParts:
             HfClass(
                 "Glm4MoeForCausalLM",
                 "glm4_moe",
-                {"num_key_value_heads": 8, "max_position_embeddings": 131072, "partial_rotary_factor": 0.5}
-                | {"n_routed_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 1408}
-                | {"n_shared_experts": 1, "first_k_dense_replace": 1, "norm_topk_prob": True, "rms_norm_eps": 1e-5},
-                (
-                    ("attention_bias", "attention_bias"),
-                    ("norm_topk_prob", "experts.renormalize"),
-                    ("use_qk_norm", "own.head_norms"),
-                ),
+                DEFAULTS | {"partial_rotary_factor": 0.5, "first_k_dense_replace": 1, "moe_intermediate_size": 1408},
+                (*FLAGS, ("use_qk_norm", "own.head_norms")),
+            ),
+            HfClass(
+                "SolarOpenForCausalLM",
+                "solar_open",
+                DEFAULTS | {"head_dim": 128, "rope_theta": 1e6, "intermediate_size": 10240},
+                FLAGS,
             ),
         ),
         fields(
@@ -43,6 +64,7 @@ class Glm4MoeParts:
         ),
         changed(COMMON, *HEAD_NORMS, *expert_names(), *shared_names(), choice_bias_name(), NORM_BETWEEN),
         fixed=V3_CHOICE,
+        choose=_class,
         words=lambda config: {"num_nextn_predict_layers": 0},
         partial_rotary=True,
         further_layers=True,

@@ -4,8 +4,9 @@ GGUF keys and tensors: llama.cpp's llama-arch.cpp. Hugging Face: the configurati
 """
 
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
+from sporelm.errors import UnsupportedModel
 from sporelm.ops.routing import MOST_EXPERTS
 from sporelm.weights.config import MOST_LAYERS, MOST_WIDTH, ModelConfig
 from sporelm.weights.family import Field
@@ -134,6 +135,17 @@ def shared_names(block: str = f"{MLP}shared_experts.") -> Table:
 def choice_bias_name(hf: str | Stored = f"{MLP}gate.e_score_correction_bias") -> Names:
     """Name of the bias that is added to scores when experts are chosen."""
     return Names(CHOICE_BIAS, "blk.{}.exp_probs_b.bias", hf)
+
+
+def with_leading(values: dict[str, Any]) -> dict[str, Any]:
+    """`mlp_layer_types` of a config.json, dense ones and then sparse ones, as the number of the dense ones. Raises
+    UnsupportedModel for another order."""
+    kinds = values.get("mlp_layer_types")
+    if kinds is None:
+        return values
+    if not isinstance(kinds, list) or kinds != sorted(kinds, key=str) or not {*map(str, kinds)} <= {"dense", "sparse"}:
+        raise UnsupportedModel("mlp_layer_types must be dense ones, then sparse ones")
+    return values | {"first_k_dense_replace": kinds.count("dense")}
 
 
 def meaning(*, renormalize: bool, dense: bool = False) -> Callable[[ModelConfig], str]:
