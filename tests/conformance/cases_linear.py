@@ -49,6 +49,12 @@ def gated(on: On, form: str, out: int, width: int, tokens: int) -> Any:
     return ops.linear_silu_mul(on.rows(tokens, width), on.weight(form, out, width), on.weight(form, out, width))
 
 
+def gelu_gated(on: On, form: str, tokens: int) -> Any:
+    width = width_of(form, 3)
+    gate, up = on.weight(form, 33, width), on.weight(form, 33, width)
+    return ops.linear_activate_mul(on.rows(tokens, width), gate, up, kind="gelu_tanh")
+
+
 def scaled(on: On, form: str, tokens: int, weights: float, activations: float) -> Any:
     """Weights and activations far from 1."""
     width = width_of(form, 3)
@@ -170,6 +176,8 @@ def of_tokens(form: str, tokens: int) -> Iterator[Case]:
         width = width_of(form, min(blocks, 2) if FORMATS[form].values == 256 else blocks)
         name, first = f"{form} {out}x{width} x{tokens}", main and out in (33, 50) and form in EACH_KIND
         yield case("linear_silu_mul", name, gated, form, out, width, tokens, common=first, rare=rare)
+    name, first = f"{form} gelu_tanh x{tokens}", main and form in EACH_KIND
+    yield case("linear_activate_mul", name, gelu_gated, form, tokens, common=first, rare=not first)
 
 
 def of_values(form: str, tokens: int) -> Iterator[Case]:

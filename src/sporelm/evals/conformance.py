@@ -139,6 +139,9 @@ def cases() -> Iterator[Case]:
                 continue
             yield Case("linear_group", f"{form.name} {tokens}", partial(group, form=form, tokens=tokens))
             yield Case("linear_silu_mul", f"{form.name} {tokens}", partial(gated, form=form, tokens=tokens))
+            if form.name in ("F32", "Q8_0", "Q4_K"):  # a kernel of each kind: only its last step differs from silu's
+                name = f"{form.name} {tokens}"
+                yield Case("linear_activate_mul", name, partial(gelu_gated, form=form, tokens=tokens))
     yield from expert_cases()
     for tokens in (1, 7, 33):
         yield Case("add_lora", f"{tokens}", partial(add_lora, tokens=tokens))
@@ -316,6 +319,11 @@ def count_nonfinite(backend: Backend) -> Any:
 def gated(backend: Backend, *, form: type[QuantFormat], tokens: int) -> Any:
     gate, up = (weight(backend, form, seed=seed) for seed in (1, 2))
     return ops.linear_silu_mul(backend.tensor(values(tokens, width_of(form))), gate, up)
+
+
+def gelu_gated(backend: Backend, *, form: type[QuantFormat], tokens: int) -> Any:
+    gate, up = (weight(backend, form, seed=seed) for seed in (1, 2))
+    return ops.linear_activate_mul(backend.tensor(values(tokens, width_of(form))), gate, up, kind="gelu_tanh")
 
 
 def embedding(backend: Backend, *, form: type[QuantFormat]) -> Any:

@@ -9,7 +9,7 @@ from sporelm.ops.gated_norm import gated_rms_norm
 from sporelm.ops.graph import Call, Graph, Value, trace
 from sporelm.ops.heads import linear_heads
 from sporelm.ops.latent import latent_attention, store_latent
-from sporelm.ops.linear import linear, linear_group, linear_silu_mul, quantize_rows
+from sporelm.ops.linear import linear, linear_activate_mul, linear_group, linear_silu_mul, quantize_rows
 from sporelm.ops.lora import add_lora
 from sporelm.ops.norm import add_layer_norm, add_rms_norm, layer_norm, rms_norm
 from sporelm.ops.op import ALL, Op
@@ -48,6 +48,7 @@ __all__ = [
     "latent_attention",
     "layer_norm",
     "linear",
+    "linear_activate_mul",
     "linear_experts",
     "linear_experts_silu_mul",
     "linear_group",

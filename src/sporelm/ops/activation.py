@@ -15,17 +15,18 @@ KINDS = ("gelu", "gelu_tanh", "gelu_quick", "linear", "relu", "relu_squared", "s
 _erf: Any = np.frompyfunc(erf, 1, 1)
 
 
-def _known(kind: str) -> None:
+def known_kind(kind: str) -> None:
+    """Raise OpError for what is no activation function."""
     require(kind in KINDS, f"activation {kind!r} must be one of {', '.join(KINDS)}")
 
 
 def _activated(x: Any, *, kind: str) -> Spec:
-    _known(kind)
+    known_kind(kind)
     return wide("x", x)
 
 
 def _gated(gate: Any, up: Any, *, kind: str) -> Spec:
-    _known(kind)
+    known_kind(kind)
     return like_both(gate, up)
 
 

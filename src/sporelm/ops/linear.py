@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from sporelm.ops.activation import activate_mul, known_kind
 from sporelm.ops.arguments import matrix, rows, vector, wide
 from sporelm.ops.elementwise import silu_mul
 from sporelm.ops.op import op, require
@@ -89,6 +90,11 @@ def _gated(x: Any, gate: Any, up: Any) -> Spec:
     return left
 
 
+def _activated(x: Any, gate: Any, up: Any, *, kind: str) -> Spec:
+    known_kind(kind)
+    return _gated(x, gate, up)
+
+
 def _quantized(x: Any, *, activation: str = INT8_32.name) -> Spec:
     require(activation in ROW_FORMATS, f"activation {activation!r} must be one of {', '.join(ROW_FORMATS)}")
     given, kind = wide("x", x), ROW_FORMATS[activation]
@@ -128,3 +134,9 @@ def linear_group(x, weights, biases=()):
 def linear_silu_mul(x, gate, up):  # x [tokens, in], gate and up [width, in]
     """silu(x @ gate.T) * (x @ up.T)."""
     return silu_mul.meaning(linear.meaning(x, gate), linear.meaning(x, up))
+
+
+@op(_activated)
+def linear_activate_mul(x, gate, up, *, kind):  # x [tokens, in], gate and up [width, in]
+    """activate(x @ gate.T) * (x @ up.T)."""
+    return activate_mul.meaning(linear.meaning(x, gate), linear.meaning(x, up), kind=kind)

@@ -14,7 +14,7 @@ from sporelm.plan.rules import Uses, replaced, rule
 from sporelm.tensor.dtype import F32
 
 # Products, and how many of the arguments after x are weights, or a tuple of them.
-PRODUCTS = {ops.linear: 1, ops.linear_group: 1, ops.linear_silu_mul: 2}
+PRODUCTS = {ops.linear: 1, ops.linear_group: 1, ops.linear_silu_mul: 2, ops.linear_activate_mul: 2}
 PRODUCTS |= {ops.linear_experts: 1, ops.linear_experts_silu_mul: 2}
 
 
@@ -51,19 +51,25 @@ def _normed_sums(graph: Graph, norm: Op, fused: Op) -> Graph:
 @rule("linear_silu_mul")
 def fuse_linear_silu_mul(graph: Graph) -> Graph:
     """silu_mul of two products of one x, used nowhere else, without biases, weights of one type -> linear_silu_mul."""
-    return _fuse_gated(graph, ops.linear, ops.linear_silu_mul)
+    return _fuse_gated(graph, ops.linear, ops.silu_mul, ops.linear_silu_mul)
+
+
+@rule("linear_activate_mul")
+def fuse_linear_activate_mul(graph: Graph) -> Graph:
+    """The same with another activation function (GeGLU) -> linear_activate_mul."""
+    return _fuse_gated(graph, ops.linear, ops.activate_mul, ops.linear_activate_mul)
 
 
 @rule("linear_experts_silu_mul")
 def fuse_linear_experts_silu_mul(graph: Graph) -> Graph:
     """The same of products with experts' matrices of one shape, by the same ids -> linear_experts_silu_mul."""
-    return _fuse_gated(graph, ops.linear_experts, ops.linear_experts_silu_mul)
+    return _fuse_gated(graph, ops.linear_experts, ops.silu_mul, ops.linear_experts_silu_mul)
 
 
-def _fuse_gated(graph: Graph, product: ops.Op, fused: ops.Op) -> Graph:
+def _fuse_gated(graph: Graph, product: Op, gated: Op, fused: Op) -> Graph:
     uses, changes = Uses(graph), dict[int, Call | None]()
     for position, call in enumerate(graph.calls):
-        if call.op is not ops.silu_mul:
+        if call.op is not gated:
             continue
         sources = [uses.by(value, product.name) for value in call.args]
         if None in sources or sources[0] == sources[1]:
@@ -78,7 +84,7 @@ def _fuse_gated(graph: Graph, product: ops.Op, fused: ops.Op) -> Graph:
         if alike and alone and still and not _bias(gate) and not _bias(up):
             args = (gate.args[0], gate.args[1], up.args[1], *gate.args[2 : product.required])
             changes |= {source: None for source in sources if source is not None}
-            changes[position] = Call(fused, args, {}, call.results)
+            changes[position] = Call(fused, args, call.options, call.results)
     return replaced(graph, changes)
 
 

@@ -42,6 +42,7 @@ PRODUCTS: Mapping[str, Callable[..., Iterator[Product]]] = {
     "linear": lambda x, weight, *rest: iter([Product(x, weight)]),
     "linear_group": lambda x, weights, *rest: (Product(x, weight) for weight in weights),
     "linear_silu_mul": lambda x, gate, up: iter([Product(x, gate), Product(x, up)]),
+    "linear_activate_mul": lambda x, gate, up, **_: iter([Product(x, gate), Product(x, up)]),
     "linear_experts": lambda x, weight, ids, *bias: iter([Product(x, weight, ids)]),
     "linear_experts_silu_mul": lambda x, gate, up, ids: iter([Product(x, gate, ids), Product(x, up, ids)]),
 }

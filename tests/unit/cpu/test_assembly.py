@@ -37,7 +37,7 @@ def hot(target: Any) -> Iterator[Kernel]:
     """Products of every format, alone, grouped as query, key and value, and gated; attention; rounding."""
     for kind in FORMATS.values():
         panels = kind(target)
-        for shape in (Shape(panels), Shape(panels, 3), Shape(panels, 2, gated=True)):
+        for shape in (Shape(panels), Shape(panels, 3), Shape(panels, 2, gate="silu")):
             for kernel in (linear_one, linear_few, linear_many):
                 yield kernel(target, shape)
     for heads in HEADS:

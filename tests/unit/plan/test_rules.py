@@ -20,8 +20,8 @@ from sporelm.weights.stored import StoredTensor
 TOKENS = Symbol("tokens", 8)
 WIDTH = 32
 ALL_RULES = (
-    *("add_rms_norm", "add_layer_norm", "linear_silu_mul", "linear_experts_silu_mul", "linear_group", "rope_store"),
-    "quantize_rows",
+    *("add_rms_norm", "add_layer_norm", "linear_silu_mul", "linear_activate_mul", "linear_experts_silu_mul"),
+    *("linear_group", "rope_store", "quantize_rows"),
 )
 RANDOM = np.random.default_rng(3)
 
@@ -141,6 +141,13 @@ class TestLinearSiluMul:
         fused = same_results(graph, "linear_silu_mul")
         assert names(fused) == ["linear_silu_mul"]
         assert fused.calls[0].args[1:] == (gate, up)
+
+    def test_other_functions_are_kept(self) -> None:
+        gate, up = weight(), weight()
+        graph = traced(lambda x: ops.activate_mul(ops.linear(x, gate), ops.linear(x, up), kind="gelu_tanh"))
+        fused = same_results(graph, *ALL_RULES)
+        assert names(fused) == ["linear_activate_mul"]
+        assert fused.calls[0].options == {"kind": "gelu_tanh"}
 
     def test_taken_before_linear_group(self) -> None:
         gate, up = weight(), weight()

@@ -58,8 +58,8 @@ class CpuBackend:
 
     name = "cpu"
     rules: tuple[str, ...] = (
-        *("add_rms_norm", "add_layer_norm", "linear_group", "linear_silu_mul", "linear_experts_silu_mul", "rope_store"),
-        "quantize_rows",
+        *("add_rms_norm", "add_layer_norm", "linear_group", "linear_silu_mul", "linear_activate_mul"),
+        *("linear_experts_silu_mul", "rope_store", "quantize_rows"),
     )
     row_by_row = ROW_BY_ROW
     regimes: Mapping[str, int] = {"one": 1, "few": FEW, "many": 512}

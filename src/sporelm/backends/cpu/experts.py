@@ -86,7 +86,7 @@ def _product(low: Emitter, call: Call, x: Any, weights: list[Any], ids: Any, bia
     if given.dtype.name != (kind.activation if isinstance(kind, IntegerPanels) else F32.name):
         raise BackendError(f"weights in {kind.name} panels do not multiply {given}; apply the rule quantize_rows")
     (tokens, slots), (out,) = spec_of(ids).shape, call.results
-    each, shape = len(given.shape) == 3, Shape(kind, len(packed), bias is not None, len(packed) == 2)
+    each, shape = len(given.shape) == 3, Shape(kind, len(packed), bias is not None, "silu" if len(packed) == 2 else "")
     fields: dict[str, Any] = {"x": low.at(x), "x_stride": stride_of(x), "width": first.width, "panels": first.panels}
     fields |= {"panel_bytes": first.panel_bytes, "expert_bytes": first.expert_bytes, "experts": first.shape[0]}
     fields |= {"out": low.at(out), "out_stride": stride_of(out)}

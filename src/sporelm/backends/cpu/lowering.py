@@ -13,9 +13,9 @@ from sporelm.backends.cpu.kernels import elementwise, linear, linear_many, norm,
 from sporelm.backends.cpu.kernels.attention_page import Heads
 from sporelm.backends.cpu.kernels.attention_tile import attention_tile
 from sporelm.backends.cpu.kernels.pages import Pages
+from sporelm.backends.cpu.latent import RULES as LATENT
 from sporelm.backends.cpu.recurrent import ROW_BY_ROW as OF_RUNS
 from sporelm.backends.cpu.recurrent import RULES as RECURRENT
-from sporelm.backends.cpu.latent import RULES as LATENT
 from sporelm.backends.cpu.storage import Packed, page_store, row_bytes
 from sporelm.errors import BackendError
 from sporelm.ops import Call
@@ -85,28 +85,28 @@ def _quantize_rows(low: Lowering, call: Call) -> None:
 
 def _linear(low: Lowering, call: Call) -> None:
     x, weight, *bias = call.args
-    _product(low, x, [weight], [b for b in bias if b is not None], call.results, gated=False)
+    _product(low, x, [weight], [b for b in bias if b is not None], call.results)
 
 
 def _linear_group(low: Lowering, call: Call) -> None:
     x, weights, *biases = call.args
     given = list(biases[0]) if biases else []
-    _product(low, x, list(weights), given if any(b is not None for b in given) else [], call.results, gated=False)
+    _product(low, x, list(weights), given if any(b is not None for b in given) else [], call.results)
 
 
-def _linear_silu_mul(low: Lowering, call: Call) -> None:
+def _linear_gated(low: Lowering, call: Call) -> None:
     x, gate, up = call.args
-    _product(low, x, [gate, up], [], call.results, gated=True)
+    _product(low, x, [gate, up], [], call.results, gate=call.options.get("kind", "silu"))
 
 
-def _product(low: Lowering, x: Any, weights: list[Any], biases: list[Any], outs: Any, *, gated: bool) -> None:
+def _product(low: Lowering, x: Any, weights: list[Any], biases: list[Any], outs: Any, *, gate: str = "") -> None:
     """A product in up to three ways, of which the step's number of rows picks one."""
     packed = [_packed(weight) for weight in weights]
     tokens, width = spec_of(x).shape
     target, kind = low.places.target, packed[0].kind
     if spec_of(x).dtype.name != (kind.activation if isinstance(kind, IntegerPanels) else F32.name):
         raise BackendError(f"weights in {kind.name} panels do not multiply {spec_of(x)}; apply the rule quantize_rows")
-    shape = linear.Shape(kind, len(weights), bool(biases), gated)
+    gated, shape = bool(gate), linear.Shape(kind, len(weights), bool(biases), gate)
     cell = cell_of(tokens)
     fields: dict[str, Any] = {"x": low.at(x), "x_stride": stride_of(x), "width": fixed(width), "tokens": cell}
     fields["panel_bytes"] = packed[0].panel_bytes
@@ -311,7 +311,8 @@ RULES: dict[str, Callable[[Lowering, Call], None]] = {
     "quantize_rows": _quantize_rows,
     "linear": _linear,
     "linear_group": _linear_group,
-    "linear_silu_mul": _linear_silu_mul,
+    "linear_silu_mul": _linear_gated,
+    "linear_activate_mul": _linear_gated,
     "route": experts.route,
     "linear_experts": experts.linear_experts,
     "linear_experts_silu_mul": experts.linear_experts_silu_mul,

@@ -29,6 +29,7 @@ from sporelm.backends.torch.rows import (
     count_nonfinite,
     embedding,
     layer_norm,
+    linear_activate_mul,
     rms_norm,
     scale,
     scale_by,
@@ -48,7 +49,7 @@ FUNCTIONS = {
         *(causal_conv1d, gated_delta_rule, ssm_scan, gated_rms_norm),
         *(linear_heads, store_latent, latent_attention),
         *(route, linear_experts, linear_experts_silu_mul, combine_experts),
-        *(add_lora, linear, linear_group, linear_silu_mul, rope, store_kv, rope_store, attention),
+        *(add_lora, linear, linear_group, linear_silu_mul, linear_activate_mul, rope, store_kv, rope_store, attention),
         *(text_attention, mean_rows),
     )
 }

@@ -14,6 +14,7 @@ from sporelm.backends.cpu.jit import Builder, Field, Kernel, Val, Var, i32, i64
 from sporelm.backends.cpu.jit.kernel import fields
 from sporelm.backends.cpu.kernels.linear import AHEAD, Place, Shape, products, put, sizes
 from sporelm.backends.cpu.kernels.linear_many import TOKENS, Tile
+from sporelm.backends.cpu.kernels.products import Ahead
 from sporelm.backends.cpu.kernels.routing import COUNT, EXPERT, GROUP, START, known
 
 VALUES = 64  # of a row that `combine` adds at a time: rows of values are padded to whole ones
@@ -55,7 +56,9 @@ def experts_one(target: Any, shape: Shape) -> Kernel:
             expert = known(k, f, following // tiles)
             later = _locate(k, shape, f, expert, following % tiles * together).panels[0]
             row = k.at(f.x, slot * f.slot_stride)
-            sums = products(k, shape, places, [row], f.width, _aheads(k, places[0], later) if supers else AHEAD)
+            aheads = _aheads(k, places[0], later)
+            near = aheads if supers else [Ahead(each, AHEAD) for each in aheads]
+            sums = products(k, shape, places, [row], f.width, near)
             put(k, shape, places, sums, [slot])
 
     return Kernel(f"experts_one_{shape.name}", _fields(shape, "ids:p slots:i slot_stride:i"), body)

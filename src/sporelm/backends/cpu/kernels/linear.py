@@ -4,12 +4,14 @@ An item is one panel of the outputs (with `gated`, one panel of gate and one of 
 panel stays in the nearest cache while all tokens use it.
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from sporelm.backends.cpu.formats import SuperPanels
 from sporelm.backends.cpu.jit import Builder, Field, Kernel, Val, Var
 from sporelm.backends.cpu.jit.kernel import fields
-from sporelm.backends.cpu.kernels.products import Sums, dot_panels, silu_mul
+from sporelm.backends.cpu.kernels.activation import activated
+from sporelm.backends.cpu.kernels.products import Ahead, Sums, dot_panels
 
 AHEAD = 4096  # bytes of blocks asked for before they are read by one token; else a whole panel (measured)
 
@@ -20,12 +22,17 @@ class Shape(NamedTuple):
     format: Any  # Panels
     segments: int = 1  # weights that share one x
     bias: bool = False
-    gated: bool = False  # two weights, one output: silu(first) * second
+    gate: str = ""  # two weights, one output: this function of the first (`ops.activate`) * the second
+
+    @property
+    def gated(self) -> bool:
+        return bool(self.gate)
 
     @property
     def name(self) -> str:
-        bias, gated = ("_bias" if self.bias else ""), ("_gated" if self.gated else "")
-        return f"{self.format.name.lower()}_{self.segments}{bias}{gated}"
+        marks = [mark for mark, there in (("bias", self.bias), ("gated", self.gated)) if there]
+        gate = [self.gate] if self.gate not in ("", "silu") else []
+        return "_".join([self.format.name.lower(), str(self.segments), *marks, *gate])
 
     def fields(self) -> tuple[Field, ...]:
         """x (rows or records) and its row stride; per weight: panels, where they go, how many, row stride, bias."""
@@ -69,7 +76,7 @@ def locate(k: Builder, shape: Shape, f: Any, item: Val) -> Place:
 def finish(k: Builder, shape: Shape, sums: list[Val], bias: Val | None) -> Val:
     """The output vector of one token: gated or biased."""
     if shape.gated:
-        return silu_mul(k, sums[0], sums[1])
+        return activated(k, sums[0], shape.gate) * sums[1]
     return sums[0] if bias is None else sums[0] + k.load(k.vf, bias)
 
 
@@ -81,7 +88,9 @@ def linear_one(target: Any, shape: Shape) -> Kernel:
     def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
         with k.range(first, last, together) as item:
             places = locate_all(k, shape, f, item, last, together)
-            sums = products(k, shape, places, [f.x], f.width, following(k, shape, f, places) if supers else AHEAD)
+            aheads = following(k, shape, f, places)
+            near = aheads if supers else [Ahead(each, AHEAD) for each in aheads]
+            sums = products(k, shape, places, [f.x], f.width, near)
             put(k, shape, places, sums, [k.index(0)])
 
     return Kernel(f"linear_one_{shape.name}", shape.fields(), body)
@@ -131,12 +140,11 @@ def locate_all(k: Builder, shape: Shape, f: Any, item: Val, last: Val, count: in
 
 
 def products(
-    k: Builder, shape: Shape, places: list[Place], rows: list[Val], width: Val, ahead: int | Val | list[Val]
+    k: Builder, shape: Shape, places: list[Place], rows: list[Val], width: Val, aheads: Sequence[Val | Ahead]
 ) -> Sums:
-    """[token][place, or gate's and up's of each place]. What lies `ahead` bytes on is fetched; one for each part."""
-    each = ahead if isinstance(ahead, list) else [ahead] * (1 + shape.gated)
+    """[token][place, or gate's and up's of each place]. `aheads` say of each of these parts what is fetched early."""
     # gate first, then up: both at once would halve the tokens that fit the registers
-    parts = [dot_panels(k, shape.format, [p.panels[n] for p in places], rows, width, at) for n, at in enumerate(each)]
+    parts = [dot_panels(k, shape.format, [p.panels[n] for p in places], rows, width, at) for n, at in enumerate(aheads)]
     if not shape.gated:
         return parts[0]
     return [[*gate, *up] for gate, up in zip(*parts, strict=True)]

@@ -6,7 +6,7 @@ it, so that a row's result depends on nothing but itself. Within a block sums ar
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from sporelm.backends.cpu.formats.panels import Block, BlockPanels, FloatPanels, SuperBlock, SuperPanels, Vector
 from sporelm.backends.cpu.formats.records import (
@@ -26,6 +26,14 @@ from sporelm.backends.cpu.targets.target import Totals, Words
 
 Fetch = Callable[[int, int], None]  # asks for part n of m of the memory that is read later
 Sums = list[list[Var]]  # [token][panel], f32 or i32 vectors
+
+
+class Ahead(NamedTuple):
+    """What is asked for while a panel is read: what lies `near` bytes further on in it, and past its end in the panel
+    that is read next, which begins `following` bytes from where this one does."""
+
+    following: Val
+    near: int
 
 
 def zeros(k: Builder, tokens: int, panels: int) -> Sums:
@@ -161,8 +169,10 @@ def finish_super_block(
             sums[t][p].set(k.fma(total.to_float() * scale, factor, held))
 
 
-def dot_panels(k: Builder, kind: Any, panels: list[Val], rows: list[Val], width: Val, ahead: int | Val = 0) -> Sums:
-    """Each row times each whole panel. `width` counts columns; `ahead` bytes of the panels are prefetched."""
+def dot_panels(
+    k: Builder, kind: Any, panels: list[Val], rows: list[Val], width: Val, ahead: int | Val | Ahead = 0
+) -> Sums:
+    """Each row times each whole panel. `width` counts columns; what lies `ahead` bytes on is prefetched."""
     sums = zeros(k, len(rows), len(panels))
     if isinstance(kind, FloatPanels):
         add_columns(k, kind, sums, panels, rows, width)
@@ -172,10 +182,16 @@ def dot_panels(k: Builder, kind: Any, panels: list[Val], rows: list[Val], width:
         return sums
     record = SUPER_RECORD if isinstance(kind, SuperPanels) else RECORD * kind.blocks
     lines = range(0, kind.group_bytes if not isinstance(ahead, int) or ahead else 0, 64)
-    with k.range((width + (kind.k_step - 1)) // kind.k_step) as group:
+    groups = (width + (kind.k_step - 1)) // kind.k_step
+    with k.range(groups) as group:
         here = [k.at(panel, group * kind.group_bytes) for panel in panels]
         records = [k.opaque(k.at(row, group * record)) for row in rows]
-        later = [k.at(start, ahead) for start in here]
+        if isinstance(ahead, Ahead):
+            there = group - groups + -(-ahead.near // kind.group_bytes)
+            place = k.select(there < 0, there + groups, there) * kind.group_bytes
+            later = [k.at(panel, place + k.select(there < 0, k.index(0), ahead.following)) for panel in panels]
+        else:
+            later = [k.at(start, ahead) for start in here]
 
         def fetch(part: int, parts: int) -> None:
             for line in lines[part * len(lines) // parts : (part + 1) * len(lines) // parts]:
