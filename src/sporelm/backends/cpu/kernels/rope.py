@@ -8,59 +8,6 @@ from sporelm.backends.cpu.jit.kernel import fields
 from sporelm.backends.cpu.kernels.pages import Pages
 
 
-def rope(target: Any, turn: "Turn") -> Kernel:
-    """Rotate every head of every row."""
-
-    def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
-        with k.range(first, last) as item:
-            token, head = item // f.heads, item % f.heads
-            at = token * f.stride + head * (4 * turn.head_dim)
-            turn.rotate(k, k.at(f.x, at), k.at(f.out, at), turn.angles(k, f, token))
-
-    text = f"x:p out:p stride:i heads:i {turn.fields}"
-    return Kernel(f"rope_{turn.head_dim}_{turn.name}", fields(text), body)
-
-
-def store_kv(target: Any, pages: Pages) -> Kernel:
-    """Keys and values of one kv head of one token to its slot."""
-
-    def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
-        with k.range(first, last) as item:
-            token, head = item // f.kv_heads, item % f.kv_heads
-            at = token * f.stride + head * (4 * pages.head_dim)
-            slot = k.load(i32, f.slots, token * 4).sext(i64)
-            pages.store(k, f.cache, f.page_bytes, slot, head, k.at(f.keys, at), k.at(f.values, at))
-
-    return Kernel(
-        f"store_kv_{pages.name}", fields("keys:p values:p stride:i kv_heads:i cache:p page_bytes:i slots:p"), body
-    )
-
-
-def rope_store(target: Any, pages: Pages, turn: "Turn") -> Kernel:
-    """Heads of q are rotated to `out`; those of k, which follow, are rotated and stored with their v."""
-    head_dim = pages.head_dim
-
-    def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
-        with k.range(first, last) as item:
-            every = f.heads + f.kv_heads
-            token, head = item // every, item % every
-            angles = turn.angles(k, f, token)
-            is_query = head < f.heads
-            kv_head = head - f.heads
-            k_at = token * f.kv_stride + kv_head * (4 * head_dim)
-            q_at = token * f.stride + head * (4 * head_dim)
-            source = k.select(is_query, k.at(f.x, q_at), k.at(f.keys, k_at))
-            turn.rotate(k, source, k.select(is_query, k.at(f.out, q_at), scratch), angles)
-            with k.when(head >= f.heads):
-                slot = k.load(i32, f.slots, token * 4).sext(i64)
-                pages.store(k, f.cache, f.page_bytes, slot, kv_head, scratch, k.at(f.values, k_at))
-
-    text = f"x:p out:p stride:i heads:i {turn.fields} keys:p values:p kv_stride:i kv_heads:i"
-    text += " cache:p page_bytes:i slots:p"
-    name = f"rope_store_{pages.name}_{turn.name}"
-    return Kernel(name, fields(text), body, scratch=4 * head_dim + 256)
-
-
 @dataclass(frozen=True)
 class Turn:
     """What a rotary kernel is specialised on."""
@@ -113,6 +60,59 @@ class Turn:
             taken = [lane + lanes * (wanted[lane] == stream) for lane in range(lanes)]
             found = k.shuffle(found, k.load(kind, angles[stream], place), taken)
         return found
+
+
+def rope(target: Any, turn: Turn) -> Kernel:
+    """Rotate every head of every row."""
+
+    def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
+        with k.range(first, last) as item:
+            token, head = item // f.heads, item % f.heads
+            at = token * f.stride + head * (4 * turn.head_dim)
+            turn.rotate(k, k.at(f.x, at), k.at(f.out, at), turn.angles(k, f, token))
+
+    text = f"x:p out:p stride:i heads:i {turn.fields}"
+    return Kernel(f"rope_{turn.head_dim}_{turn.name}", fields(text), body)
+
+
+def store_kv(target: Any, pages: Pages) -> Kernel:
+    """Keys and values of one kv head of one token to its slot."""
+
+    def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
+        with k.range(first, last) as item:
+            token, head = item // f.kv_heads, item % f.kv_heads
+            at = token * f.stride + head * (4 * pages.head_dim)
+            slot = k.load(i32, f.slots, token * 4).sext(i64)
+            pages.store(k, f.cache, f.page_bytes, slot, head, k.at(f.keys, at), k.at(f.values, at))
+
+    return Kernel(
+        f"store_kv_{pages.name}", fields("keys:p values:p stride:i kv_heads:i cache:p page_bytes:i slots:p"), body
+    )
+
+
+def rope_store(target: Any, pages: Pages, turn: Turn) -> Kernel:
+    """Heads of q are rotated to `out`; those of k, which follow, are rotated and stored with their v."""
+    head_dim = pages.head_dim
+
+    def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
+        with k.range(first, last) as item:
+            every = f.heads + f.kv_heads
+            token, head = item // every, item % every
+            angles = turn.angles(k, f, token)
+            is_query = head < f.heads
+            kv_head = head - f.heads
+            k_at = token * f.kv_stride + kv_head * (4 * head_dim)
+            q_at = token * f.stride + head * (4 * head_dim)
+            source = k.select(is_query, k.at(f.x, q_at), k.at(f.keys, k_at))
+            turn.rotate(k, source, k.select(is_query, k.at(f.out, q_at), scratch), angles)
+            with k.when(head >= f.heads):
+                slot = k.load(i32, f.slots, token * 4).sext(i64)
+                pages.store(k, f.cache, f.page_bytes, slot, kv_head, scratch, k.at(f.values, k_at))
+
+    text = f"x:p out:p stride:i heads:i {turn.fields} keys:p values:p kv_stride:i kv_heads:i"
+    text += " cache:p page_bytes:i slots:p"
+    name = f"rope_store_{pages.name}_{turn.name}"
+    return Kernel(name, fields(text), body, scratch=4 * head_dim + 256)
 
 
 def _turned(left: Val, right: Val, angle: tuple[Val, Val]) -> tuple[Val, Val]:
