@@ -11,6 +11,7 @@ from sporelm.backends.cpu.kernels import latent, quantize
 from sporelm.backends.cpu.kernels.attention import SPLIT, attention_merge
 from sporelm.backends.cpu.kernels.attention_page import Heads
 from sporelm.backends.cpu.kernels.latent_pages import LatentPages
+from sporelm.backends.cpu.kernels.latent_rows import split_shape, tile_shape
 from sporelm.backends.cpu.kernels.latent_store import store_latent
 from sporelm.backends.cpu.kernels.linear import Shape
 from sporelm.backends.cpu.kernels.rope import Turn
@@ -82,7 +83,7 @@ def _latent_attention(low: Emitter, call: Call) -> None:
     fields |= {"starts": low.at(starts), "lengths": low.at(lengths), "table": low.at(table)}
     fields |= {"table_stride": stride_of(table), "scale": float(call.options["scale"])}
     to = {"out": low.at(out), "out_stride": stride_of(out)}
-    split, tile = (make(pages, rank, heads, head_dim) for make in (latent.split_shape, latent.tile_shape))
+    split, tile = (make(pages, rank, heads, head_dim) for make in (split_shape, tile_shape))
     splits = -(-fixed(max_pages) * PAGE // SPLIT)
     record = 4 * (split.values.padded + 16)
     parts = {"parts": low.shared("latent parts", most(sequences) * splits * heads * record), "splits": splitting}

@@ -2,21 +2,19 @@
 
 from typing import Any
 
-from sporelm.backends.cpu.formats import SuperPanels
 from sporelm.backends.cpu.jit import Builder, Kernel, Val, f32
 from sporelm.backends.cpu.jit.kernel import fields
-from sporelm.backends.cpu.kernels.linear import AHEAD, Place, Shape, products, sizes
+from sporelm.backends.cpu.kernels.linear import Place, Shape, products, sizes
 
 
 def linear_heads(target: Any, shape: Shape, *, one: bool, out: int) -> Kernel:
     """`one` token, or any number. `head_stride` is from one head's columns of x to the next; results of a head, `out`
     of them, follow those of the head before."""
     together, largest = target.tiles.few_of(shape.format)
-    supers = isinstance(shape.format, SuperPanels)
 
     def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
         tiles = (f.panels + (together - 1)) // together
-        ahead = f.panel_bytes if supers or not one else AHEAD
+        aheads = [f.panel_bytes]  # of the next panel: a head's matrix is small, and the next head's follows it
         with k.range(first, last) as item:
             head, panel = item // tiles, item % tiles * together
             numbers = [k.min(panel + n, f.panels - 1) for n in range(together)]  # the last is repeated
@@ -27,7 +25,7 @@ def linear_heads(target: Any, shape: Shape, *, one: bool, out: int) -> Kernel:
             def tile(first: Val, count: int) -> None:
                 tokens = [first + n for n in range(count)]
                 rows = [k.at(f.x, token * f.x_stride + head * f.head_stride) for token in tokens]
-                sums = products(k, shape, places, rows, f.width, ahead)
+                sums = products(k, shape, places, rows, f.width, aheads)
                 for token, totals in zip(tokens, sums, strict=True):
                     for to, number, total in zip(outs, numbers, totals, strict=True):
                         _put(k, total.value, k.at(to, token * f.out_stride), out, number, scratch)
