@@ -12,6 +12,8 @@ FALCON = named("FalconForCausalLM", "falcon", ffn_hidden_size=None) | TIED
 FALCON_NEW = FALCON | {"new_decoder_architecture": True, "num_kv_heads": 2}
 NEMOTRON = named("NemotronForCausalLM", "nemotron", hidden_act="relu2", norm_eps=1e-5, head_dim=8)
 NEOX = named("GPTNeoXForCausalLM", "gpt_neox", hidden_act="gelu", layer_norm_eps=1e-5, rotary_pct=0.25)
+GRANITE_SWA = named("GraniteSWAForCausalLM", "granite_swa", embedding_multiplier=3.0, logits_scaling=1.3) | TIED
+GRANITE_SWA |= {"residual_multiplier": 0.4, "attention_multiplier": 0.2, "sliding_window": 9, "num_hidden_layers": 5}
 JAIS2 = named("Jais2ForCausalLM", "jais2", hidden_act="relu2", layer_norm_eps=1e-5)
 OLMO = named("OlmoForCausalLM", "olmo", pad_token_id=None, clip_qkv=0.8)
 OLMO3 = named("Olmo3ForCausalLM", "olmo3", pad_token_id=None, sliding_window=9, num_hidden_layers=5, rope_theta=5e5)
@@ -51,6 +53,13 @@ CASES = (
     ),
     Case("gptneox-in-turn", NEOX | {"use_parallel_residual": False, "rotary_emb_base": 5000}),
     Case("gptneox-tied-no-biases", NEOX | {"tie_word_embeddings": True, "attention_bias": False}, None),
+    Case("granite-swa", GRANITE_SWA, WIDE | {"logits_scaling": 0.9}),
+    Case("granite-swa-nope", GRANITE_SWA | {"layer_rope_theta": [0, 500.0, 500.0, 0, 500.0]}),
+    Case(
+        "granite-swa-odd-biases",
+        GRANITE_SWA | ODD | BIASES | {"layer_types": ["sliding_attention"] * 3 + ["full_attention"] * 2},
+        None,
+    ),
     Case("jais2", JAIS2),
     Case("jais2-odd-tied", JAIS2 | ODD | TIED, None),
     Case("nemotron", NEMOTRON, WIDE | {"head_dim": 32}),

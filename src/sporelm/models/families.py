@@ -126,6 +126,12 @@ FAMILIES = (
         ("transformers", "llama.cpp"),
     ),
     Listed(
+        "granite_swa",
+        "Granite with windows (Swash)",
+        ("granite_swa", "GraniteSWAForCausalLM"),
+        ("transformers", "llama.cpp"),
+    ),
+    Listed(
         "granitemoe",
         "Granite 3 MoE",
         ("granitemoe", "GraniteMoeForCausalLM", "GraniteMoeSharedForCausalLM"),

@@ -1,0 +1,98 @@
+"""Granite with a window in three of four layers, a sink for each head, and layers without rotary positions."""
+
+from dataclasses import replace
+from typing import Any
+
+from sporelm.errors import UnsupportedModel
+from sporelm.models.blocks import Attention, Layer, pre_norm
+from sporelm.models.decoder import Decoder
+from sporelm.models.granite import NUMBERS, scored
+from sporelm.models.registry import architecture
+from sporelm.weights.config import ModelConfig
+from sporelm.weights.config_files import WINDOWED_LAYERS, full_layers_of, window_of
+from sporelm.weights.family import Family, Field, HfClass, fields
+from sporelm.weights.fields import Fields, shown
+from sporelm.weights.names import COMMON, HF, Kind, Names, changed
+
+STEP = 4
+BASES = "layer_rope_theta"  # of each layer in config.json, 0 for one without rotary positions
+ROTATED = "attention.rope_pattern"  # in GGUF metadata: of each layer, whether it has rotary positions
+SINKS = Names("layers.{}.attn_sinks.weight", "blk.{}.attn_sinks.weight", "model.layers.{}.self_attn.sinks")
+FLAGS = (("attention_bias", "attention_bias"), ("mlp_bias", "mlp_bias"), ("sliding_window", "window"))
+
+
+def _fourth(layers: int) -> frozenset[int]:
+    return frozenset(range(0, layers, STEP))
+
+
+def _reworded(values: dict[str, Any]) -> dict[str, Any]:
+    """The one base that layers have in place of the model's."""
+    bases, rope = values.get(BASES), values.get("rope_parameters")
+    found = [base for base in bases if base] if isinstance(bases, list) else []
+    if not found:
+        return values
+    inner = {"rope_parameters": {**rope, "rope_theta": found[0]}} if isinstance(rope, dict) and rope else {}
+    return {**values, "rope_theta": found[0], **inner}
+
+
+def _finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
+    config = scored(config, values, kind)
+    told = values.values.get(BASES if kind == HF else ROTATED)
+    marks = [1] * config.layers if told is None else list(told) if not isinstance(told, str | int | float) else []
+    if len(marks) != config.layers or any(isinstance(each, str | list | dict) for each in marks):
+        what = f"{BASES if kind == HF else ROTATED} is {shown(told)}"
+        raise UnsupportedModel(
+            f"{values.where}: {what}; it must say of each of {config.layers} layers if it is rotated"
+        )
+    if kind == HF:
+        if len({base for base in marks if base}) > 1:
+            raise UnsupportedModel(f"{values.where}: {BASES} has more than one base, which is not supported")
+        full = full_layers_of(values, config.layers) if values.has("layer_types") else _fourth(config.layers)
+        config = replace(config, window=window_of(values, "sliding_window", 128), full_layers=full)
+    return replace(config, nope_layers=frozenset(layer for layer, mark in enumerate(marks) if not mark))
+
+
+def _said(config: ModelConfig) -> dict[str, tuple[str, Any]]:
+    """llama.cpp wants the first; the second means all layers where there is none."""
+    layers = range(config.layers)
+    found = {WINDOWED_LAYERS: ("[bool]", [config.window_of(layer) is not None for layer in layers])}
+    if config.nope_layers:
+        found[ROTATED] = "[bool]", [layer not in config.nope_layers for layer in layers]
+    return {f"granite_swa.{key}": value for key, value in found.items()}
+
+
+def _words(config: ModelConfig) -> dict[str, Any]:
+    layers = range(config.layers)
+    kinds = ["full_attention" if layer in config.full_layers else "sliding_attention" for layer in layers]
+    return {"layer_types": kinds, BASES: [0 if layer in config.nope_layers else config.rope_theta for layer in layers]}
+
+
+@architecture(
+    Family(
+        "granite_swa",
+        (
+            HfClass(
+                "GraniteSWAForCausalLM",
+                "granite_swa",
+                {"tie_word_embeddings": True, "num_key_value_heads": 4, "max_position_embeddings": 8192}
+                | {"rms_norm_eps": 1e-5},
+                FLAGS,
+            ),
+        ),
+        fields(*NUMBERS, Field("mlp_bias", "", "bool", "mlp_bias")),
+        changed(COMMON, SINKS),
+        finish=_finished,
+        full_layers=_fourth,
+        reworded=_reworded,
+        said=_said,
+        tells_layers=True,
+        words=_words,
+        paired_rows=True,
+    )
+)
+class GraniteSWA(Decoder):
+    """Granite's layer; a head's sink takes what no position is worth (IBM 2026; Xiao et al. 2024)."""
+
+    def layer(self, config: ModelConfig, index: int) -> Layer:
+        rotates, window = index not in config.nope_layers, config.window_of(index)
+        return pre_norm(config, index, Attention(f"layers.{index}", config, window, rotates=rotates, sinks=True))
