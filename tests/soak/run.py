@@ -81,10 +81,12 @@ async def soak(model: Path, seconds: float, clients: int, seed: int, folder: Pat
 
 
 def touch(llm: AsyncLLM) -> None:
-    """Write to every page, so that memory that is used late is not taken for a leak."""
+    """Write to every page and state, so that memory that is used late is not taken for a leak."""
     runner = llm.llm.engine.runner
     for page in range(llm.llm.engine.limits.num_pages):
         runner.import_pages([page], [layer.copy() for layer in runner.export_pages([page])])
+    for state in range(llm.llm.engine.limits.num_states):
+        runner.import_states([state], runner.export_states([state]))
 
 
 async def watch(begin: float, pause: float, until: float) -> list[Sample]:
@@ -110,6 +112,7 @@ async def settle(load: Load) -> None:
     left = {
         "requests": len(engine.scheduler.running) + len(engine.scheduler.waiting),
         "pages": engine.limits.num_pages - engine.store.pool.num_free,
+        "states": engine.limits.num_states - engine.store.states.num_free if engine.store.states else 0,
         "sequences": len(engine.store.sequences),
         "samplers": len(engine.sampler.choices),
     }

@@ -15,7 +15,6 @@ from sporelm.engine.adapted import Adapted
 from sporelm.engine.kv import KvSequence, store_of
 from sporelm.engine.kv.asleep import Asleep, Like, check_replaceable, read_asleep, write_asleep
 from sporelm.engine.kv.pages import pages_for
-from sporelm.engine.kv.sequence import NONE
 from sporelm.engine.kv.store import Dormitory
 from sporelm.engine.limits import Limits
 from sporelm.engine.request import FinishReason, Request
@@ -277,8 +276,8 @@ class Engine:
             self.store.use(sequence)  # or it would give way to itself
             try:
                 if not self.store.reserve(sequence, len(asleep.tokens), []):
-                    needed, free = pages_for(len(asleep.tokens)), self.store.obtainable()
-                    had = f"{free} can be had" if needed > free else f"and {self.store.scarce(needed)} are in use"
+                    needed, scarce = pages_for(len(asleep.tokens)), self.store.scarce(sequence, len(asleep.tokens))
+                    had = f"{self.store.obtainable()} can be had" if not sequence.pages else f"and {scarce} are in use"
                     raise MemoryShortage(f"{path} needs {needed} pages, {had}: finish some requests first")
                 self.runner.import_pages(sequence.pages, asleep.layers)
                 if asleep.tokens:
@@ -322,7 +321,7 @@ class Engine:
             self.scheduler.check(probe, rolls=False)
             known = probe.known
             sequence = self.store.new(token_hex(16), self.scheduler.adapters[adapter])  # a salt that nobody else has
-            sequence.mark = NONE  # nobody will go on from anywhere in it
+            sequence.marks = None  # nobody will go on from anywhere in it
             self.scheduler.texts[sequence.number] = Text(adapter, len(known))
         held = taken = lost = 0
         try:
@@ -360,7 +359,7 @@ class Engine:
             ids = known[begin : begin + budget]
             copies: list[tuple[int, int]] = []
             if not self.store.reserve(sequence, begin + len(ids), copies):
-                scarce = self.store.scarce(pages_for(begin + len(ids)))
+                scarce = self.store.scarce(sequence, begin + len(ids))
                 raise MemoryShortage(f"{scarce} are in use by running requests: finish some before asking")
             part = Part(0, ids, begin, sequence.table, len(ids), adapter, sequence.state)
             began, step = perf_counter(), Step([part], copies, self.store.take_copies())

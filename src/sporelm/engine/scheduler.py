@@ -318,7 +318,7 @@ class Scheduler:
             self._account(request, sequence.length)
             self.metrics.admitted(request)
         request.sequence, request.twin = sequence, None
-        self.store.aim(sequence, len(request.known))
+        self.store.aim(sequence, len(request.known), request.chain.keys)
         self.waiting.remove(request)
         self.running[request.id] = request
         self.owners[request.owner] += 1

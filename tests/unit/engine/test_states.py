@@ -142,6 +142,15 @@ def test_a_prefix_is_taken_up_where_a_state_was_kept(paged: bool) -> None:
     assert (longer.cached_tokens, longer.cache_miss) == (192, "first seen")
 
 
+def test_where_texts_part_a_state_is_kept_from_the_second_on(paged: bool) -> None:
+    made = engine(paged, state_interval=8)
+    ask(made, [*TEXT[:200], *([1] * 80)])
+    second = ask(made, [*TEXT[:200], *([2] * 80)])
+    assert (second.cached_tokens, second.cache_miss) == (0, "no state kept between tokens 0 and 192")
+    third = ask(made, [*TEXT[:200], *([3] * 80)])
+    assert (third.cached_tokens, third.cache_miss) == (192, "differs at token 200")
+
+
 def test_of_an_answer_the_newest_state_is_kept(paged: bool) -> None:
     made = engine(paged, state_interval=8)
     first = ask(made, TEXT[:100], 150)

@@ -5,7 +5,7 @@ from itertools import count
 
 from sporelm.engine.kv.prefix import Chain, Key
 
-NONE = -1  # instead of a state's number, or of a position
+NONE = -1  # instead of a state's number
 
 _numbers = count(1)
 
@@ -13,7 +13,7 @@ _numbers = count(1)
 class KvSequence:
     """Made by a SequenceStore, which alone changes it. It outlives a request, so that a conversation keeps its KV."""
 
-    __slots__ = ("_table", "before", "busy", "chain", "mark", "number", "pages", "passing", "state", "tokens")
+    __slots__ = ("_table", "before", "busy", "chain", "marks", "number", "pages", "passing", "state", "tokens")
 
     def __init__(self, salt: str = "", adapter: str = "") -> None:
         self.number = next(_numbers)
@@ -25,7 +25,7 @@ class KvSequence:
         # Of models that keep recurrent states (stateful.py); for others nothing is behind these numbers.
         self.state = 0  # that of its last token
         self.before = NONE  # that before a step with guesses, until it is known which were right
-        self.mark = 0  # where the last full page of its prompt ends; NONE: no state of it is kept
+        self.marks: tuple[int, ...] | None = ()  # where states are kept beside other places; None: nowhere
         self.passing: Key | None = None  # of the newest state that is kept until the next one is
 
     @property

@@ -2,14 +2,15 @@
 
 Pages can be cut at any place, a state cannot: it is kept where a step ends with a full page, under that page's key,
 for whoever goes on from there. A text that is cut goes back to the last such place, and what follows is computed anew.
-States that lie a whole number of `interval`s from the beginning, or where a prompt's last full page ends, are kept
-until others need the room; of those in between a sequence keeps its newest one only.
+States that lie a whole number of `interval`s from the beginning, where a prompt's last full page ends, or where it
+parts from a text that is known, are kept until others need the room; of those in between a sequence keeps its newest
+one only.
 """
 
 from collections import Counter
 from collections.abc import Sequence
 
-from sporelm.engine.kv.pages import PagePool
+from sporelm.engine.kv.pages import PagePool, pages_for
 from sporelm.engine.kv.prefix import Chain, Key, common
 from sporelm.engine.kv.sequence import NONE, KvSequence
 from sporelm.engine.kv.states import StatePool
@@ -67,7 +68,7 @@ class StatefulStore(SequenceStore):
 
     def extend(self, sequence: KvSequence, tokens: Sequence[int]) -> None:
         super().extend(sequence, tokens)
-        if tokens and not len(sequence.tokens) % PAGE and sequence.mark != NONE:
+        if tokens and not len(sequence.tokens) % PAGE and sequence.marks is not None:
             self._keep(sequence)
 
     def adopt(self, sequence: KvSequence, pages: Sequence[int], ids: Sequence[int], keys: Sequence[Key]) -> None:
@@ -102,15 +103,15 @@ class StatefulStore(SequenceStore):
     def reserve(self, sequence: KvSequence, end: int, copies: Copies) -> bool:
         return super().reserve(sequence, end, copies) and (not end or self._own_state(sequence))
 
-    def aim(self, sequence: KvSequence, known: int) -> None:
-        sequence.mark = (known - 1) // PAGE * PAGE
+    def aim(self, sequence: KvSequence, known: int, keys: Sequence[Key]) -> None:
+        last = (known - 1) // PAGE
+        parting = len(self.pool.index.find(keys[:last]))  # where a text leaves one that is known others may, too
+        sequence.marks = (parting * PAGE, last * PAGE)
 
     def reach(self, sequence: KvSequence, end: int) -> int:
         held = len(sequence.tokens)
         stop = (held // self.interval + 1) * self.interval
-        if held < sequence.mark < stop:
-            stop = sequence.mark
-        return min(end, stop)
+        return min(end, stop, *(mark for mark in sequence.marks or () if mark > held))
 
     def affordable(self, sequence: KvSequence, end: int, guesses: Sequence[int]) -> Sequence[int]:
         return super().affordable(sequence, end, guesses[: -end % PAGE])  # its state can be kept there
@@ -138,8 +139,10 @@ class StatefulStore(SequenceStore):
     def can_have(self, pages: int, states: int) -> bool:
         return super().can_have(pages, states) and states <= self.obtainable_states()
 
-    def scarce(self, pages: int) -> str:
-        return super().scarce(pages) if pages > self.obtainable() else f"all {self.states.count} recurrent states"
+    def scarce(self, sequence: KvSequence, end: int) -> str:
+        if pages_for(end) > len(sequence.pages):
+            return super().scarce(sequence, end)
+        return f"all {self.states.count} recurrent states"
 
     def missing_states(self, sequence: KvSequence) -> int:
         return 0 if self.states.is_own(sequence.state) else 1
@@ -173,7 +176,8 @@ class StatefulStore(SequenceStore):
         self.states.keep(sequence.state, key)
         if sequence.passing is not None and sequence.passing != key:
             self.states.forget(sequence.passing)
-        sequence.passing = key if length % self.interval and length != sequence.mark else None
+        lasting = not length % self.interval or length in (sequence.marks or ())
+        sequence.passing = None if lasting else key
 
     def _go_back(self, sequence: KvSequence, length: int) -> int:
         """Hold the state of the last place up to `length` at which one is known, or none. Says where that is."""

@@ -206,8 +206,8 @@ class SequenceStore:
         self._rewritten(sequence, first)
         return True
 
-    def aim(self, sequence: KvSequence, known: int) -> None:
-        """A sequence is about to be computed up to `known` positions."""
+    def aim(self, sequence: KvSequence, known: int, keys: Sequence[Key]) -> None:
+        """A sequence is about to be computed up to `known` positions, whose full pages have these keys."""
 
     def reach(self, sequence: KvSequence, end: int) -> int:
         """How far towards `end` a step may go. Changes nothing."""
@@ -256,8 +256,8 @@ class SequenceStore:
         """Whether so many pages, and recurrent states, could be had more. Changes nothing."""
         return pages <= self.obtainable()
 
-    def scarce(self, pages: int) -> str:
-        """What there is too little of for a sequence of so many pages."""
+    def scarce(self, sequence: KvSequence, end: int) -> str:
+        """What there was too little of when the positions up to `end` could not be had (`reserve`)."""
         return f"all {self.pool.count} pages"
 
     def missing_states(self, sequence: KvSequence) -> int:
