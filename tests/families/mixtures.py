@@ -2,6 +2,9 @@
 
 from families.case import ODD, TIED, WIDE, Case, named
 
+AFMOE = named("AfmoeForCausalLM", "afmoe", num_experts=6, num_experts_per_tok=3, num_shared_experts=2, head_dim=16)
+AFMOE |= {"num_hidden_layers": 4, "num_dense_layers": 1, "moe_intermediate_size": 24, "sliding_window": 9}
+AFMOE |= {"route_scale": 1.5, "mup_enabled": True}
 BAILING = named("BailingMoeForCausalLM", "bailing_moe", num_experts=6, num_experts_per_tok=3, num_shared_experts=2)
 BAILING |= {"moe_intermediate_size": 24, "norm_topk_prob": True, "head_dim": 16}
 BAILING2 = named("BailingMoeV2ForCausalLM", "bailing_moe", num_experts=8, num_experts_per_tok=3, num_shared_experts=1)
@@ -45,6 +48,8 @@ QWEN3MOE = named("Qwen3MoeForCausalLM", "qwen3_moe", num_experts=6, num_experts_
 QWEN3MOE |= {"norm_topk_prob": True, "head_dim": 16}
 
 CASES = (
+    Case("afmoe", AFMOE, WIDE | {"moe_intermediate_size": 256, "head_dim": 64, "num_dense_layers": 2}),
+    Case("afmoe-odd-tied", AFMOE | ODD | TIED | {"head_dim": 12, "mup_enabled": False, "num_hidden_layers": 3}, None),
     Case("bailing", BAILING, WIDE | {"moe_intermediate_size": 256, "head_dim": 64}, "bailing"),
     Case("bailing-odd-tied", BAILING | ODD | TIED | {"head_dim": 10, "norm_topk_prob": False}, None, "bailing"),
     Case("bailing2", BAILING2, WIDE | {"moe_intermediate_size": 256, "head_dim": 32}, "bailing"),

@@ -23,6 +23,7 @@ class Listed(NamedTuple):
 
 
 FAMILIES = (
+    Listed("afmoe", "Trinity", ("afmoe", "AfmoeForCausalLM"), ("transformers", "llama.cpp")),
     Listed("arcee", "Arcee AFM", ("arcee", "ArceeForCausalLM"), ("transformers", "llama.cpp")),
     Listed(
         "baichuan",
