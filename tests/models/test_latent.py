@@ -21,6 +21,8 @@ from sporelm.quant import FORMATS, quantize_tensor
 from sporelm.tools.hf.from_hf import from_hf
 from sporelm.tools.output import Output, save
 from sporelm.weights.gguf import GgufWriter, open_gguf
+from sporelm.weights.lora.adapter import Base
+from sporelm.weights.names import GGUF, HF
 from sporelm.weights.stored import StoredTensor
 from stepping import Stepper
 
@@ -170,3 +172,12 @@ def test_quantized_folders_give_the_logits_of_their_values(
     assert_near_in_nat(found, expected, 0.01)
     for runner in runners:
         runner.close()
+
+
+def test_adapters_do_not_add_to_rows_in_another_order() -> None:
+    model = V2.model
+    base = Base(model.params(), model.family, model.config.head_dim)
+    for kind in (GGUF, HF):
+        names = base.names(kind).values()
+        assert "layers.0.attn_o" in names
+        assert "layers.0.attn_q_b" not in names

@@ -20,7 +20,7 @@ from sporelm.ops.lora import MOST_RANK
 from sporelm.weights.family import Family
 from sporelm.weights.load import in_units
 from sporelm.weights.messages import shown
-from sporelm.weights.names import Kind, Param, listed, stored_name
+from sporelm.weights.names import Kind, Param, listed, stored_form
 from sporelm.weights.resident import available_bytes
 from sporelm.weights.stored import StoredTensor
 
@@ -82,12 +82,14 @@ class Base:
     def names(self, kind: Kind) -> dict[str, str]:
         """What files of a kind call those matrices -> our name of each; both without ".weight".
 
-        Those that files hold together in one tensor are left out: an adapter of it has one A for all.
+        Those that files hold together in one tensor are left out: an adapter of it has one A for all. So are those
+        whose rows or columns files have in another order.
         """
-        table = self.family.names
-        stored = {name: stored_name(f"{name}.weight", kind, table).removesuffix(".weight") for name in self.shapes}
-        counts = Counter(stored.values())
-        return {there: name for name, there in stored.items() if counts[there] == 1}
+        forms = {name: stored_form(f"{name}.weight", kind, self.family.names) for name in self.shapes}
+        counts = Counter(form.name for form in forms.values())
+        alone = {name: form for name, form in forms.items() if counts[form.name] == 1}
+        plain = {name: form for name, form in alone.items() if form.rows is None and form.columns is None}
+        return {form.name.replace("{e}", "0").removesuffix(".weight"): name for name, form in plain.items()}
 
 
 class Pair(NamedTuple):
