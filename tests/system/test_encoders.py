@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -60,6 +61,16 @@ def test_texts_are_read_with_what_the_tokenizer_puts_around_them(reader: LLM) ->
     ids = [*first, *reader.tokenizer.encode(TEXTS[0], add_special_tokens=False), *second]
     assert reader.tokenizer.pieces([ids[0], ids[-1]]) == ["[CLS]", "[SEP]"]
     assert_close(reader.embed(TEXTS[0]), reader.embed([ids]), "exact")
+
+
+def test_threads_of_callers_and_of_the_cpu_change_nothing(place: Path, reader: LLM) -> None:
+    wanted = reader.embed(TEXTS)
+    with LLM(place / "bert", threads=2) as two, LLM(place / "bert", threads=1, eager=True) as eager:
+        assert_close(two.embed(TEXTS), wanted, "exact")
+        assert_close(eager.embed(TEXTS), wanted, "exact")
+    with ThreadPoolExecutor(4) as pool:
+        for found in pool.map(lambda number: reader.embed(TEXTS), range(8)):
+            assert_close(found, wanted, "exact")
 
 
 def test_many_texts_are_many_steps(reader: LLM) -> None:
