@@ -98,12 +98,14 @@ def cases() -> Iterator[Case]:
             name = f"{form} {heads} of {out}x{width} x{tokens}"
             yield case("linear_heads", name, multiplied, form, heads, out, width, width + rest, tokens)
     for shape in CHOSEN:
-        mark = shape in COMMON
+        mark, large = shape in COMMON, shape.rank > 100
         for tokens in (1, 33):
             for style in ("half", "adjacent"):
                 name = f"{shape} {style} x{tokens}"
                 yield case("store_latent", name, stored, shape, tokens, style, common=mark)
         for step in STEPS:
             for gain, nan in ((1.0, False), (0.0, False), (8.0, False), (1.0, True)):
+                usual = (gain, nan) == (1.0, False) or (step in STEPS[:3] and not large)
                 name = f"{shape} {step} queries of {gain:g}{' beside NaN' * nan}"
-                yield case("latent_attention", name, attend, shape, step, gain, nan, common=mark and step in STEPS[:3])
+                marks = {"common": mark and step in STEPS[:3], "rare": not usual or (large and step not in STEPS[:2])}
+                yield case("latent_attention", name, attend, shape, step, gain, nan, **marks)
