@@ -29,6 +29,11 @@ def texts(backend: Any) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
 
 
 @pytest.mark.parametrize("reach", [None, 40])
+@pytest.mark.parametrize(
+    "opened_cpu",
+    [pytest.param(target, marks=[pytest.mark.all] if target != TARGETS[0] else []) for target in TARGETS],
+    indirect=True,
+)
 def test_a_text_is_the_same_alone_and_among_others(cpu: Any, reach: int | None) -> None:
     parts = texts(cpu)
     together = read(cpu, parts, reach)
