@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -70,3 +71,19 @@ def test_text_of_mistral_small() -> None:
     del text["sliding_window"]
     with pytest.raises(UnsupportedModel, match="sliding_window 4096 is not supported"):
         config_from_hf({**outer, "text_config": text}, "config.json")
+
+
+def test_an_output_of_its_own_is_heeded(load: Callable[..., Stepper], tmp_path: Path) -> None:
+    """Gemma 3's class ties the output, and config.json does not say it; but a folder with both has both."""
+    case = replace(BY_NAME["gemma3"], config=BY_NAME["gemma3"].config | {"tie_word_embeddings": False})
+    place = write_case(tmp_path / "model", case)
+    cpu = opened("cpu", threads=1)
+    wanted = load(place, cpu, context=64, eager=True)
+    (place / "config.json").write_text(json.dumps({k: v for k, v in case.config.items() if k != "tie_word_embeddings"}))
+    found = load(place, cpu, context=64, eager=True)
+    assert not found.model.config.tie_embeddings
+    logits = [runner.step([(0, case.ids()[:9])])["logits"] for runner in (wanted, found)]
+    assert_close(logits[1], logits[0], "exact")
+    for runner in (wanted, found):
+        runner.close()
+    cpu.close()

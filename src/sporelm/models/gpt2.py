@@ -56,7 +56,13 @@ NAMES = changed(
 @architecture(
     Family(
         "gpt2",
-        (HfClass("GPT2LMHeadModel", "gpt2", {"tie_word_embeddings": True, "n_positions": 1024, "vocab_size": 50257}),),
+        (
+            HfClass(
+                "GPT2LMHeadModel",
+                "gpt2",
+                {"tie_word_embeddings": True, "n_positions": 1024, "vocab_size": 50257, "layer_norm_epsilon": 1e-5},
+            ),
+        ),
         fields(
             Field("layers", "block_count", "u32", "n_layer"),
             Field("width", "embedding_length", "u32", "n_embd"),

@@ -88,10 +88,14 @@ def words(config: ModelConfig) -> dict[str, Any]:
     return {"layer_types": kinds, "block_auto_adjust_ff_dim": False}
 
 
+NUMBERS = {"num_key_value_heads": 8, "conv_L_cache": 3, "rope_theta": 1e6, "norm_eps": 1e-5}
+NUMBERS |= {"tie_word_embeddings": True, "max_position_embeddings": 128000}
+
+
 @architecture(
     Family(
         "lfm2",
-        (HfClass("Lfm2ForCausalLM", "lfm2", {"num_key_value_heads": 8, "conv_L_cache": 3, "rope_theta": 1e6}),),
+        (HfClass("Lfm2ForCausalLM", "lfm2", NUMBERS),),
         fields(*FIELDS),
         NAMES,
         only={"conv_bias": (False,)},

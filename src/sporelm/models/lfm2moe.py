@@ -1,23 +1,22 @@
 """LFM2 with experts, after the first layers."""
 
 from sporelm.models.layer_kinds import by_key_heads, key_heads
-from sporelm.models.lfm2 import FIELDS, LAYER, NAMES, ConvLayers, Lfm2, finished, words
+from sporelm.models.lfm2 import FIELDS, LAYER, NAMES, NUMBERS, ConvLayers, Lfm2, finished, words
 from sporelm.models.registry import architecture
 from sporelm.weights.experts import choice_bias_name, expert_fields, expert_names, meaning
 from sporelm.weights.family import Family, HfClass, fields
 from sporelm.weights.names import changed
 
 BLOCK = f"{LAYER}feed_forward."
-NUMBERS = {"num_key_value_heads": 8, "conv_L_cache": 3, "rope_theta": 1e6, "tie_word_embeddings": True}
-NUMBERS |= {"num_experts": 32, "num_experts_per_tok": 4, "moe_intermediate_size": 1792, "num_dense_layers": 2}
-NUMBERS |= {"norm_topk_prob": True, "use_expert_bias": True}
+EXPERTS = NUMBERS | {"num_experts": 32, "num_experts_per_tok": 4, "moe_intermediate_size": 1792, "num_dense_layers": 2}
+EXPERTS |= {"norm_topk_prob": True, "use_expert_bias": True}
 FLAGS = (("norm_topk_prob", "experts.renormalize"), ("use_expert_bias", "experts.choice_bias"))
 
 
 @architecture(
     Family(
         "lfm2moe",
-        (HfClass("Lfm2MoeForCausalLM", "lfm2_moe", NUMBERS, FLAGS),),
+        (HfClass("Lfm2MoeForCausalLM", "lfm2_moe", EXPERTS, FLAGS),),
         fields(
             *FIELDS,
             *expert_fields(

@@ -78,7 +78,8 @@ def _words(config: ModelConfig) -> dict[str, Any]:
             HfClass(
                 "Ministral3ForCausalLM",
                 "ministral3",
-                {"num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 262144, "rms_norm_eps": 1e-5},
+                {"num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 262144, "rms_norm_eps": 1e-5}
+                | {"rope_theta": 1e6},
             ),
             HfClass(
                 "Mistral3ForConditionalGeneration",

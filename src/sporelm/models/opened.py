@@ -13,6 +13,7 @@ from sporelm.weights.config_files import architecture_of_gguf, architecture_of_h
 from sporelm.weights.gguf import GgufFile, open_gguf
 from sporelm.weights.json_object import read_object
 from sporelm.weights.load import ModelSource
+from sporelm.weights.names import stored_name
 from sporelm.weights.pooling import pooling_of_folder
 from sporelm.weights.quantized import QuantizedFolder, with_quantized
 from sporelm.weights.rope_fields import FACTOR_TENSORS
@@ -32,11 +33,20 @@ def open_model(path: str | Path) -> ModelSource:
         config = config_from_hf(values, str(place / "config.json"), _main_format(files))
         config = replace(config, pooling=pooling_of_folder(place))
         family = model_of(config.architecture).family.of_file("hf", files.tensors)
+        if config.tie_embeddings and not _says_tied(values):  # its class ties them, but where a folder has both
+            tied = stored_name("output.weight", "hf", family.table(config)) not in files.tensors
+            config = replace(config, tie_embeddings=tied)
         return ModelSource("hf", place, files, config, family)
     gguf = open_gguf(place)
     shapes = {name: info.shape for name, info in gguf.tensors.items()}
     config = config_from_gguf(gguf.metadata, shapes, str(place), _main_format(gguf), _rope_factors(gguf, place))
     return ModelSource("gguf", place, gguf, config, model_of(config.architecture).family.of_file("gguf", gguf.tensors))
+
+
+def _says_tied(values: Mapping[str, Any]) -> bool:
+    """Whether a config.json says, of the whole or of its text model, if the output is the embedding."""
+    text = values.get("text_config")
+    return any("tie_word_embeddings" in part for part in (values, text) if isinstance(part, Mapping))
 
 
 def config_from_gguf(

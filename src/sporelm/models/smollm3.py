@@ -46,7 +46,8 @@ def _words(config: ModelConfig) -> dict[str, Any]:
             HfClass(
                 "SmolLM3ForCausalLM",
                 "smollm3",
-                {"tie_word_embeddings": True, "num_key_value_heads": 4, "max_position_embeddings": 32768},
+                {"tie_word_embeddings": True, "num_key_value_heads": 4, "max_position_embeddings": 32768}
+                | {"rope_theta": 2e6},
                 (("attention_bias", "attention_bias"), ("mlp_bias", "mlp_bias")),
             ),
         ),

@@ -33,7 +33,8 @@ def _windowed(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
             HfClass(
                 "Starcoder2ForCausalLM",
                 "starcoder2",
-                {"tie_word_embeddings": True, "num_key_value_heads": 2, "max_position_embeddings": 4096},
+                {"tie_word_embeddings": True, "num_key_value_heads": 2, "max_position_embeddings": 4096}
+                | {"norm_epsilon": 1e-5},
                 (("sliding_window", "window"),),
             ),
         ),
