@@ -206,9 +206,12 @@ def test_a_short_context_and_a_trace(place: Path, tmp_path: Path, reader: LLM) -
 def test_a_text_longer_than_a_decoders_step_is_one_step(tmp_path: Path) -> None:
     """And is the same in a step with others."""
     case = CASES["bert"]
-    write_encoder(tmp_path, type(case)("long", case.config | {"max_position_embeddings": 700}, None, reads=True))
+    write_encoder(
+        tmp_path,
+        type(case)("long", case.config | {"max_position_embeddings": 530, "num_hidden_layers": 1}, None, reads=True),
+    )
     with LLM(tmp_path, threads=1) as llm:
-        ids = np.random.RandomState(1).randint(5, 131, 700).tolist()
+        ids = np.random.RandomState(1).randint(5, 131, 530).tolist()
         found = llm.embed([ids[:300], ids, ids[300:310]])
         assert_close(found[1], llm.embed([ids])[0], "exact")
         assert np.isfinite(found).all()
