@@ -7,6 +7,7 @@ import contextlib
 import io
 import os
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -150,6 +151,19 @@ def test_as_a_gguf_file_and_back(case: Case, cpu: Any, folder: Callable[[Case], 
             assert_close(found_files.tensor(name).dequantize(), wanted_files.tensor(name).dequantize(), "f32")
     again = opened_runner(back, cpu, eager=True)
     assert_close(made(again, [given(case)])[0], found, "f32")
+
+
+def test_a_head_of_one_layer(cpu: Any, folder: Callable[[Case], Path], tmp_path: Path) -> None:
+    """llama.cpp's converter leaves BERT's pooler out."""
+    case, file = next(case for case in ENCODERS if case.name == "bert-labels"), tmp_path / "m.gguf"
+    model = from_hf(folder(case)).model
+    kept = [tensor for tensor in model.tensors if tensor.name not in ("cls.weight", "cls.bias")]
+    save([Output(file, replace(model, tensors=kept))])
+    runner, weights = opened_runner(file, cpu), case.weights()
+    first = np.array(runner.embed([given(case)])[0][0], np.float64)
+    expected = weights["classifier.weight"].astype(np.float64) @ first + weights["classifier.bias"]
+    assert_close(runner.score([given(case)])[0], expected, "f32")
+    runner.close()
 
 
 @pytest.mark.all
