@@ -1,6 +1,7 @@
 """Latent attention on disk and in the cache: files of old, layers that are left unread, every kind of pages, sleep."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,8 +15,12 @@ from close import assert_close, assert_near_in_nat
 from families import CASES, Case, write_case
 from hf_folders import tokenizer_json, write_tokenizer
 from models.test_quantized_folders import FP8, GPTQ, dense
+from models.test_state_equalities import CONTEXT, SAMPLED, Right, prompt_of, said
+from models.test_worker import loaded
 from sporelm import LLM
-from sporelm.engine import Engine, KvSequence, Request
+from sporelm.engine import Engine, KvSequence, Request, Worker
+from sporelm.engine.limits import Limits
+from sporelm.engine.speculative import NgramDrafter, Speculation
 from sporelm.models import open_model
 from sporelm.quant import FORMATS, quantize_tensor
 from sporelm.tools.hf.from_hf import from_hf
@@ -25,6 +30,7 @@ from sporelm.weights.lora.adapter import Base
 from sporelm.weights.names import GGUF, HF
 from sporelm.weights.stored import StoredTensor
 from stepping import Stepper
+from unit.engine.hashed import SteadySpeculation
 
 V2, V3 = (next(case for case in CASES if case.name == name) for name in ("deepseek2", "deepseek3"))
 RANK = {"kv_lora_rank": 32}  # whole blocks of 32
@@ -150,13 +156,45 @@ def test_rows_sleep_and_are_copied_without_loss(kind: str, tmp_path: Path) -> No
         assert answer(engine, engine.sequence(), known).generated == ends[0].generated
 
 
+def test_an_engine_says_the_same_however_it_is_run(cpu: Any, tmp_path: Path) -> None:
+    """In chunks, beside others, guessing right and wrong, after giving way, from a fork and from a file."""
+    limits, prompt = Limits(CONTEXT, CONTEXT, V3.model.config.vocab, 300, 4, 24), prompt_of(V3)
+    worker = Worker(loaded(write_case(tmp_path / "m", V3), cpu, CONTEXT), cpu, limits=limits)
+
+    def engine(speculation: Speculation | None = None, **changes: Any) -> Engine:
+        return Engine(worker, replace(limits, **changes), speculation)
+
+    def asked(**service: Any) -> Request:
+        return Request(prompt, sampling=SAMPLED, max_tokens=9, **service)
+
+    (alone,) = said(engine(), asked())
+    assert said(engine(token_budget=7, max_batch=1), asked()) == [alone]
+    company = [Request(prompt[n : n * 3 + 20], sampling=SAMPLED, max_tokens=12) for n in (1, 40)]
+    assert said(engine(), *company, asked())[-1] == alone
+    for drafter in (NgramDrafter(), Right(len(prompt), alone[0])):
+        assert said(engine(SteadySpeculation(drafter)), asked()) == [alone]
+    assert said(engine(num_pages=4), *[asked(salt=str(number)) for number in range(2)]) == [alone] * 2
+    one = engine()
+    sequence = one.sequence()
+    said(one, Request(prompt[:50], max_tokens=1, sequence=sequence))
+    twin = one.fork(sequence)
+    assert said(one, asked(sequence=sequence), asked(sequence=twin)) == [alone] * 2
+    one.sleep(twin, tmp_path / "a.session", "model", {})
+    woken, _ = one.wake(tmp_path / "a.session", "model")
+    further = [*prompt, *alone[0], 5, 6]
+    requests = [Request(further, max_tokens=5, sequence=woken), Request(further, max_tokens=5, salt="x")]
+    assert len({str(answer) for answer in said(one, *requests)}) == 1
+    assert [request.cached_tokens for request in requests] == [len(prompt) + 8, 0]
+    worker.close()
+
+
 QUANTIZED = {
     "fp8": (V3, made_by.fp8((16, 8), suffix="_scale_inv"), FP8 | {"weight_block_size": [16, 8]}),
     "gptq act-order": (V2.widened(), made_by.gptq(order="own"), GPTQ | {"group_size": 32, "desc_act": True}),
 }
 
 
-@pytest.mark.parametrize("name", QUANTIZED)
+@pytest.mark.parametrize("name", ["fp8", pytest.param("gptq act-order", marks=pytest.mark.all)])
 def test_quantized_folders_give_the_logits_of_their_values(
     name: str, cpu: Any, load: Callable[..., Stepper], tmp_path: Path
 ) -> None:
