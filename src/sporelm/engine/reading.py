@@ -97,6 +97,8 @@ class EncoderEngine(Engine):
                 self.check_open()
                 began = perf_counter()
                 found = self.worker.runner.score(batch) if scores else self.worker.runner.embed(batch)
+                # So a server knows how long its largest step may take before it is taken for dead.
+                self.scheduler.pace.observe(0, sum(len(text.tokens) for text in batch), perf_counter() - began)
                 for number, made in zip(numbers, found, strict=True):
                     take(number, made)
                 if self.watch is not None:
