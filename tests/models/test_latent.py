@@ -14,6 +14,8 @@ from available import opened
 from close import assert_close, assert_near_in_nat
 from families import CASES, Case, write_case
 from hf_folders import tokenizer_json, write_tokenizer
+from lora_files import merged, random_pairs, write_peft
+from models.test_adapters import Steps
 from models.test_quantized_folders import FP8, GPTQ, dense
 from models.test_state_equalities import CONTEXT, SAMPLED, Right, prompt_of, said
 from models.test_worker import loaded
@@ -27,7 +29,6 @@ from sporelm.tools.hf.from_hf import from_hf
 from sporelm.tools.output import Output, save
 from sporelm.weights.gguf import GgufWriter, open_gguf
 from sporelm.weights.lora.adapter import Base
-from sporelm.weights.names import GGUF, HF
 from sporelm.weights.stored import StoredTensor
 from stepping import Stepper
 from unit.engine.hashed import SteadySpeculation
@@ -212,10 +213,23 @@ def test_quantized_folders_give_the_logits_of_their_values(
         runner.close()
 
 
-def test_adapters_do_not_add_to_rows_in_another_order() -> None:
-    model = V2.model
-    base = Base(model.params(), model.family, model.config.head_dim)
-    for kind in (GGUF, HF):
-        names = base.names(kind).values()
-        assert "layers.0.attn_o" in names
-        assert "layers.0.attn_q_b" not in names
+def test_adapters_add_to_rows_in_another_order(cpu: Any, tmp_path: Path) -> None:
+    """Queries' rows are put so that their rotated numbers come first: an adapter is as if it were merged."""
+    from safetensors.numpy import save_file
+
+    model: Any = SimpleNamespace(weights=V2.tensors)
+    pairs = random_pairs(model, 3, ("q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "o_proj"))
+    adapter, places = write_peft(tmp_path / "adapter", pairs, 6.0), [tmp_path / "plain", tmp_path / "merged"]
+    for place in places:
+        write_case(place, V2)
+    whole = V2.tensors() | merged(model, pairs, 2.0)
+    save_file(whole, places[1] / "model.safetensors", metadata={"format": "pt"})
+    plain, changed = (Steps(place, cpu) for place in places)
+    plain.base = Base(V2.model.params(), V2.model.family, V2.model.config.head_dim, V2.model.config)
+    before, expected = plain.logits(0), changed.logits(0)
+    plain.use({5: adapter})
+    found = plain.logits(5)
+    assert np.abs(found - before).max() > 0.5
+    np.testing.assert_allclose(found, expected, atol=1e-4, rtol=0)
+    for each in (plain, changed):
+        each.close()

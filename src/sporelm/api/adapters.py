@@ -155,7 +155,7 @@ class Adapters:
 def _read(source: LoraAdapter, number: int, opened: Opened) -> _Loaded:
     """An adapter on the device."""
     model = build(opened.config)
-    base = Base(model.params(), model.family, opened.config.head_dim)
+    base = Base(model.params(), model.family, opened.config.head_dim, opened.config)
     adapter = read_adapter(source.place, base, float(source.scale))
     matrices = {name: Matrices(*map(opened.backend.tensor, part)) for name, part in adapter.parts.items()}
     return _Loaded(number, adapter.identity, matrices)

@@ -17,10 +17,11 @@ from numpy.typing import NDArray
 
 from sporelm.errors import MemoryShortage, ModelFileError
 from sporelm.ops.lora import MOST_RANK
+from sporelm.weights.config import ModelConfig
 from sporelm.weights.family import Family
 from sporelm.weights.load import in_units
 from sporelm.weights.messages import shown
-from sporelm.weights.names import Kind, Param, listed, stored_form
+from sporelm.weights.names import Kind, Param, Stored, listed, stored_form
 from sporelm.weights.resident import available_bytes
 from sporelm.weights.stored import StoredTensor
 
@@ -63,11 +64,13 @@ class Adapter:
 
 @dataclass(frozen=True)
 class Base:
-    """The model that an adapter is for: its weights, its family, and the columns of a head."""
+    """The model that an adapter is for: its weights, its family, the columns of a head, and, where files have rows in
+    another order, its configuration."""
 
     params: Sequence[Param]
     family: Family
     head_dim: int
+    config: ModelConfig | None = None
 
     @cached_property
     def shapes(self) -> dict[str, tuple[int, int]]:
@@ -83,13 +86,29 @@ class Base:
         """What files of a kind call those matrices -> our name of each; both without ".weight".
 
         Those that files hold together in one tensor are left out: an adapter of it has one A for all. So are those
-        whose rows or columns files have in another order.
+        whose columns files have in another order.
         """
-        forms = {name: stored_form(f"{name}.weight", kind, self.family.names) for name in self.shapes}
+        forms = {name: self._form(name, kind) for name in self.shapes}
         counts = Counter(form.name for form in forms.values())
-        alone = {name: form for name, form in forms.items() if counts[form.name] == 1}
-        plain = {name: form for name, form in alone.items() if form.rows is None and form.columns is None}
-        return {form.name.replace("{e}", "0").removesuffix(".weight"): name for name, form in plain.items()}
+        found = {
+            name: form for name, form in forms.items() if counts[form.name] == 1 and self._can_order(form, name)
+        }
+        return {form.name.replace("{e}", "0").removesuffix(".weight"): name for name, form in found.items()}
+
+    def ordered(self, name: str, b: NDArray[np.float32], kind: Kind) -> NDArray[np.float32]:
+        """b [out, rank] of a weight, its rows as files of a kind have them, in our order."""
+        form = self._form(name, kind)
+        return b if form.rows is None else b[form.rows(self.config)]
+
+    def _form(self, name: str, kind: Kind) -> Stored:
+        return stored_form(f"{name}.weight", kind, self.family.names)
+
+    def _can_order(self, form: Stored, name: str) -> bool:
+        """Whether a weight has all rows of its tensor, in an order that is known."""
+        if form.rows is None or self.config is None or form.skip:
+            return form.rows is None and form.columns is None and not form.skip
+        rows = form.rows(self.config)
+        return form.columns is None and len(rows) == self.shapes[name][0] == int(rows.max()) + 1
 
 
 class Pair(NamedTuple):

@@ -15,6 +15,7 @@ from sporelm.weights.fields import Fields
 from sporelm.weights.gguf import GgufFile, open_gguf
 from sporelm.weights.load import unpairing
 from sporelm.weights.lora.adapter import Adapter, Base, Pair, assemble, no_such_weight, pairs_of
+from sporelm.weights.names import GGUF
 
 MOST_ALPHA = 1e6
 SIDES = {".lora_a": "a", ".lora_b": "b"}
@@ -29,7 +30,7 @@ def read_gguf(path: Path, base: Base, scale: float) -> Adapter:
 
         def rows_of(name: str, b: NDArray[np.float32]) -> NDArray[np.float32]:
             wanted = base.family.paired_rows and name.endswith((".attn_q", ".attn_k"))
-            return b[unpairing(len(b), base.head_dim)] if wanted else b
+            return b[unpairing(len(b), base.head_dim)] if wanted else base.ordered(name, b, GGUF)
 
         def scale_of(name: str, rank: int) -> float:
             return scale * (alpha / rank if alpha else 1.0)

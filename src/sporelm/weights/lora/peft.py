@@ -18,7 +18,7 @@ from sporelm.weights.fields import shown as shown_value
 from sporelm.weights.json_object import read_object
 from sporelm.weights.lora.adapter import Adapter, Base, Pair, assemble, no_such_weight, pairs_of
 from sporelm.weights.messages import shown
-from sporelm.weights.names import listed
+from sporelm.weights.names import HF, listed
 from sporelm.weights.safetensors import SafetensorsFiles, open_safetensors
 
 CONFIG, WEIGHTS, PICKLED = "adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"
@@ -93,7 +93,13 @@ def read_peft(folder: Path, base: Base, scale: float) -> Adapter:
             if rank != told:
                 what = f"tensor {shown(pair.a.name)} has rank {rank}"
                 raise ModelFileError(f"{path}: {what}, {CONFIG} says {told}; one of the two is of another adapter")
-        return assemble(path, base, pairs, lambda name, rank: scale * scales.of(modules[name]))
+        return assemble(
+            path,
+            base,
+            pairs,
+            lambda name, rank: scale * scales.of(modules[name]),
+            lambda name, b: base.ordered(name, b, HF),
+        )
 
 
 def _scales(fields: Fields) -> Scales:
