@@ -25,7 +25,7 @@ class Step(NamedTuple):
 
     parts: list[Part]
     copies: list[tuple[int, int]]
-    state_copies: Sequence[tuple[int, int]] = ()
+    state_copies: tuple[tuple[int, int], ...] = ()
 
     @property
     def num_tokens(self) -> int:
@@ -41,5 +41,5 @@ class Step(NamedTuple):
     def from_json(cls, values: Mapping[str, Any]) -> "Step":
         """What `to_json` gave, as a step again."""
         parts = [Part(**{**part, "pages": tuple(part["pages"])}) for part in values["parts"]]
-        copies = (values["copies"], values.get("state_copies", ()))
-        return cls(parts, *([(source, target) for source, target in pairs] for pairs in copies))
+        copies, state_copies = ([(a, b) for a, b in values.get(key, ())] for key in ("copies", "state_copies"))
+        return cls(parts, copies, tuple(state_copies))

@@ -14,6 +14,7 @@ from sporelm.tensor.dtype import F32
 from sporelm.weights.stored import StoredTensor
 
 HUGE = 2_000_000_000
+GATED: dict[str, Any] = {"eps": 1e-5, "group": 8, "first": "gate"}
 
 
 class Arguments:
@@ -27,6 +28,7 @@ class Arguments:
         blocks = quantize_tensor(FORMATS["Q8_0"], matrix)
         self.weight = backend.pack(StoredTensor("w", FORMATS["Q8_0"], matrix.shape, blocks))
         self.experts = backend.pack(StoredTensor("w", FORMATS["Q8_0"], (2, 8, 32), blocks))
+        (self.latent,) = backend.page_pool(3, [(8,)], F32)
 
     def f32(self, *shape: int) -> Any:
         return self.backend.tensor(np.ones(shape, np.float32))
@@ -55,6 +57,32 @@ class Arguments:
             rows if q is None else q, rows, rows, first, **{"head_dim": 4, "scale": 1.0, **options}
         )
 
+    def convolved(self, x: Any, weight: Any = None, state: Any = None) -> Any:
+        kept = self.f32(2, 2, 8) if state is None else state
+        rows = (self.i32(0, 3), self.i32(3), self.i32(0))
+        return ops.causal_conv1d(x, self.f32(3, 8) if weight is None else weight, None, kept, *rows)
+
+    def ruled(self, x: Any, beta: Any = None) -> Any:
+        """One head: keys of 4 numbers, values of 4."""
+        alpha, bias, rows = self.f32(3, 1), self.f32(1), (self.i32(0, 3), self.i32(3), self.i32(0))
+        given = (x, alpha, alpha if beta is None else beta, bias, bias, self.f32(2, 4, 4))
+        return ops.gated_delta_rule(*given, *rows, key_heads=1, order="each")
+
+    def scanned(self, x: Any, dt: Any = None) -> Any:
+        """One head: a state of 4 rows, values of 4."""
+        one, rows = self.f32(1), (self.i32(0, 3), self.i32(3), self.i32(0))
+        steps = self.f32(3, 1) if dt is None else dt
+        return ops.ssm_scan(x, steps, one, one, one, self.f32(2, 4, 4), *rows, groups=1)
+
+    def kept(self, x: Any, weight: Any = None) -> Any:
+        """Latents of 4 numbers, with keys of 4 that are rotated."""
+        norm, table = self.f32(4) if weight is None else weight, self.f32(10, 4)
+        return ops.store_latent(x, norm, self.i32(0), table, self.latent, self.i32(0), eps=1e-5, style="half")
+
+    def looked(self, latent: Any, q: Any) -> Any:
+        places = (self.i32(0, 1), self.i32(1), self.i32((0, 1)))
+        return ops.latent_attention(latent, q, self.latent, *places, heads=1, scale=1.0)
+
     def rope(self, *positions: int) -> Any:
         return ops.rope(self.f32(len(positions), 8), self.i32(*positions), self.table, head_dim=8, style="half")
 
@@ -72,7 +100,8 @@ class Arguments:
 def given(backend: Any) -> Iterator[Arguments]:
     found = Arguments(backend)
     yield found
-    backend.free_pages([found.cache])  # the last refusal still holds them by its traceback
+    backend.free_pages([found.cache])
+    backend.free_pages([found.latent])  # the last refusal still holds them by its traceback
 
 
 OUTSIDE: dict[str, tuple[Callable[[Arguments], Any], str]] = {
@@ -243,6 +272,23 @@ WRONG: dict[str, tuple[Callable[[Arguments], Any], str]] = {
     "text_attention reach": (lambda a: a.read(reach=-1), "reach -1 must not be negative"),
     "mean_rows": (lambda a: ops.mean_rows(a.other(3, 8), a.i32(0), a.i32(2)), "x i32"),
     "mean_rows stops": (lambda a: ops.mean_rows(a.f32(3, 8), a.i32(0, 1), a.i32(2)), "must have one shape"),
+    "causal_conv1d": (lambda a: a.convolved(a.other(3, 8)), "x i32"),
+    "causal_conv1d weight": (
+        lambda a: a.convolved(a.f32(3, 8), weight=a.f32(3, 4)),
+        "must have a column for each of x",
+    ),
+    "causal_conv1d state": (lambda a: a.convolved(a.f32(3, 8), state=a.other(2, 2, 8)), "state i32"),
+    "gated_delta_rule": (lambda a: a.ruled(a.other(3, 12)), "x i32"),
+    "gated_delta_rule beta": (lambda a: a.ruled(a.f32(3, 12), beta=a.f32(3, 2)), "beta f32.* must be"),
+    "ssm_scan": (lambda a: a.scanned(a.other(3, 12)), "x i32"),
+    "ssm_scan dt": (lambda a: a.scanned(a.f32(3, 12), dt=a.f32(2, 1)), "dt f32.* must be"),
+    "gated_rms_norm": (lambda a: ops.gated_rms_norm(a.other(3, 8), a.f32(3, 8), a.f32(8), **GATED), "x i32"),
+    "gated_rms_norm gate": (lambda a: ops.gated_rms_norm(a.f32(3, 8), a.other(3, 8), a.f32(8), **GATED), "gate i32"),
+    "linear_heads": (lambda a: ops.linear_heads(a.other(1, 64), a.experts), "x i32"),
+    "store_latent": (lambda a: a.kept(a.other(1, 8)), "x i32"),
+    "store_latent weight": (lambda a: a.kept(a.f32(1, 8), weight=a.f32(8)), "must have fewer elements"),
+    "latent_attention": (lambda a: a.looked(a.other(1, 4), a.f32(1, 4)), "latent i32"),
+    "latent_attention rows": (lambda a: a.looked(a.f32(1, 4), a.f32(2, 4)), "must have as many rows"),
     "no weights": (lambda a: ops.linear_group(a.f32(2, 32), ()), "at least one weight"),
 }
 

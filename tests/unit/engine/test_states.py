@@ -81,7 +81,7 @@ def test_a_known_state_is_found_until_its_room_is_needed() -> None:
         pool.take()
     pool.release(second)
     assert pool.copy(first) == second
-    assert pool.take_copies() == [(first, second)]
+    assert pool.take_copies() == ((first, second),)
     pool.forget(b"a")
     assert pool.is_own(first)
     pool.check_integrity([first, second])
@@ -471,7 +471,7 @@ def test_a_step_that_was_not_put_together_leaves_no_copies(paged: bool) -> None:
 
 
 def test_a_step_is_plain_data_with_its_states() -> None:
-    step = Step([Part(1, [5], 64, (0, 1), 1, 0, 3)], [(1, 2)], [(4, 3)])
+    step = Step([Part(1, [5], 64, (0, 1), 1, 0, 3)], [(1, 2)], ((4, 3),))
     assert Step.from_json(step.to_json()) == step
     plain = Step([Part(1, [5], 0, (0,), 1)], [])
     assert "state_copies" not in plain.to_json()

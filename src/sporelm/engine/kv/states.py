@@ -63,9 +63,9 @@ class StatePool:
         self.copies.append((state, target))
         return target
 
-    def take_copies(self) -> list[tuple[int, int]]:
+    def take_copies(self) -> tuple[tuple[int, int], ...]:
         """What the next step has to copy before it computes anything. Changes the pool."""
-        taken, self.copies = self.copies, []
+        taken, self.copies = tuple(self.copies), []
         return taken
 
     def is_own(self, state: int) -> bool:

@@ -264,9 +264,9 @@ class SequenceStore:
         """States that a sequence needs before it can be computed. Changes nothing."""
         return 0
 
-    def take_copies(self) -> list[tuple[int, int]]:
+    def take_copies(self) -> tuple[tuple[int, int], ...]:
         """The states (source, target) that the next step copies before it computes anything. Changes the store."""
-        return [] if self.states is None else self.states.take_copies()
+        return () if self.states is None else self.states.take_copies()
 
     @property
     def copying(self) -> bool:
