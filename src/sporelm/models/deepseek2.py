@@ -61,6 +61,7 @@ def _finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
         experts = replace(experts, choice_bias=sigmoid)
         half = config.architecture != V2 and not values.flag("rope_interleave", True)
         config = replace(config, rope_style="half" if half else "adjacent")
+    # V2's groups are as good as their best expert, as its makers have it; llama.cpp adds up the best two for all.
     return replace(config, experts=replace(experts, group_score="sum_of_two" if sigmoid else "max", epsilon=1e-20))
 
 

@@ -11,7 +11,7 @@ from sporelm.weights import latent
 from sporelm.weights.config import ModelConfig
 from sporelm.weights.family import Family, Field, HfClass, fields
 from sporelm.weights.fields import Fields
-from sporelm.weights.names import COMMON, HF, Kind, changed
+from sporelm.weights.names import COMMON, Kind, changed
 
 # What transformers takes where config.json is silent.
 DEFAULTS = {"q_lora_rank": 768, "kv_lora_rank": 256, "qk_nope_head_dim": 64, "qk_rope_head_dim": 32}
@@ -20,7 +20,7 @@ SCALES = {"scale_emb": 12.0, "scale_depth": 1.4, "dim_model_base": 256}  # llama
 
 def _reworded(values: dict[str, Any]) -> dict[str, Any]:
     """Scales that are null are none; a head's values are as wide as its share of the rows."""
-    found, width, heads = latent.reworded(values), *(values.get(f"{key}") for key in ("hidden_size", HEADS))
+    found, width, heads = latent.reworded(values), *map(values.get, ("hidden_size", "num_attention_heads"))
     if found.get("scale_depth") is None and isinstance(layers := values.get("num_hidden_layers"), int):
         found["scale_depth"] = max(layers, 0) ** 0.5
     if found.get("dim_model_base") is None:
@@ -28,9 +28,6 @@ def _reworded(values: dict[str, Any]) -> dict[str, Any]:
     if found.get("v_head_dim") is None and isinstance(width, int) and isinstance(heads, int) and heads > 0:
         found["v_head_dim"] = width // heads
     return found
-
-
-HEADS = "num_attention_heads"
 
 
 def _finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:

@@ -20,7 +20,7 @@ from sporelm.weights.rope_fields import MOST_FACTOR, magnitude
 from sporelm.weights.rope_scaling import Yarn
 
 BLOCK = "model.layers.{}.self_attn."
-LOG = "rope.scaling.yarn_log_multiplier"
+LOG, HEADS = "rope.scaling.yarn_log_multiplier", "attention.head_count"
 
 
 @dataclass(frozen=True)
@@ -103,9 +103,6 @@ def regrouped(values: dict[str, Any]) -> dict[str, Any]:
     if LOG in found:  # what grows are the scores, not cosines and sines
         found.setdefault("rope.scaling.yarn_attn_factor", 1.0)
     return {**found, "attention.key_length": key, "attention.head_count_kv": heads}
-
-
-HEADS = "attention.head_count"
 
 
 def said(config: ModelConfig, architecture: str, *, absorbed: bool) -> dict[str, tuple[str, Any]]:
