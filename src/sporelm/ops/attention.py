@@ -6,7 +6,6 @@ A slot is page * PAGE + offset. Several sequences share a step: `starts` says wh
 """
 
 from collections.abc import Sequence
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -18,15 +17,6 @@ from sporelm.ops.op import op, require
 from sporelm.ops.spec import Spec, fixed, spec_of
 
 PAGE = 64  # positions a page
-
-
-def page_shape(kept: Sequence[int]) -> tuple[int, ...]:
-    """The logical shape of a page: of keys and values, kept as (kv_heads, head_dim), or of one row that all heads
-    share (ops/latent.py), kept as (width,)."""
-    if len(kept) == 1:
-        return 1, 1, PAGE, kept[0]
-    kv_heads, head_dim = kept
-    return 2, kv_heads, PAGE, head_dim
 
 
 def page_shape(kept: Sequence[int]) -> tuple[int, ...]:

@@ -90,9 +90,7 @@ class Base:
         """
         forms = {name: self._form(name, kind) for name in self.shapes}
         counts = Counter(form.name for form in forms.values())
-        found = {
-            name: form for name, form in forms.items() if counts[form.name] == 1 and self._can_order(form, name)
-        }
+        found = {name: form for name, form in forms.items() if counts[form.name] == 1 and self._can_order(form, name)}
         return {form.name.replace("{e}", "0").removesuffix(".weight"): name for name, form in found.items()}
 
     def ordered(self, name: str, b: NDArray[np.float32], kind: Kind) -> NDArray[np.float32]:
