@@ -1,7 +1,7 @@
 """What a cache of keys and values is to the numpy meanings, and the canonical form of its pages.
 
 Logical shape: [pages, 2, kv_heads, 64, head_dim]; of latent attention [pages, 1, 1, 64, width]. Canonical pages of f16
-and f32 are arrays of that shape. Those of Q8_0 are uint8 [pages, 2, kv_heads, 64, groups * 34]: of each position's keys,
+and f32 are arrays of that shape; those of Q8_0 are uint8 [pages, 2, kv_heads, 64, groups * 34]: of a position's keys,
 and of its values, the blocks of ggml's Q8_0 one after the other, each of 32 numbers; where head_dim is no multiple of
 32, zeros fill the last.
 """
