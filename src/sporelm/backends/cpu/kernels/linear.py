@@ -112,7 +112,7 @@ def linear_few(target: Any, shape: Shape) -> Kernel:
 
 def sizes(largest: int) -> list[int]:
     """Tokens of tiles, the largest first, of which any number can be made."""
-    return sorted({largest, *(size for size in (8, 4, 2, 1) if size < largest)}, reverse=True)
+    return sorted({largest, *(size for size in (8, 6, 4, 2, 1) if size < largest)}, reverse=True)
 
 
 def following(k: Builder, shape: Shape, f: Any, places: list[Place]) -> list[Val]:
