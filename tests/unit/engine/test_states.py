@@ -12,7 +12,7 @@ from sporelm.engine.capacity import bytes_per_state, choose, choose_states, inte
 from sporelm.engine.kv import StatefulStore, StatePool
 from sporelm.engine.kv.session_folder import SessionFolder
 from sporelm.engine.metrics import kind_of_miss
-from sporelm.engine.speculative import ModelDrafter, Speculation
+from sporelm.engine.speculative import ModelDrafter, Speculation, draft
 from sporelm.engine.step import Part
 from sporelm.errors import BackendError, MemoryShortage, ModelFileError, RequestError
 from sporelm.models.blocks.memory import State
@@ -420,6 +420,32 @@ def test_a_draft_model_may_keep_states_too(paged: bool, strange: bool) -> None:
     assert sum(computed) < 320, "texts of 260 tokens, and 100 guesses, most of which are right"
     assert drafter.store.states is not None
     assert drafter.store.states.num_free == 8
+
+
+def test_a_guess_that_fails_leaves_the_draft_model_no_wrong_state(paged: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The step of the second guess fails; the first one is held already, and is then what is said."""
+    monkeypatch.setattr(draft, "LEAST_CHANCE", 0.0)
+    small = limits(num_states=8)
+    runner = StatefulRunner(small, paged=paged)
+    drafter, request = ModelDrafter(runner, small, VOCAB), Request(TEXT[:90], max_tokens=9)
+    drafter.read([request], alone=True)
+    run, ran = runner.run, list[Step]()
+
+    def failing(step: Step) -> Any:
+        ran.append(step)
+        if len(ran) == 3:
+            raise KeyboardInterrupt
+        return run(step)
+
+    runner.run = failing  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        drafter.propose_all([(request, 4)], 4)
+    drafter.check_integrity()
+    assert drafter.sequences[request.id].length == 90
+    said = expected(TEXT[:90], 6)
+    for token in said[:2]:
+        request.commit(token, CONTEXT)
+    assert drafter.propose_all([(request, 4)], 4)[request.id].tokens == said[2:]
 
 
 @pytest.mark.parametrize("when", ["before", "copying", "after"])

@@ -125,7 +125,7 @@ class StatefulStore(SequenceStore):
     def unbranch(self, sequence: KvSequence, length: int) -> None:
         if sequence.before != NONE:
             self._settle(sequence, whole=False)
-            self._cut(sequence, length)
+        self._cut(sequence, length)  # also where a step failed, after which its state is the one before (`distrust`)
 
     def accept(self, sequence: KvSequence, tokens: Sequence[int], rows: int, said: int) -> bool:
         if sequence.before == NONE:
