@@ -1,8 +1,10 @@
 """Encoders served: embeddings, rerankers, and what they refuse."""
 
 import base64
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import numpy as np
@@ -11,7 +13,9 @@ import pytest
 from encoder_files import write_encoder
 from families import ENCODERS
 from sporelm import LLM
+from sporelm.api.reranking import pairs_of
 from sporelm.serve.config import ModelSpec, ServeConfig
+from sporelm.serve.routes import rerank
 from system.serve.conftest import Running, options, run
 
 CASES = {case.name: case for case in ENCODERS}
@@ -97,6 +101,23 @@ def test_what_is_refused(client: httpx.Client, path: str, body: dict[str, object
     found = client.post(path, json=body)
     assert found.status_code == 400
     assert message in found.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(("count", "beside"), [(3, False), (200, True)])
+def test_a_query_is_read_with_many_documents_beside_the_event_loop(
+    client: httpx.Client, monkeypatch: pytest.MonkeyPatch, count: int, beside: bool
+) -> None:
+    """However short the body is."""
+    threads = []
+
+    def watched(*given: Any) -> Any:
+        threads.append(threading.current_thread().name)
+        return pairs_of(*given)
+
+    monkeypatch.setattr(rerank, "pairs_of", watched)
+    body = {"model": "ranker", "query": "a " * 40, "documents": ["b"] * count}
+    assert len(client.post("/v1/rerank", json=body).json()["results"]) == count
+    assert [name.startswith("asyncio_") for name in threads] == [beside]
 
 
 def test_what_it_is_told_to_be(client: httpx.Client) -> None:

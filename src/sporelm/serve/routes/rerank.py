@@ -8,7 +8,7 @@ from msgspec import Meta
 
 from sporelm.api.reranking import pairs_of, ranked, scored
 from sporelm.serve.answering import in_thread_if
-from sporelm.serve.endpoint import Body, Call, Endpoint
+from sporelm.serve.endpoint import LARGE, Body, Call, Endpoint
 from sporelm.serve.routes.openai_embeddings import EmbeddingUsage, check_count
 
 
@@ -49,7 +49,8 @@ async def rerank(call: Call, body: RerankRequest) -> Reranked:
     check_count(call, documents, "documents")
     model = await call.model(body.model)
     llm = model.llm.llm
-    pairs = await in_thread_if(call.large, lambda: pairs_of(llm, body.query, documents, body.top_n))
+    large = call.large or len(body.query) * len(documents) > LARGE  # the query is read with each document
+    pairs = await in_thread_if(large, lambda: pairs_of(llm, body.query, documents, body.top_n))
     scores = await model.llm.stepwise(scored(llm, pairs))
     results = [
         RerankResult(each.index, each.score, RerankDocument(documents[each.index]) if body.return_documents else None)
