@@ -39,6 +39,7 @@ class Conversation:
         """What it computes is found by others of the same `salt` alone. Raises RequestError."""
         if system is not None and not isinstance(system, str):
             raise RequestError(f"the system message is {shown(system)}: it must be a text, or None")
+        llm.check_generates()
         self.llm = llm
         self.messages: list[dict[str, Any]] = [{"role": "system", "content": system}] if system else []
         self._told: list[Told] = []  # after each answer, the latest last; of long dialogs only the later ones
@@ -120,6 +121,7 @@ class Conversation:
     @classmethod
     def woken(cls, llm: "LLM", path: Path, *, salt: str = "") -> "Conversation":
         """What `sleep` wrote. Raises as `Engine.wake`."""
+        llm.check_generates()
         sequence, notes = llm.engine.wake(path, llm.opened.identity, salt)
         made = cls.__new__(cls)
         made.llm, made._sequence = llm, sequence
