@@ -19,6 +19,7 @@ from sporelm.ops.spec import Spec, fixed, spec_of
 from sporelm.tensor.dtype import F32
 
 Vectors = NDArray[np.float32]
+WHOSE = ("starts", "lengths", "states")  # arguments that say how much there is to do, and for whom
 
 
 def stepwise(x: Any, state: Any, starts: Any, lengths: Any, states: Any) -> tuple[Spec, Spec]:
@@ -73,7 +74,7 @@ def _conv_inside(x: Any, weight: Any, bias: Any, state: Any, starts: Any, length
     check_sequences(x, state, starts, lengths, states)
 
 
-@op(_convolved, updates=("state",), indices=_conv_inside)
+@op(_convolved, updates=("state",), indices=_conv_inside, host=WHOSE)
 def causal_conv1d(x, weight, bias, state, starts, lengths, states, *, silu=True):  # x [tokens, channels]
     """Each channel convolved with its own taps over the rows up to each, then silu: float32 [tokens, channels].
 
@@ -140,7 +141,7 @@ def _delta_inside(
     check_sequences(x, state, starts, lengths, states)
 
 
-@op(_delta, updates=("state",), indices=_delta_inside)
+@op(_delta, updates=("state",), indices=_delta_inside, host=WHOSE)
 def gated_delta_rule(x, alpha, beta, decay, bias, state, starts, lengths, states, *, key_heads, order, eps=1e-6):
     """The gated delta rule (Yang, Kautz, Hatamizadeh 2024): float32 [tokens, heads * value_dim].
 
@@ -209,7 +210,7 @@ def _scan_inside(
     check_sequences(x, state, starts, lengths, states)
 
 
-@op(_scanned, updates=("state",), indices=_scan_inside)
+@op(_scanned, updates=("state",), indices=_scan_inside, host=WHOSE)
 def ssm_scan(x, dt, decay, skip, bias, state, starts, lengths, states, *, groups, low=0.0, high=np.inf):
     """Mamba 2's selective scan (Dao, Gu 2024): float32 [tokens, heads * head_dim].
 

@@ -83,7 +83,7 @@ def text_attention(q, k, v, starts, slopes=None, *, head_dim, scale, reach=None)
     return out
 
 
-@op(_averaged, indices=_runs_inside)
+@op(_averaged, indices=_runs_inside, host=("firsts", "stops"))
 def mean_rows(x, firsts, stops):  # x [tokens, width], firsts, stops int32 [texts]
     """The mean of the rows firsts[t] : stops[t] of each text, summed in their order: float32 [texts, width]."""
     means = [x[first:stop].sum(axis=0) / np.float32(stop - first) for first, stop in zip(firsts, stops, strict=True)]

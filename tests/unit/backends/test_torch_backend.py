@@ -127,6 +127,14 @@ def test_defaults_that_others_set_in_torch_do_not_matter() -> None:
     backend.close()
 
 
+def test_a_text_that_is_not_a_number_is_in_no_others_mean() -> None:
+    backend, rows = opened("torch"), np.ones((4, 8), np.float32)
+    rows[0] = np.nan
+    bounds = (backend.tensor(np.array(numbers, np.int32)) for numbers in ((0, 2), (2, 4)))
+    assert np.array_equal(ops.mean_rows(backend.tensor(rows), *bounds).numpy()[1], rows[2])
+    backend.close()
+
+
 def test_a_program_is_stored_and_bound_again() -> None:
     backend, other = opened("torch"), opened("torch")
     plan = doubled(backend)

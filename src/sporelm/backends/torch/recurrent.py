@@ -1,16 +1,17 @@
 """Blocks that carry a state from row to row, through plain torch: rows one after the other, all heads at once.
 
-`starts`, `lengths` and `states` are read on the host: a step has few sequences.
+`starts`, `lengths` and `states` are numpy arrays: a step has few sequences.
 """
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import silu, softplus
 
 
-def _sequences(state: Tensor, starts: Tensor, lengths: Tensor, states: Tensor) -> Iterator[tuple[Tensor, int, int]]:
+def _sequences(state: Tensor, starts: Any, lengths: Any, states: Any) -> Iterator[tuple[Tensor, int, int]]:
     """Each sequence that has rows: its state, a view, zeroed where it begins, and where its rows begin and end."""
     first, held = starts.tolist(), lengths.tolist()
     for number, slot in enumerate(states.tolist()):
@@ -26,9 +27,9 @@ def causal_conv1d(
     weight: Tensor,
     bias: Tensor | None,
     state: Tensor,
-    starts: Tensor,
-    lengths: Tensor,
-    states: Tensor,
+    starts: Any,
+    lengths: Any,
+    states: Any,
     *,
     silu: bool = True,
 ) -> Tensor:
@@ -50,9 +51,9 @@ def gated_delta_rule(
     decay: Tensor,
     bias: Tensor,
     state: Tensor,
-    starts: Tensor,
-    lengths: Tensor,
-    states: Tensor,
+    starts: Any,
+    lengths: Any,
+    states: Any,
     *,
     key_heads: int,
     order: str,
@@ -87,9 +88,9 @@ def ssm_scan(
     skip: Tensor,
     bias: Tensor,
     state: Tensor,
-    starts: Tensor,
-    lengths: Tensor,
-    states: Tensor,
+    starts: Any,
+    lengths: Any,
+    states: Any,
     *,
     groups: int,
     low: float = 0.0,
