@@ -13,8 +13,7 @@ def parser() -> Parser:
     made = Parser(
         "embed",
         "Print a vector for each text, a line each. The product of two is the cosine of the angle between them. "
-        "Encoders (bert, modern-bert, nomic-bert) are made for this; of other models what they make of the text is "
-        "taken.",
+        "Encoders such as BERT are made for this; of other models what they make of the text is taken.",
         "MODEL [TEXT ...] [-f FILE] [options]",
         [
             "spore embed bge-small.gguf 'A river in France' 'The Loire'",

@@ -13,7 +13,7 @@ def parser() -> Parser:
     made = Parser(
         "rerank",
         "Print documents by how well they answer a query, the best first: its score, between 0 and 1, its number, and "
-        "the document. The model is a reranker, an encoder with a head that scores texts.",
+        "the document. The model is a reranker: an encoder with a head that scores texts, or Qwen3-Reranker.",
         "MODEL QUERY [DOCUMENT ...] [-f FILE] [options]",
         ["spore rerank bge-reranker-v2-m3.gguf 'what is a panda?' 'A bear of China.' 'A city.'"],
     )
