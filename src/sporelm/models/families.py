@@ -70,7 +70,12 @@ FAMILIES = (
         ("transformers", "llama.cpp"),
     ),
     Listed("dots1", "dots.llm1", ("dots1", "Dots1ForCausalLM"), ("transformers", "llama.cpp")),
-    Listed("ernie4_5", "ERNIE 4.5 (dense)", ("ernie4_5", "Ernie4_5ForCausalLM"), ("transformers", "llama.cpp")),
+    Listed(
+        "ernie4_5",
+        "ERNIE 4.5 (dense)",
+        ("ernie4_5", "Ernie4_5ForCausalLM", "Ernie4_5_ForCausalLM"),
+        ("transformers", "llama.cpp"),
+    ),
     Listed(
         "ernie4_5_moe",
         "ERNIE 4.5 (mixtures)",
@@ -147,7 +152,12 @@ FAMILIES = (
     Listed("hunyuan_moe", "Hunyuan-A13B", ("hunyuan-moe", "HunYuanMoEV1ForCausalLM"), ("transformers", "llama.cpp")),
     Listed("internlm2", "InternLM2, InternLM2.5", ("internlm2", "InternLM2ForCausalLM"), ("numpy", "llama.cpp")),
     Listed("jais2", "Jais 2", ("jais2", "Jais2ForCausalLM"), ("transformers", "llama.cpp")),
-    Listed("jina_bert_v2", "Jina Embeddings v2 (encoders)", ("jina-bert-v2", "JinaBertModel"), ("numpy", "llama.cpp")),
+    Listed(
+        "jina_bert_v2",
+        "Jina Embeddings v2 (encoders)",
+        ("jina-bert-v2", "JinaBertModel", "JinaBertForMaskedLM"),
+        ("numpy", "llama.cpp"),
+    ),
     Listed("lfm2", "LFM2, LFM2.5", ("lfm2", "Lfm2ForCausalLM"), ("transformers", "llama.cpp")),
     Listed("lfm2moe", "LFM2 with experts", ("lfm2moe", "Lfm2MoeForCausalLM"), ("transformers", "llama.cpp")),
     Listed(

@@ -7,12 +7,13 @@ from typing import Any
 from sporelm.errors import UnsupportedModel
 from sporelm.weights.beside_vision import text_part
 from sporelm.weights.config import ModelConfig
-from sporelm.weights.config_files import full_layers_of, window_of
+from sporelm.weights.config_files import BY_LAYER, full_layers_of, window_of
 from sporelm.weights.fields import Fields, shown
 from sporelm.weights.rope_scaling import UNSCALED, RopeScaling
 
 STEP = 6  # layers from one without a window to the next, where files do not say
 FULL, LOCAL = "full_attention", "sliding_attention"
+KV_HEADS = "num_global_key_value_heads"  # of layers without a window
 UNTURNED = 1e30  # the divisor of a frequency that turns nothing, as llama.cpp's converter writes it
 
 
@@ -41,23 +42,31 @@ def of_kind(config: ModelConfig, layer: int) -> ModelConfig:
 def of_hf(values: dict[str, Any]) -> dict[str, Any]:
     """config.json with numbers for each kind of layer under keys of their own."""
     found = dict(text_part(values))
-    layers = found.get("num_hidden_layers")
     if not found.get("enable_moe_block"):
         found |= dict.fromkeys(("num_experts", "top_k_experts", "moe_intermediate_size"))
-    if found.get("layer_types") is None and isinstance(layers, int):
+    if found.get("layer_types") is None and isinstance(layers := found.get("num_hidden_layers"), int):
         found["layer_types"] = [LOCAL if (index + 1) % STEP else FULL for index in range(min(layers, 4096))]
     if isinstance(kinds := found.get("layer_types"), list) and kinds:
         found["layer_types"] = kinds = [*kinds[:-1], FULL]  # as transformers has it
-    if isinstance(each := found.pop("per_layer_config", None), Mapping) and isinstance(kinds, list) and FULL in kinds:
-        first = each.get(str(kinds.index(FULL)), each.get(FULL, {}))
-        more = first if isinstance(first, Mapping) else {}
-        found |= {
-            "global_head_dim": more.get("head_dim"),
-            "num_global_key_value_heads": more.get("num_key_value_heads"),
-        }
-    if not found.get("attention_k_eq_v") or found.get("num_global_key_value_heads") is None:
-        found["num_global_key_value_heads"] = found.get("num_key_value_heads")
+    if not found.get("attention_k_eq_v"):
+        found[KV_HEADS] = None
+    found |= _by_layer(found.get(BY_LAYER), kinds if isinstance(kinds, list) else [])
+    if found.get(KV_HEADS) is None:
+        found[KV_HEADS] = found.get("num_key_value_heads")
     return found | _rotary(found.get("rope_parameters"))
+
+
+def _by_layer(each: Any, kinds: list[Any]) -> dict[str, Any]:
+    """The heads of layers without a window, of which transformers writes a record for each layer, its number padded
+    with zeros; nothing where the records say more, or differ: they are then refused as they stand."""
+    full = sorted(str(index) for index, kind in enumerate(kinds) if kind == FULL)
+    if not isinstance(each, Mapping) or not each or sorted(str(key).lstrip("0") or "0" for key in each) != full:
+        return {}
+    first, *rest = each.values()
+    known = isinstance(first, Mapping) and {"head_dim"} <= first.keys() <= {"head_dim", "num_key_value_heads"}
+    if not known or any(one != first for one in rest):
+        return {}
+    return {BY_LAYER: None, "global_head_dim": first["head_dim"], KV_HEADS: first.get("num_key_value_heads")}
 
 
 def _rotary(kinds: Any) -> dict[str, Any]:

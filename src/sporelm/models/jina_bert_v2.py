@@ -42,13 +42,14 @@ NAMES: Table = (
 @architecture(
     Family(
         "jina-bert-v2",
-        (
+        tuple(
             HfClass(
-                "JinaBertModel",
+                name,
                 "bert",
                 {"max_position_embeddings": 512, "vocab_size": 30522, "type_vocab_size": 2, "layer_norm_eps": 1e-12}
                 | {"position_embedding_type": "absolute", "feed_forward_type": "original"},
-            ),
+            )
+            for name in ("JinaBertModel", "JinaBertForMaskedLM")  # folders name the second, and hold the first
         ),
         fields(
             Field("eps", "attention.layer_norm_epsilon", "f32", "layer_norm_eps"),

@@ -49,6 +49,7 @@ def words(config: ModelConfig) -> dict[str, Any]:
             Field("scales.logits", "logit_scale", "f32", "", LEAST, MOST, 1.0),
             *ATTENTION_BIAS,
         ),
+        only={"hidden_act": ("silu",), "sparse_config": (None,), "num_experts": (0,)},
         finish=scaled,
         words=words,
         paired_rows=True,

@@ -24,6 +24,14 @@ def _windowed(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
     return replace(config, window=window_of(values, "sliding_window", None)) if kind == HF else config
 
 
+def _reworded(values: dict[str, Any]) -> dict[str, Any]:
+    """LongRoPE as its first folders call it, and as transformers reads them."""
+    scaling = values.get("rope_scaling")
+    if not isinstance(scaling, dict) or scaling.get("rope_type", scaling.get("type")) not in ("su", "yarn"):
+        return values
+    return {**values, "rope_scaling": {**scaling, "rope_type": "longrope"}}
+
+
 def _words(config: ModelConfig) -> dict[str, Any]:
     """The original context stands beside `rope_scaling`, and counts first."""
     scaling = config.rope_scaling
@@ -44,6 +52,7 @@ def _words(config: ModelConfig) -> dict[str, Any]:
         ),
         names=NAMES,
         finish=_windowed,
+        reworded=_reworded,
         words=_words,
         partial_rotary=True,
         windowless=True,

@@ -27,6 +27,7 @@ from sporelm.weights.rope_scaling import Yarn
 
 LEAST_EPS = 9e-13  # BERT's 1e-12, as float32 has it
 WINDOWED_LAYERS = "attention.sliding_window_pattern"  # in GGUF metadata: of each layer, whether it has a window
+BY_LAYER = "per_layer_config"  # of config.json: keys that some layers have in place of the rest, of any class
 BIASES = {"attention_bias": "attn_q", "attention_out_bias": "attn_o", "mlp_bias": "ffn_down"}
 HEADLESS = {"heads": 1, "kv_heads": 1, "head_dim": 2, "ffn": 0}  # of models without attention
 _SHAPED = {each.ours for each in SHAPE}  # what is read here by name; other fields are read as their table says
@@ -137,6 +138,8 @@ def read_hf_config(family: Family, values: Mapping[str, Any], where: str, dtype:
         if (given := fields.values.get(key)) is not None and given not in taken:
             known = ", ".join(str(value) for value in taken)
             raise UnsupportedModel(f"{where}: {key} {shown(given)} is not supported; {known} is")
+    if by_layer := fields.values.get(BY_LAYER):
+        raise UnsupportedModel(f"{where}: {BY_LAYER} {shown(by_layer)} is not supported for {family.gguf!r}")
     _check_direction(family, fields, "is_causal")
     keys = {ours: family.key(ours, HF) for ours in _SHAPED}
     width = fields.integer(keys["width"], 1, MOST_WIDTH)

@@ -6,6 +6,8 @@ from typing import Any
 from sporelm.errors import ModelFileError, UnsupportedModel
 
 LONGEST_NAME = 200
+TAG = "__float__"  # by which transformers 5 writes what JSON has no number for: {"__float__": "Infinity"}
+TAGGED = {"Infinity": float("inf"), "-Infinity": float("-inf"), "NaN": float("nan")}
 
 
 class Fields:
@@ -34,6 +36,7 @@ class Fields:
         if not isinstance(values, list | tuple) or len(values) != count:
             held = f"{len(values)} values" if isinstance(values, list | tuple) else shown(values)
             raise ModelFileError(f"{self.where}: {key} is {held}; it must be a list of {count} numbers")
+        values = [_untagged(value) for value in values]
         for index, value in enumerate(values):
             if not _is_number(value) or not low <= value <= high:
                 what = f"value {index} of {key} is {shown(value)}"
@@ -76,13 +79,19 @@ class Fields:
             if default is None:
                 raise ModelFileError(f"{self.where}: {key} is missing; the file does not describe its model")
             return default
-        return value
+        return _untagged(value)
 
 
 def shown(value: Any) -> str:
     """A value for a message, cut short."""
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _untagged(value: Any) -> Any:
+    """A number that has a tag, as it is; any other value."""
+    tagged = isinstance(value, Mapping) and value.keys() == {TAG} and isinstance(value[TAG], str)
+    return TAGGED.get(value[TAG], value) if tagged else value
 
 
 def _is_number(value: Any) -> bool:

@@ -56,6 +56,15 @@ MOST_LINES = 120  # of a family's file: it reads like the paper's figure
         ("ministral3", {"sliding_window": 64}, UnsupportedModel, "sliding_window 64 is not supported"),
         ("gptneox", {"hidden_act": ["gelu"]}, ModelFileError, "hidden_act is .* must be text"),
         ("gptneox", {"hidden_act": "relu"}, UnsupportedModel, "hidden_act 'relu' is not supported; gelu, gelu_pytorch"),
+        ("minicpm", {"sparse_config": {"topk": 64}}, UnsupportedModel, "sparse_config .* is not supported; None is"),
+        ("minicpm", {"num_experts": 8}, UnsupportedModel, "num_experts 8 is not supported; 0 is"),
+        ("olmo2", {"per_layer_config": {"1": {"head_dim": 4}}}, UnsupportedModel, "per_layer_config .* for 'olmo2'"),
+        (
+            "gemma4-tied-values",
+            {"per_layer_config": {"2": {"intermediate_size": 8}}},
+            UnsupportedModel,
+            "per_layer_config .* is not supported for 'gemma4'",
+        ),
         ("olmo", {"clip_qkv": -1.0}, ModelFileError, "clip_qkv is -1.0; it must be a number from"),
         ("phi2", {"tie_word_embeddings": True}, UnsupportedModel, "tie_word_embeddings True is not supported"),
         ("starcoder2", {"use_bias": False}, UnsupportedModel, "use_bias False is not supported"),
@@ -65,6 +74,27 @@ def test_options_are_refused(name: str, change: dict[str, Any], kind: type[Model
     with pytest.raises(kind, match=message) as caught:
         config_from_hf(BY_NAME[name].config | change, "config.json")
     assert "\n" not in str(caught.value)
+
+
+def test_gemma4_in_records_of_layers() -> None:
+    """As transformers 5.23 writes what it reads: numbers of layers are padded."""
+    kinds = (["sliding_attention"] * 5 + ["full_attention"]) * 2
+    given = BY_NAME["gemma4-tied-values"].config | {"num_hidden_layers": 12, "layer_types": kinds}
+    record = {"head_dim": given["global_head_dim"], "num_key_value_heads": given["num_global_key_value_heads"]}
+    without = {key: value for key, value in given.items() if "global" not in key}
+    found = config_from_hf(without | {"per_layer_config": {"05": record, "11": record}}, "config.json")
+    assert found == config_from_hf(given, "config.json")
+    for wrong in ({"05": record}, {"05": record, "11": record | {"head_dim": 8}}, {"5" * 9: record, "x": record}):
+        with pytest.raises(UnsupportedModel, match="per_layer_config"):
+            config_from_hf(without | {"per_layer_config": wrong}, "config.json")
+
+
+@pytest.mark.parametrize("key", ["type", "rope_type"])
+def test_phi3_calls_longrope_by_its_first_name(key: str) -> None:
+    given = BY_NAME["phi3-longrope"].config
+    scaling = {name: value for name, value in given["rope_scaling"].items() if "type" not in name}
+    found = config_from_hf(given | {"rope_scaling": scaling | {key: "su"}}, "config.json")
+    assert found == config_from_hf(given, "config.json")
 
 
 KEYS = [(case, key) for case in EVERY if case.config["architectures"] for key in (*case.config, "layer_types")]

@@ -27,6 +27,8 @@ GGUF |= {"ssm.inner_size": 32}
         ("qwen35", {"attn_output_gate": False}, UnsupportedModel, "attn_output_gate False is not supported; True is"),
         ("qwen35moe", {"linear_conv_kernel_dim": 1}, ModelFileError, "linear_conv_kernel_dim is 1"),
         ("mamba2", {"num_heads": 7}, ModelFileError, "96 numbers of 7 heads, 2 groups"),
+        ("mamba2", {"time_step_limit": [0.0, {"__float__": "NaN"}]}, ModelFileError, "value 1 of time_step_.* is nan"),
+        ("mamba2", {"time_step_limit": [0.0, {"__float__": []}]}, ModelFileError, "value 1 .* is .'__float__'"),
         ("mamba2", {"time_step_limit": [0.0]}, ModelFileError, "time_step_limit is 1 values"),
         ("granite-hybrid", {"mamba_n_heads": 5}, ModelFileError, "no whole parts of each other"),
         ("lfm2", {"conv_bias": True}, UnsupportedModel, "conv_bias True is not supported; False is"),
@@ -36,6 +38,12 @@ def test_refused(name: str, change: dict[str, Any], kind: type[ModelError], mess
     with pytest.raises(kind, match=message) as caught:
         config_from_hf(BY_NAME[name].config | change, "config.json")
     assert "\n" not in str(caught.value)
+
+
+def test_infinity_as_transformers_writes_it() -> None:
+    given = BY_NAME["mamba2"].config
+    found = config_from_hf(given | {"time_step_limit": [0.0, {"__float__": "Infinity"}]}, "config.json")
+    assert found == config_from_hf(given | {"time_step_limit": None}, "config.json")
 
 
 @pytest.mark.parametrize(
