@@ -103,9 +103,9 @@ def test_what_is_refused(client: httpx.Client, path: str, body: dict[str, object
     assert message in found.json()["error"]["message"]
 
 
-@pytest.mark.parametrize(("count", "beside"), [(3, False), (200, True)])
+@pytest.mark.parametrize(("query", "count", "beside"), [("a " * 40, 3, False), ("a " * 40, 26, True), ("a", 40, True)])
 def test_a_query_is_read_with_many_documents_beside_the_event_loop(
-    client: httpx.Client, monkeypatch: pytest.MonkeyPatch, count: int, beside: bool
+    client: httpx.Client, monkeypatch: pytest.MonkeyPatch, query: str, count: int, beside: bool
 ) -> None:
     """However short the body is."""
     threads = []
@@ -115,7 +115,7 @@ def test_a_query_is_read_with_many_documents_beside_the_event_loop(
         return pairs_of(*given)
 
     monkeypatch.setattr(rerank, "pairs_of", watched)
-    body = {"model": "ranker", "query": "a " * 40, "documents": ["b"] * count}
+    body = {"model": "ranker", "query": query, "documents": ["b"] * count}
     assert len(client.post("/v1/rerank", json=body).json()["results"]) == count
     assert [name.startswith("asyncio_") for name in threads] == [beside]
 

@@ -11,6 +11,8 @@ from sporelm.serve.answering import in_thread_if
 from sporelm.serve.endpoint import LARGE, Body, Call, Endpoint
 from sporelm.serve.routes.openai_embeddings import EmbeddingUsage, check_count
 
+FRAME = 256  # characters of a template around a query and a document, about
+
 
 class RerankDocument(msgspec.Struct, forbid_unknown_fields=True):
     text: str
@@ -49,7 +51,8 @@ async def rerank(call: Call, body: RerankRequest) -> Reranked:
     check_count(call, documents, "documents")
     model = await call.model(body.model)
     llm = model.llm.llm
-    large = call.large or len(body.query) * len(documents) > LARGE  # the query is read with each document
+    # the query, and a template, are read with each document
+    large = call.large or len(documents) * (FRAME + len(body.query)) > LARGE
     pairs = await in_thread_if(large, lambda: pairs_of(llm, body.query, documents, body.top_n))
     scores = await model.llm.stepwise(scored(llm, pairs))
     results = [
