@@ -46,7 +46,7 @@ def _reworded(values: dict[str, Any]) -> dict[str, Any]:
     if "multi_query_group_num" in values and values.get("multi_query_attention", True):
         found["num_key_value_heads"] = values["multi_query_group_num"]
     if isinstance(ratio := values.get("rope_ratio"), int | float):
-        found["rope_theta"] = 10000.0 * ratio
+        found["rope_theta"] = 10000 * ratio
     return found
 
 

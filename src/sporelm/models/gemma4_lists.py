@@ -36,8 +36,9 @@ def of_gguf(values: dict[str, Any]) -> dict[str, Any]:
 def _list(value: Any, count: Any) -> list[int]:
     """A list of so many whole numbers; empty for anything else."""
     found = value.tolist() if hasattr(value, "tolist") else value
-    whole = isinstance(found, list) and len(found) == count and all(isinstance(each, int) for each in found)
-    return found if whole else []
+    if not isinstance(found, list) or not isinstance(count, int) or len(found) != count:
+        return []
+    return found if all(isinstance(each, int) for each in found) else []
 
 
 def of_lists(config: ModelConfig, values: Fields) -> ModelConfig:

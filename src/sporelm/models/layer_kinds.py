@@ -1,6 +1,6 @@
 """Which layers of a hybrid are attention."""
 
-from collections.abc import Iterable, Set
+from collections.abc import Set
 from typing import Any
 
 from sporelm.errors import ModelFileError, UnsupportedModel
@@ -29,10 +29,10 @@ def attention_layers(values: Fields, told: Any, layers: int) -> frozenset[int]:
 def by_key_heads(values: dict[str, Any]) -> dict[str, Any]:
     """GGUF metadata in which layers without attention have no heads of keys: `layer_types`, and how many the others
     have."""
-    counts = values.get(KV)
-    if not isinstance(counts, Iterable) or isinstance(counts, str):
+    counts: Any = values.get(KV)
+    heads = counts.tolist() if hasattr(counts, "tolist") else counts
+    if not isinstance(heads, list) or not all(isinstance(count, int) for count in heads):
         return values
-    heads = [int(count) for count in counts]
     return {**values, KV: max(heads, default=0) or 1, "layer_types": [(ATTENTION if n else OTHER)[0] for n in heads]}
 
 

@@ -7,7 +7,7 @@ from sporelm.models.blocks import Attention, Layer, ShortConv, feed_forward, pre
 from sporelm.models.decoder import Decoder
 from sporelm.models.layer_kinds import attention_layers, by_key_heads, key_heads
 from sporelm.models.registry import architecture
-from sporelm.weights.config import ModelConfig
+from sporelm.weights.config import MOST_WIDTH, ModelConfig
 from sporelm.weights.family import Family, Field, HfClass, fields
 from sporelm.weights.fields import Fields
 from sporelm.weights.forms import stacked
@@ -66,8 +66,9 @@ def _reworded(values: dict[str, Any]) -> dict[str, Any]:
     ffn = values.get("block_ff_dim", values.get("intermediate_size"))
     of, factor = values.get("block_multiple_of", 256), values.get("block_ffn_dim_multiplier", 1.0)
     if values.get("block_auto_adjust_ff_dim", True) and type(ffn) is int and type(of) is int and of > 0:
-        ffn = int(2 * ffn / 3)
-        ffn = int(factor * ffn) if isinstance(factor, int | float) and 0 < factor < 1e3 else ffn
+        ffn = 2 * ffn // 3
+        known = isinstance(factor, int | float) and 0 < factor < 1e3 and ffn <= MOST_WIDTH
+        ffn = int(factor * ffn) if known else ffn
         ffn = of * -(-ffn // of)
     tied = values.get("tie_embedding", values.get("tie_word_embeddings", True))
     return {**values, "intermediate_size": ffn, "tie_word_embeddings": tied}

@@ -8,7 +8,7 @@ from sporelm.models.minicpm import LEAST, MOST, scaled
 from sporelm.models.minicpm import words as scale_words
 from sporelm.models.registry import architecture
 from sporelm.weights import latent
-from sporelm.weights.config import ModelConfig
+from sporelm.weights.config import MOST_LAYERS, ModelConfig
 from sporelm.weights.family import Family, Field, HfClass, fields
 from sporelm.weights.fields import Fields
 from sporelm.weights.names import COMMON, Kind, changed
@@ -22,7 +22,7 @@ def _reworded(values: dict[str, Any]) -> dict[str, Any]:
     """Scales that are null are none; a head's values are as wide as its share of the rows."""
     found, width, heads = latent.reworded(values), *map(values.get, ("hidden_size", "num_attention_heads"))
     if found.get("scale_depth") is None and isinstance(layers := values.get("num_hidden_layers"), int):
-        found["scale_depth"] = max(layers, 0) ** 0.5
+        found["scale_depth"] = min(max(layers, 0), MOST_LAYERS) ** 0.5
     if found.get("dim_model_base") is None:
         found["dim_model_base"] = width
     if found.get("v_head_dim") is None and isinstance(width, int) and isinstance(heads, int) and heads > 0:

@@ -67,3 +67,16 @@ def test_layers_of_attention_in_gguf_files(change: dict[str, Any], attention: se
     values = {f"qwen35.{key}": value for key, value in (GGUF | change).items()}
     config = config_from_gguf({"general.architecture": "qwen35", **values}, {"token_embd.weight": (131, 48)}, "m.gguf")
     assert (config.layers, config.own.attention, config.own.value_dim) == (4, attention, 8)
+
+
+@pytest.mark.parametrize("counts", [["a"] * 4, [2.0] * 4, [None] * 4, np.array([np.nan] * 4), np.array([[2] * 4])])
+def test_heads_of_each_layer_are_whole_numbers(counts: Any) -> None:
+    values = {f"lfm2.{key}": value for key, value in GGUF.items()} | {"lfm2.attention.head_count_kv": counts}
+    with pytest.raises(ModelError, match="head_count_kv"):
+        config_from_gguf({"general.architecture": "lfm2", **values}, {"token_embd.weight": (131, 48)}, "m.gguf")
+
+
+def test_gemma4_has_a_number_of_layers() -> None:
+    values = {f"gemma4.{key}": value for key, value in GGUF.items()} | {"gemma4.block_count": np.array([])}
+    with pytest.raises(ModelError):
+        config_from_gguf({"general.architecture": "gemma4", **values}, {"token_embd.weight": (131, 48)}, "m.gguf")
