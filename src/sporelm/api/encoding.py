@@ -63,7 +63,7 @@ def encoder_limits(options: "Options", model: Incoming) -> Limits:
 
 
 def text_bytes(model: Incoming, tokens: int) -> int:
-    """About what the values of a step of so many tokens take: what one layer computes, and keys and values of all."""
+    """About what the values of a step of so many tokens take: what one layer computes, its keys and values included."""
     return tokens * 4 * (12 * model.config.width + 3 * model.config.ffn)
 
 

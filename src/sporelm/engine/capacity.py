@@ -73,10 +73,11 @@ def choose(
 
     asked: the context wanted; None takes the least of the model's, DEFAULT_CONTEXT and what the memory allows.
     given: bytes that the pool takes, all of them; None takes a share of what is available.
-    beside: of these bytes, those that recurrent states take. Pages of models that keep nothing in them have no bytes:
-    they count positions, and limit nothing. The
-    pages hold a context for every request that runs and some more, as far as the memory allows; memory is touched page
-    by page as it is used. Raises RequestError for a context that the model does not have, MemoryShortage if not even
+    beside: of these bytes, those that recurrent states take.
+
+    The pages hold a context for every request that runs and some more, as far as the memory allows; memory is touched
+    page by page as it is used. Pages of models that keep nothing in them have no bytes: they count positions, and limit
+    nothing. Raises RequestError for a context that the model does not have, MemoryShortage if not even
     one fits. The rotary table of a context, twice while it is copied in, is no larger than its pages: it has its place
     in the share of the memory that the pages leave.
     """

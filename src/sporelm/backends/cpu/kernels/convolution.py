@@ -27,7 +27,7 @@ class Convolution:
                 tile, sequence = item % f.tiles, item // f.tiles
                 start, stop, begins = rows_of_sequence(k, f, sequence)
                 with k.when(start < stop):
-                    held = self._state(k, f, sequence, begins)
+                    held = state_of(k, f, sequence), begins
                     with k.ir.if_else(((tile + 1) * columns <= f.channels).raw) as (whole, rest):
                         with whole:
                             at = tile * (4 * columns)
@@ -39,9 +39,6 @@ class Convolution:
         text = f"x:p out:p stride:i weight:p weight_stride:i {'bias:p ' * self.bias}channels:i tiles:i {SEQUENCES}"
         name = f"causal_conv1d_{self.taps}{'_bias' * self.bias}{'_silu' * self.silu}"
         return Kernel(name, fields(text), body)
-
-    def _state(self, k: Builder, f: Any, sequence: Val, begins: Val) -> tuple[Val, Val]:
-        return state_of(k, f, sequence), begins
 
     def _channels(
         self, k: Builder, f: Any, rows: tuple[Val, Val], held: tuple[Val, Val], places: list[Val], kind: Any
