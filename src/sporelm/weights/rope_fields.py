@@ -76,7 +76,8 @@ def rope_from_gguf(fields: Fields, stored: Mapping[str, tuple[float, ...]], head
     Fields(scaled, fields.where).only(GGUF_KEYS, "rope.scaling key")
     theta = fields.number("rope.freq_base", 1.0, MOST_THETA, DEFAULT_THETA)
     factor_key = "rope.scaling.factor" if fields.has("rope.scaling.factor") else "rope.scale_linear"
-    kind = fields.text("rope.scaling.type", "linear" if fields.has(factor_key) else "none")
+    silent = "longrope" if SHORT_FACTORS in stored else "linear" if fields.has(factor_key) else "none"
+    kind = fields.text("rope.scaling.type", silent)  # llama.cpp's converter does not say it of Phi-3 and MiniCPM3
     if kind not in GGUF_KINDS:
         known = ", ".join(GGUF_KINDS)
         raise UnsupportedModel(f"{fields.where}: rope.scaling.type {shown(kind)} is not supported: {known} are")
@@ -87,7 +88,7 @@ def rope_from_gguf(fields: Fields, stored: Mapping[str, tuple[float, ...]], head
         del lists[FACTORS]
     if kind != "longrope" and (SHORT_FACTORS in lists or LONG_FACTORS in lists):
         raise ModelFileError(f"{fields.where}: it has the tensors of longrope, but its rope.scaling.type is {kind!r}")
-    scaling = _gguf_scaling(kind, fields, factor_key, lists)
+    scaling = _gguf_scaling(kind, fields, factor_key, lists, context_length)
     return _checked(Rope(theta, scaling, context_length), head_dim, fields.where)
 
 
@@ -139,7 +140,9 @@ def _hf_scaling(kind: str, inner: Fields, head_dim: int, context_length: int) ->
     )
 
 
-def _gguf_scaling(kind: str, fields: Fields, factor_key: str, lists: Mapping[str, tuple[float, ...]]) -> RopeScaling:
+def _gguf_scaling(
+    kind: str, fields: Fields, factor_key: str, lists: Mapping[str, tuple[float, ...]], context_length: int
+) -> RopeScaling:
     divisors, attention = lists.get(FACTORS, ()), _factor(fields, "rope.scaling.attn_factor", 1.0)
     if kind == "none":
         return RopeScaling(divisors=divisors, attention=attention)
@@ -150,7 +153,7 @@ def _gguf_scaling(kind: str, fields: Fields, factor_key: str, lists: Mapping[str
         if factor == 1:
             return RopeScaling(divisors=divisors, attention=attention)
         return Linear(factor=factor, original=original, divisors=divisors, attention=attention)
-    original = fields.integer(original_key, 2, MOST_CONTEXT)
+    original = fields.integer(original_key, 2, MOST_CONTEXT, context_length if kind == "longrope" else None)
     if kind == "yarn":
         return _gguf_yarn(fields, _factor(fields, factor_key), original, divisors, attention)
     if divisors or (fields.has(factor_key) and _factor(fields, factor_key) != 1):

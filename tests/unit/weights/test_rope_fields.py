@@ -117,6 +117,14 @@ GGUF_MEANT: list[tuple[dict[str, Any], dict[str, tuple[float, ...]], RopeScaling
         LongRope(short=tuple(FEW), long=tuple(MORE), original=ORIGINAL, attention=1.25),
         CONTEXT,
     ),
+    # As llama.cpp's converter writes Phi-3, which says no type, and MiniCPM3, which says nothing.
+    (
+        {"original_context_length": ORIGINAL, "attn_factor": 1.25},
+        LONG_TENSORS,
+        LongRope(short=tuple(FEW), long=tuple(MORE), original=ORIGINAL, attention=1.25),
+        CONTEXT,
+    ),
+    ({}, LONG_TENSORS, LongRope(short=tuple(FEW), long=tuple(MORE), original=CONTEXT), CONTEXT),
 ]
 
 
