@@ -182,8 +182,8 @@ def test_what_a_reranker_refuses(place: Path, ranker: LLM) -> None:
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"speculate": "ngram"}, RequestError, "speculate is given, but this model is an encoder"),
-        ({"kv": "f16"}, RequestError, "kv is given, but"),
+        ({"speculate": "ngram"}, RequestError, "--speculate is given, but this model is an encoder"),
+        ({"kv": "f16"}, RequestError, "--kv is given, but"),
         ({"max_context": 97}, RequestError, "--max-context is 97: this model allows 1 to 96"),
         ({"record": "steps"}, RequestError, "record is given, but an encoder"),
     ],

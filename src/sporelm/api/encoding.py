@@ -1,5 +1,6 @@
 """An encoder on its way into memory: what it may hold, and its engine."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sporelm.api.incoming import Incoming
@@ -9,8 +10,8 @@ from sporelm.engine.capacity import DEFAULT_CONTEXT
 from sporelm.engine.encoding import EncoderRunner
 from sporelm.engine.kv.pages import pages_for
 from sporelm.engine.reading import MOST_TEXTS, EncoderEngine, EncoderWorker
-from sporelm.errors import MemoryShortage, RequestError, shown
-from sporelm.models import Encoder
+from sporelm.errors import MemoryShortage, RequestError, SporeError, shown
+from sporelm.models import Encoder, model_of, open_model
 from sporelm.weights.load import in_units
 from sporelm.weights.resident import available_on
 
@@ -18,18 +19,27 @@ if TYPE_CHECKING:
     from sporelm.api.loading import Options
 
 
+# Options of `LLM` for which an encoder has no use: it generates nothing, and keeps nothing from step to step.
+OF_DECODERS = ("speculate", "draft_model", "session_dir", "session_bytes", "kv_memory", "kv")
+
+
+def is_encoder(path: str | Path) -> bool:
+    """Whether a model that is there reads texts and generates nothing; False if its files cannot be read."""
+    try:
+        source = open_model(path)
+    except SporeError:
+        return False
+    source.close()
+    return issubclass(model_of(source.config.architecture), Encoder)
+
+
 def check_options(options: "Options", draft: Incoming | None) -> None:
     """Raise RequestError for what an encoder has no use for."""
-    given = {
-        "speculate": options.speculate,
-        "draft_model": draft,
-        "session_dir": options.session_dir,
-        "kv_memory": options.kv_memory,
-        "kv": options.kv,
-    }
+    given = {name: getattr(options, name) for name in OF_DECODERS if name != "session_bytes"} | {"draft_model": draft}
     for name, value in given.items():
         if value is not None:
-            raise RequestError(f"{name} is given, but this model is an encoder, which generates nothing: leave it out")
+            what = f"--{name.replace('_', '-')} is given"
+            raise RequestError(f"{what}, but this model is an encoder, which generates nothing: leave it out")
 
 
 def encoder_limits(options: "Options", model: Incoming) -> Limits:

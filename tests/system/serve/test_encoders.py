@@ -34,7 +34,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def server(place: Path) -> Iterator[Running]:
     models = tuple(ModelSpec(name, str(place / name)) for name in ("reader", "ranker"))
-    running, stop = run(ServeConfig(models=models, **options()))
+    # What is said for every model is no fault of those that have no use for it.
+    engine = {"threads": 1, "kv": "q8_0", "speculate": "ngram"}
+    running, stop = run(ServeConfig(models=models, **options(engine=engine, session_dir=place / "kept")))
     yield running
     stop()
 
