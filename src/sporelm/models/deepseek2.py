@@ -20,7 +20,7 @@ from sporelm.weights.experts import (
 )
 from sporelm.weights.family import Family, HfClass, fields
 from sporelm.weights.fields import Fields
-from sporelm.weights.names import COMMON, HF, Kind, changed
+from sporelm.weights.names import COMMON, GGUF, HF, Kind, changed
 
 V2, V3, GLM = "DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM", "Glm4MoeLiteForCausalLM"
 # What transformers takes where config.json is silent.
@@ -55,6 +55,9 @@ def _finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
     config, experts = latent.finished(config, values, kind), config.experts
     assert experts is not None
     sigmoid = experts.scores == "sigmoid"
+    if kind == GGUF and experts.choice_bias and not values.values.get("expert_gating_func"):
+        sigmoid = True  # which files of GLM-4.7-Flash do not say: a bias goes with no other scores here
+        experts = replace(experts, scores="sigmoid")
     if kind == HF:
         if config.architecture == V2 and (sigmoid or experts.renormalize):
             raise UnsupportedModel(f"{values.where}: {V2} with sigmoid scores or norm_topk_prob is not supported")

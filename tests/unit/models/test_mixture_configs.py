@@ -28,9 +28,10 @@ def of_hf(name: str, **more: Any) -> ModelConfig:
     return config_from_hf(BY_NAME[name].config | more, "config.json")
 
 
-def experts_of_gguf(architecture: str, **more: Any) -> Experts:
+def experts_of_gguf(architecture: str, tensor: str = "", **more: Any) -> Experts:
     metadata = {f"{architecture}.{key}": value for key, value in (NUMBERS | more).items()}
-    config = config_from_gguf({"general.architecture": architecture, **metadata}, {"token_embd.weight": (9, 48)}, "x")
+    shapes = {"token_embd.weight": (9, 48), tensor: (8,)}
+    config = config_from_gguf({"general.architecture": architecture, **metadata}, shapes, "x")
     assert config.experts is not None
     return config.experts
 
@@ -64,6 +65,21 @@ def test_gguf_files_say_how_experts_are_chosen() -> None:
     assert (grouped.scores, grouped.groups, grouped.top_groups, grouped.group_score) == ("softmax", 4, 2, "max")
     assert experts_of_gguf("ernie4_5-moe", leading_dense_block_count=1, interleave_moe_layer_step=2).step == 2
     assert experts_of_gguf("dots1", expert_shared_count=3).shared_width == 72
+
+
+@pytest.mark.parametrize(
+    ("tensor", "told", "scores"),
+    [
+        ("blk.1.exp_probs_b.bias", {}, "sigmoid"),
+        ("blk.1.exp_probs_b.bias", {"expert_gating_func": 1}, "softmax"),
+        ("blk.1.exp_probs_b.bias", {"expert_gating_func": 2}, "sigmoid"),
+        ("", {}, "softmax"),
+    ],
+)
+def test_deepseek2_files_with_a_choice_bias_mean_sigmoids(tensor: str, told: dict[str, int], scores: str) -> None:
+    experts = experts_of_gguf("deepseek2", tensor, **LATENT, **told)
+    assert (experts.scores, experts.choice_bias) == (scores, bool(tensor))
+    assert experts.group_score == ("sum_of_two" if scores == "sigmoid" else "max")
 
 
 LATENT = {
