@@ -17,6 +17,7 @@ from sporelm.quant import BF16, F32, QuantFormat, format_of
 from sporelm.quant.finite import all_finite
 from sporelm.tensor.tensor import Tensor
 from sporelm.weights.config import MOST_WIDTH, ModelConfig
+from sporelm.weights.experts import CHOICE_BIAS
 from sporelm.weights.family import Family
 from sporelm.weights.forms import brought, stored_shapes
 from sporelm.weights.gguf import GgufFile
@@ -171,6 +172,11 @@ def form_of(source: ModelSource, name: str) -> Stored:
     held, bare = source.files.tensors, form.name.removeprefix(prefix)
     if form.name not in held and bare in held:
         form = replace(form, name=bare)
+    if source.kind == GGUF and form.name in held and len(held[form.name].shape) == 2:  # vectors that some files have
+        if form.flat:  # as matrices of one row: a shared expert's gate
+            form = replace(form, flat=False)
+        elif templated(name)[0] == CHOICE_BIAS:
+            form = replace(form, above=True)
     return form.of_format(format_of(held[form.name].type_name).values) if form.inner and form.name in held else form
 
 
