@@ -82,7 +82,12 @@ def reference(case: Case) -> np.ndarray:
     if case.numpy:
         forward: Callable[..., np.ndarray] = import_module(f"models.paper.{case.numpy}").forward
         return forward(case.config, case.tensors(), case.ids())[list(POSITIONS)]
-    return np.load(GOLDENS / f"{case.name}.npy")
+    golden = GOLDENS / f"{case.name}.npy"
+    assert golden.is_file(), (
+        f"{case.name} has no golden file: tests/models/make_family_goldens.py {case.name} writes it"
+    )
+    found: np.ndarray = np.load(golden)
+    return found
 
 
 def test_logits_are_the_references(run: Run) -> None:

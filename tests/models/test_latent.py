@@ -23,6 +23,7 @@ from sporelm import LLM
 from sporelm.engine import Engine, KvSequence, Request, Worker
 from sporelm.engine.limits import Limits
 from sporelm.engine.speculative import NgramDrafter, Speculation
+from sporelm.errors import ModelFileError
 from sporelm.models import open_model
 from sporelm.quant import FORMATS, quantize_tensor
 from sporelm.tools.hf.from_hf import from_hf
@@ -106,6 +107,9 @@ def test_layers_that_predict_further_ahead_are_left_unread(
     tensors = load_file(place / "model.safetensors")
     names = [name for name in tensors if name.startswith("model.layers.1.")]
     more = {name.replace("layers.1.", "layers.2."): tensors[name] for name in names}
+    save_file(tensors | more, place / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ModelFileError, match="holds what DeepseekV3ForCausalLM does not have"):
+        load(place, cpu, context=128, eager=True)  # a layer like the others, which config.json does not count
     more["model.layers.2.eh_proj.weight"] = np.ones((48, 96), np.float32)
     save_file(tensors | more, place / "model.safetensors", metadata={"format": "pt"})
     runners.append(load(place, cpu, context=128, eager=True))

@@ -11,6 +11,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from sporelm.errors import ContextOverflow, RequestError
 from sporelm.text.windows import Encoder, windows_of
 
 WINDOW = 512
@@ -51,8 +52,15 @@ def cut(tokenizer: Encoder, text: str, max_tokens: int | None = None) -> Windows
 
 
 def scored_log_probabilities(scorer: Scorer, ids: list[int]) -> NDArray[np.float64]:
-    """Log-probabilities at the scored positions of a window: float64 [255, vocab], in nat."""
-    scores = scorer.logits(ids)[FIRST_SCORED:-1].astype(np.float64)
+    """Log-probabilities at the scored positions of a window: float64 [255, vocab], in nat. Raises RequestError for a
+    model whose context holds no window."""
+    try:
+        scores = scorer.logits(ids)[FIRST_SCORED:-1].astype(np.float64)
+    except ContextOverflow as reason:
+        remedy = f"give a --max-context of {WINDOW} or more" if reason.larger else "take a model that has one"
+        raise RequestError(
+            f"texts are scored in windows of {WINDOW} tokens, and the context holds no window: {remedy}"
+        ) from None
     scores -= scores.max(axis=1, keepdims=True)
     scores -= np.log(np.exp(scores).sum(axis=1, keepdims=True))
     return scores

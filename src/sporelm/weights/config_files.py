@@ -176,9 +176,11 @@ def _heads_of_hf(family: Family, fields: Fields, keys: Mapping[str, str], width:
 
 
 def _check_direction(family: Family, fields: Fields, key: str) -> None:
-    """Raise UnsupportedModel for a decoder whose attention sees what follows, as embedding models made of some do."""
-    if fields.has(key) and not family.reads and not fields.flag(key, True):
-        raise UnsupportedModel(f"{fields.where}: {key} is false, which is not supported for {family.gguf!r}")
+    """Raise UnsupportedModel for a decoder whose attention sees what follows, as embedding models made of some do, and
+    for an encoder whose attention does not."""
+    if fields.has(key) and (causal := fields.flag(key, True)) is family.reads:
+        what = f"{key} is {str(causal).lower()}"
+        raise UnsupportedModel(f"{fields.where}: {what}, which is not supported for {family.gguf!r}")
 
 
 def window_of(fields: Fields, key: str, default: int | None) -> int | None:
@@ -201,9 +203,14 @@ def full_layers_of(fields: Fields, layers: int) -> frozenset[int]:
 
 def _full_layers_told(family: Family, fields: Fields, layers: int) -> frozenset[int]:
     """The layers that GGUF metadata leaves without a window, where it says of each if it has one; else the usual."""
-    told = fields.values.get(WINDOWED_LAYERS)
-    if not family.tells_layers or not isinstance(told, Sequence | np.ndarray) or isinstance(told, str):
-        return family.full_layers(layers)
+    told, usual = fields.values.get(WINDOWED_LAYERS), family.full_layers(layers)
+    if not family.tells_layers or told is None:
+        return usual
+    if type(told) is int and frozenset(range(told - 1, layers, max(told, 1))) == usual:  # a step, in older files
+        return usual
+    if not isinstance(told, Sequence | np.ndarray) or isinstance(told, str):
+        what = f"{WINDOWED_LAYERS} is {shown(told)}"
+        raise ModelFileError(f"{fields.where}: {what}; it must say of each layer whether it has a window")
     if len(told) != layers or not all(isinstance(each, bool | int | np.bool_ | np.integer) for each in told):
         what = f"{WINDOWED_LAYERS} must say it of each of the {layers} layers"
         raise ModelFileError(f"{fields.where}: {what}; it is {shown(list(told[:8]))}")

@@ -138,7 +138,8 @@ def brought(stored: StoredTensor, form: Stored, config: ModelConfig, shape: tupl
         stored = stored.take_rows(np.arange(form.skip, stored.shape[0]))
     if form.plus or form.log:
         values = stored.dequantize() + np.float32(form.plus)
-        values = -np.exp(values) if form.log else values
+        with np.errstate(over="ignore"):  # a state that nothing is left of
+            values = -np.exp(values) if form.log else values
         stored = StoredTensor(stored.name, F32, stored.shape, values.reshape(-1).view(np.uint8))
     if form.unit is not None and form.unit(config):
         values = stored.dequantize()

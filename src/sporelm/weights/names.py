@@ -252,11 +252,20 @@ def ignorable(names: Iterable[str], kind: Kind, more: Iterable[str] = ()) -> set
     return {name for name in names if (template := templated(name)[0]) in spare or template.startswith(starts)}
 
 
+# What a layer that predicts tokens further ahead has and no other one: what brings the embedding and the rows together.
+FURTHER: Final = ("eh_proj", "enorm", "hnorm", "nextn")
+
+
 def of_further_layers(names: Iterable[str], layers: int) -> set[str]:
-    """Those stored names that are of layers past the last, which predict tokens further ahead."""
+    """Those stored names that are of layers past the last, of such as predict tokens further ahead."""
     starts = ("blk.{}.", "model.layers.{}.")
-    found = ((name, *templated(name)) for name in names)
-    return {name for name, template, number in found if template.startswith(starts) and int(number) >= layers}
+    held: dict[int, set[str]] = {}
+    for name in names:
+        template, number = templated(name)
+        if template.startswith(starts) and int(number) >= layers:
+            held.setdefault(int(number), set()).add(name)
+    marked = [own for own in held.values() if any(part in FURTHER for name in own for part in name.split("."))]
+    return set().union(*marked)
 
 
 def listed(names: Sequence[str], most: int = 4) -> str:

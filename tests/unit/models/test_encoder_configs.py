@@ -117,6 +117,12 @@ def test_what_a_gguf_file_tells_by_its_tensors_and_its_tokenizer() -> None:
         config_from_gguf(METADATA | {"bert.pooling_type": 5}, SHAPES, "m.gguf")
 
 
+def test_encoders_that_see_one_way_are_refused() -> None:
+    assert config_from_gguf(METADATA | {"bert.attention.causal": False}, SHAPES, "m.gguf")
+    with pytest.raises(UnsupportedModel, match=r"attention.causal is true, which is not supported for 'bert'"):
+        config_from_gguf(METADATA | {"bert.attention.causal": True}, SHAPES, "m.gguf")
+
+
 def test_decoders_that_see_both_ways_are_refused() -> None:
     case = next(case for case in CASES_OF_DECODERS if case.name == "qwen2")
     with pytest.raises(UnsupportedModel, match="is_causal is false, which is not supported for 'qwen2'"):

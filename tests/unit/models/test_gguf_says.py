@@ -38,6 +38,10 @@ def test_which_layers_have_a_window(architecture: str) -> None:
     for told in ([True], ["a"] * 5, [0.0] * 5, [[True]] * 5):
         with pytest.raises(ModelFileError, match="sliding_window_pattern must say it of each of the 5 layers"):
             of_gguf(architecture, attention__sliding_window=9, attention__sliding_window_pattern=told)
+    for told in ("x", True, 0, -1, 3, 0.5):
+        with pytest.raises(ModelFileError, match="it must say of each layer whether it has a window"):
+            of_gguf(architecture, attention__sliding_window=9, attention__sliding_window_pattern=told)
+    assert of_gguf(architecture, attention__sliding_window=9, attention__sliding_window_pattern=4) == usual  # a step
 
 
 def test_olmo_3_scales_positions_without_a_window_alone() -> None:
