@@ -62,6 +62,10 @@ def each(on: On, name: str, tokens: int, width: int, spread: float, **options: A
     return ops.ALL[name](*(on.rows(tokens, width, scale=spread) for _ in range(count)), **options)
 
 
+def scaled_by(on: On, tokens: int, width: int) -> Any:
+    return ops.scale_by(on.rows(tokens, width), on.rows(1))
+
+
 def pairwise(on: On, name: str, tokens: int, width: int, scale: float) -> Any:
     return ops.ALL[name](on.rows(tokens, width, scale=scale), on.rows(tokens, width))
 
@@ -206,6 +210,7 @@ def plain_cases() -> Iterator[Case]:
                 shape = f"{kind} {tokens}x{width}"
                 yield case(name, shape, work, name, tokens, width, 3.0, common=kind in COMMON_KINDS)
         yield case("scale", f"{tokens}x{width}", partial(each, factor=0.37), "scale", tokens, width, 1.0)
+        yield case("scale_by", f"{tokens}x{width}", scaled_by, tokens, width, exact=True)
         yield case("clip", f"{tokens}x{width}", partial(each, limit=0.8), "clip", tokens, width, 1.0, exact=True)
         yield case("softcap", f"{tokens}x{width}", partial(each, cap=30.0), "softcap", tokens, width, 40.0)
     for kind in KINDS:

@@ -19,7 +19,7 @@ from sporelm.weights.experts import (
     with_leading,
 )
 from sporelm.weights.family import Family, HfClass, fields
-from sporelm.weights.fields import Fields
+from sporelm.weights.fields import Fields, shown
 from sporelm.weights.names import COMMON, GGUF, HF, Kind, changed
 
 V2, V3, GLM = "DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM", "Glm4MoeLiteForCausalLM"
@@ -27,6 +27,7 @@ V2, V3, GLM = "DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM", "Glm4MoeLiteForC
 SHAPE = {"kv_lora_rank": 512, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "v_head_dim": 128, "q_lora_rank": 1536}
 GREEDY: dict[str, Any] = {"n_routed_experts": 64, "n_shared_experts": 2, "moe_intermediate_size": 1407}
 GREEDY |= {"topk_method": "greedy"}
+METHODS = ("greedy", "group_limited_greedy", "noaux_tc", None)
 BIASED: dict[str, Any] = {"n_routed_experts": 256, "num_experts_per_tok": 8, "n_group": 8, "topk_group": 4}
 BIASED |= {"n_shared_experts": 1, "moe_intermediate_size": 2048, "first_k_dense_replace": 3, "norm_topk_prob": True}
 BIASED |= {"scoring_func": "sigmoid", "routed_scaling_factor": 2.5, "max_position_embeddings": 4096}
@@ -59,6 +60,9 @@ def _finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
         sigmoid = True  # which files of GLM-4.7-Flash do not say: a bias goes with no other scores here
         experts = replace(experts, scores="sigmoid")
     if kind == HF:
+        if (method := values.values.get("topk_method")) not in METHODS:
+            known = ", ".join(str(each) for each in METHODS if each)
+            raise UnsupportedModel(f"{values.where}: topk_method {shown(method)} is not supported; {known} are")
         if config.architecture == V2 and (sigmoid or experts.renormalize):
             raise UnsupportedModel(f"{values.where}: {V2} with sigmoid scores or norm_topk_prob is not supported")
         experts = replace(experts, choice_bias=sigmoid)

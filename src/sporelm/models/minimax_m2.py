@@ -9,6 +9,7 @@ from sporelm.models.registry import architecture
 from sporelm.weights.config import ModelConfig
 from sporelm.weights.experts import V3_CHOICE, choice_bias_name, expert_fields, expert_names
 from sporelm.weights.family import Family, HfClass, fields
+from sporelm.weights.fields import shown
 from sporelm.weights.names import COMMON, HEAD_NORMS, changed
 
 BLOCK = "model.layers.{}.block_sparse_moe."
@@ -27,9 +28,11 @@ def _reworded(values: dict[str, Any]) -> dict[str, Any]:
     kinds, rotary, dim = (values.get(key) for key in ("attn_type_list", "rotary_dim", "head_dim"))
     if isinstance(kinds, list) and any(kind != 1 for kind in kinds):
         raise UnsupportedModel("attn_type_list has layers of linear attention; 1 for each layer is supported")
-    if isinstance(rotary, int) and isinstance(dim, int) and 0 < rotary <= dim:
-        return {"partial_rotary_factor": rotary / dim} | values
-    return values
+    if rotary is None:
+        return values
+    if not isinstance(dim, int) or type(rotary) is not int or not 0 < rotary <= dim:
+        raise UnsupportedModel(f"rotary_dim is {shown(rotary)}; it must be whole, from 1 to head_dim {shown(dim)}")
+    return {"partial_rotary_factor": rotary / dim} | values
 
 
 @architecture(

@@ -274,7 +274,8 @@ class Models:
         try:
             path = resolve(spec.path, progress)
             if is_encoder(path):  # options are for every model: what this one has no use for is none of its own
-                options = {name: value for name, value in options.items() if name not in OF_DECODERS}
+                spare = (*OF_DECODERS, "max_context")
+                options = {name: value for name, value in options.items() if name not in spare}
             return AsyncLLM(path, progress=progress, **options)
         except (RequestError, MemoryShortage) as reason:
             raise type(reason)(self._as_written(str(reason))) from reason

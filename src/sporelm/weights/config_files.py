@@ -133,7 +133,9 @@ def read_hf_config(family: Family, values: Mapping[str, Any], where: str, dtype:
     Raises ModelFileError for a missing or impossible value, UnsupportedModel for an option that we lack.
     """
     architecture = architecture_of_hf(values, where)
-    fields = Fields(family.reworded({**family.class_named(architecture).defaults, **values}), where)
+    defaults, unsaid = family.class_named(architecture).defaults, (family.key("eps", HF), "rope_theta")
+    told = {key: value for key, value in values.items() if value is not None or key not in unsaid}
+    fields = Fields(family.reworded({**defaults, **told}), where)
     for key, taken in family.only.items():
         if (given := fields.values.get(key)) is not None and given not in taken:
             known = ", ".join(str(value) for value in taken)

@@ -189,7 +189,14 @@ def test_chained_kernels_are_those_that_plans_know_of(cpu: CpuBackend) -> None:
 
     plan = Plan(trace(function, {"ids": Spec((Symbol("tokens", 64),), I32)}), cpu)
     alike = {"activate", "activate_mul", "add_layer_norm", "clamped_swiglu", "combine_experts", "layer_norm", "scale"}
-    alike |= {"add", "clip", "softcap", "count_nonfinite"} | BY_FORMAT.keys()  # lowered as others are that the plan has
+    alike |= {
+        "add",
+        "clip",
+        "softcap",
+        "scale_by",
+        "gated_rms_norm",
+        "count_nonfinite",
+    } | BY_FORMAT.keys()  # lowered as others are that the plan has
     assert {call.op.name for call in plan.graph.calls} >= cpu.row_by_row - alike
     for regime in cpu.regimes:
         program = program_of(plan, regime)

@@ -116,3 +116,25 @@ def test_what_cannot_be_computed_is_refused(
 def test_a_gating_function_that_nobody_knows_is_refused() -> None:
     with pytest.raises(ModelFileError, match="expert_gating_func is 9; it must be whole, from 0 to 3"):
         experts_of_gguf("glm4moe", expert_gating_func=9)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("deepseek2", {"topk_method": "x"}, "topk_method 'x' is not supported; greedy, group_limited_greedy, noaux_tc"),
+        ("minimax-m2", {"rotary_dim": 0}, "rotary_dim is 0; it must be whole, from 1 to head_dim"),
+        ("minimax-m2", {"rotary_dim": "x"}, "rotary_dim is 'x'"),
+    ],
+)
+def test_words_and_numbers_that_cannot_be_are_refused(name: str, change: dict[str, Any], message: str) -> None:
+    with pytest.raises(UnsupportedModel, match=message):
+        of_hf(name, **change)
+
+
+def test_null_is_no_number_of_its_own() -> None:
+    """Of a norm's epsilon and a rotary base."""
+    null = {"rms_norm_eps": None, "rope_theta": None}
+    plain = {key: value for key, value in BY_NAME["mixtral"].config.items() if key not in null}
+    silent = config_from_hf(plain, "config.json")
+    assert config_from_hf(plain | null, "config.json") == silent
+    assert (silent.eps, silent.rope_theta) == (1e-5, 1e6)
