@@ -9,6 +9,7 @@ from sporelm.weights.rope_scaling import UNSCALED, RopeScaling
 # Far above any model, and small enough that no product of two of them is a surprise.
 MOST_LAYERS, MOST_HEADS, MOST_HEAD_DIM = 4096, 4096, 4096
 MOST_WIDTH, MOST_VOCAB = 1 << 20, 1 << 24
+MOST_MATRICES = 1 << 16  # experts of all layers: each is three names to look for; Kimi K2 has 23,424
 
 
 @dataclass(frozen=True)
@@ -126,6 +127,9 @@ def checked(config: ModelConfig, where: str) -> ModelConfig:
     experts = config.experts
     if experts is not None and not 1 <= experts.used <= experts.count:
         raise ModelFileError(f"{where}: a token uses {experts.used} of {experts.count} experts")
+    if experts is not None and config.layers * experts.count > MOST_MATRICES:
+        what = f"{config.layers} layers of {experts.count} experts"
+        raise ModelFileError(f"{where}: {what}: too many; at most {MOST_MATRICES} experts in all layers are read")
     if experts is not None and experts.groups > 1:
         most = experts.count // experts.groups * experts.top_groups
         if experts.count % experts.groups or not experts.used <= most <= experts.count:

@@ -131,6 +131,11 @@ def test_words_and_numbers_that_cannot_be_are_refused(name: str, change: dict[st
         of_hf(name, **change)
 
 
+def test_more_experts_than_anybody_has_are_refused_at_once() -> None:
+    with pytest.raises(ModelFileError, match="4096 layers of 4096 experts: too many; at most 65536"):
+        of_hf("qwen3moe", num_hidden_layers=4096, num_experts=4096)
+
+
 def test_null_is_no_number_of_its_own() -> None:
     """Of a norm's epsilon and a rotary base."""
     null = {"rms_norm_eps": None, "rope_theta": None}
