@@ -130,6 +130,8 @@ def checked(config: ModelConfig, where: str) -> ModelConfig:
     if experts is not None and config.layers * experts.count > MOST_MATRICES:
         what = f"{config.layers} layers of {experts.count} experts"
         raise ModelFileError(f"{where}: {what}: too many; at most {MOST_MATRICES} experts in all layers are read")
+    if experts is not None and experts.groups <= 1 < experts.top_groups:
+        raise ModelFileError(f"{where}: experts are chosen from {experts.top_groups} groups, but stand in one")
     if experts is not None and experts.groups > 1:
         most = experts.count // experts.groups * experts.top_groups
         if experts.count % experts.groups or not experts.used <= most <= experts.count:

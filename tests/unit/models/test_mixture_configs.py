@@ -136,6 +136,12 @@ def test_more_experts_than_anybody_has_are_refused_at_once() -> None:
         of_hf("qwen3moe", num_hidden_layers=4096, num_experts=4096)
 
 
+@pytest.mark.parametrize("groups", [None, 0, 1])
+def test_one_group_is_no_choice_of_groups(groups: int | None) -> None:
+    with pytest.raises(ModelFileError, match="experts are chosen from 2 groups, but stand in one"):
+        of_hf("deepseek3", n_group=groups, topk_group=2)
+
+
 def test_null_is_no_number_of_its_own() -> None:
     """Of a norm's epsilon and a rotary base."""
     null = {"rms_norm_eps": None, "rope_theta": None}
