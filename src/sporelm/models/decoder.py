@@ -6,10 +6,9 @@ from typing import Any
 import numpy as np
 
 from sporelm import ops
-from sporelm.models.alibi import alibi_slopes
 from sporelm.models.blocks import Embedding, Layer, Linear, Memory, NormKind, Part, RMSNorm, pre_norm
-from sporelm.models.inputs import LOCAL, ROPE, SLOPES, StepInputs
-from sporelm.models.rotary import rope_table
+from sporelm.models.inputs import StepInputs
+from sporelm.models.position_tables import position_tables
 from sporelm.weights.config import ModelConfig
 from sporelm.weights.family import Family
 from sporelm.weights.names import Param
@@ -52,14 +51,7 @@ class Decoder:
 
     def tables(self, context: int) -> dict[str, np.ndarray]:
         """Constants that follow from the configuration, for `context` positions; they join the weights."""
-        config, tables = self.config, dict[str, np.ndarray]()
-        if config.alibi:
-            tables[SLOPES] = alibi_slopes(config.heads, config.alibi)
-        if config.rotary:
-            tables[ROPE] = rope_table(context, config.rotary, config.rope_theta, config.rope_scaling)
-        if config.rotary and config.local_theta:
-            tables[LOCAL] = rope_table(context, config.rotary, config.local_theta)
-        return tables
+        return position_tables(self.config, context)
 
     def embedded(self, step: StepInputs, weights: Mapping[str, Any]) -> Any:
         """What the first layer gets: float32 [tokens, width]."""

@@ -7,10 +7,8 @@ from typing import Any
 import numpy as np
 
 from sporelm import ops
-from sporelm.models.alibi import alibi_slopes
 from sporelm.models.blocks import Classifier, Embedding, Memory, Part, TextLayer
-from sporelm.models.inputs import LOCAL, ROPE, SLOPES
-from sporelm.models.rotary import rope_table
+from sporelm.models.position_tables import position_tables
 from sporelm.models.text_facts import TextFacts
 from sporelm.models.texts import TextInputs
 from sporelm.weights.config import ModelConfig
@@ -63,14 +61,7 @@ class Encoder(ABC):
 
     def tables(self, context: int) -> dict[str, np.ndarray]:
         """Constants that follow from the configuration, for `context` positions; they join the weights."""
-        config, tables = self.config, dict[str, np.ndarray]()
-        if config.alibi:
-            tables[SLOPES] = alibi_slopes(config.heads, config.alibi)
-        if config.rotary:
-            tables[ROPE] = rope_table(context, config.rotary, config.rope_theta, config.rope_scaling)
-        if config.rotary and config.local_theta:
-            tables[LOCAL] = rope_table(context, config.rotary, config.local_theta)
-        return tables
+        return position_tables(self.config, context)
 
     def hidden(self, texts: TextInputs, weights: Mapping[str, Any]) -> Any:
         """What the model makes of each token: float32 [tokens, width]."""

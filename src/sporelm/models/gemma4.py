@@ -14,9 +14,9 @@ from sporelm.models.gemma import USUAL
 from sporelm.models.gemma2 import MOST
 from sporelm.models.gemma4_lists import finished, noticed, of_gguf, said
 from sporelm.models.gemma4_words import Gemma4Parts, of_hf, of_kind, words
-from sporelm.models.inputs import LOCAL, StepInputs
+from sporelm.models.inputs import StepInputs
+from sporelm.models.position_tables import position_tables
 from sporelm.models.registry import architecture
-from sporelm.models.rotary import rope_table
 from sporelm.weights.beside_vision import OTHERS, text_names
 from sporelm.weights.config import MOST_HEAD_DIM, MOST_HEADS, MOST_LAYERS, MOST_WIDTH, ModelConfig
 from sporelm.weights.experts import expert_fields
@@ -107,8 +107,8 @@ class Gemma4(Decoder):
     def tables(self, context: int) -> dict[str, np.ndarray]:
         config, dims = self.config, (self.config.head_dim, self.config.own.local_dim)
         ones = {f"{ONES}{dim}": np.ones(dim, np.float32) for dim in dims}
-        local = {LOCAL: rope_table(context, config.own.local_dim, config.local_theta)}
-        return super().tables(context) | local | ones | (self.inputs.tables() if self.inputs else {})
+        rows = self.inputs.tables() if self.inputs else {}
+        return position_tables(config, context, config.own.local_dim) | ones | rows
 
     def through(self, x: Any, step: StepInputs, weights: Mapping[str, Any], caches: Sequence[Any]) -> Any:
         rows = self.inputs(x, step, weights) if self.inputs else [None] * len(self.layers)

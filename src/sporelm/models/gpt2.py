@@ -51,6 +51,15 @@ NAMES = changed(
         for kind in KINDS
     ),
 )
+DEFAULTS = {"tie_word_embeddings": True, "n_positions": 1024, "vocab_size": 50257, "layer_norm_epsilon": 1e-5}
+NUMBERS = (
+    Field("layers", "block_count", "u32", "n_layer"),
+    Field("width", "embedding_length", "u32", "n_embd"),
+    Field("ffn", "feed_forward_length", "u32", "n_inner"),
+    Field("heads", "attention.head_count", "u32", "n_head"),
+    Field("eps", "attention.layer_norm_epsilon", "f32", "layer_norm_epsilon"),
+)
+FIXED = {"rotary": 0, "attention_bias": True, "attention_out_bias": True, "mlp_bias": True}
 
 
 @architecture(
@@ -60,19 +69,15 @@ NAMES = changed(
             HfClass(
                 "GPT2LMHeadModel",
                 "gpt2",
-                {"tie_word_embeddings": True, "n_positions": 1024, "vocab_size": 50257, "layer_norm_epsilon": 1e-5},
+                DEFAULTS,
             ),
         ),
         fields(
-            Field("layers", "block_count", "u32", "n_layer"),
-            Field("width", "embedding_length", "u32", "n_embd"),
-            Field("ffn", "feed_forward_length", "u32", "n_inner"),
-            Field("heads", "attention.head_count", "u32", "n_head"),
-            Field("eps", "attention.layer_norm_epsilon", "f32", "layer_norm_epsilon"),
+            *NUMBERS,
             without=("head_dim", "kv_heads", "rotary", "window"),
         ),
         NAMES,
-        fixed={"rotary": 0, "attention_bias": True, "attention_out_bias": True, "mlp_bias": True},
+        fixed=FIXED,
         only={
             "activation_function": ("gelu_new", "gelu_pytorch_tanh"),
             "scale_attn_weights": (True,),

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from sporelm.models.blocks import MLP, Layer, pre_norm
-from sporelm.models.gpt2 import GPT2, LAYER
+from sporelm.models.gpt2 import DEFAULTS, FIXED, GPT2, LAYER, NUMBERS
 from sporelm.models.gpt2 import NAMES as TURNED
 from sporelm.models.registry import architecture
 from sporelm.weights.config import ModelConfig
@@ -28,21 +28,17 @@ def _of_one_head(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig
             HfClass(
                 "GPTBigCodeForCausalLM",
                 "gpt_bigcode",
-                {"tie_word_embeddings": True, "n_positions": 1024, "vocab_size": 50257, "layer_norm_epsilon": 1e-5},
+                DEFAULTS,
             ),
         ),
         fields(
-            Field("layers", "block_count", "u32", "n_layer"),
-            Field("width", "embedding_length", "u32", "n_embd"),
-            Field("ffn", "feed_forward_length", "u32", "n_inner"),
-            Field("heads", "attention.head_count", "u32", "n_head"),
+            *NUMBERS,
             Field("kv_heads", "attention.head_count_kv", "u32", ""),
-            Field("eps", "attention.layer_norm_epsilon", "f32", "layer_norm_epsilon"),
             activation("activation_function", "gelu_pytorch_tanh"),
             without=("head_dim", "rotary", "window"),
         ),
         NAMES,
-        fixed={"rotary": 0, "attention_bias": True, "attention_out_bias": True, "mlp_bias": True},
+        fixed=FIXED,
         only={"multi_query": (True,), "scale_attn_weights": (True,), "add_cross_attention": (False,)},
         finish=_of_one_head,
         positions="n_positions",
