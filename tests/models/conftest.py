@@ -24,6 +24,14 @@ def backend(request: pytest.FixtureRequest) -> Iterator[Any]:
     backend.close()
 
 
+@pytest.fixture(scope="module")
+def cpu() -> Iterator[Any]:
+    """The CPU, with one thread."""
+    backend = opened("cpu", threads=1)
+    yield backend
+    backend.close()
+
+
 @pytest.fixture(scope="session")
 def folder_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Tiny], Path]:
     """Writes a tiny model as a Hugging Face folder, once, and gives its path."""

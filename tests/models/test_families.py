@@ -36,13 +36,6 @@ Run = tuple[Case, Stepper, np.ndarray]
 
 
 @pytest.fixture(scope="module")
-def cpu() -> Iterator[Any]:
-    backend = opened("cpu", threads=1)
-    yield backend
-    backend.close()
-
-
-@pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Case], Path]:
     written: dict[str, Path] = {}
 

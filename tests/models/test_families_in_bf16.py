@@ -1,7 +1,7 @@
 """Folders of every family in BF16: they mean their rounded numbers, and stay near what the whole numbers give."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from available import opened
 from close import assert_close
 from families import CASES, Case, write_case
 from hf_folders import stored, write_safetensors
@@ -34,13 +33,6 @@ def written(folder: Path, case: Case, kind: str) -> Path:
     held = {name: (kind, values.shape, stored(values, form)) for name, values in tensors.items()}
     write_safetensors(folder / "model.safetensors", held)
     return folder
-
-
-@pytest.fixture(scope="module")
-def cpu() -> Iterator[Any]:
-    backend = opened("cpu", threads=1)
-    yield backend
-    backend.close()
 
 
 @pytest.mark.parametrize("case", FIRST, ids=lambda case: case.name)

@@ -63,6 +63,22 @@ def answer(engine: Engine, sequence: KvSequence, ids: list[int]) -> Request:
     return request
 
 
+def assert_forked_and_woken(engine: Engine, worker: Any, sequence: KvSequence, known: list[int], file: Path) -> None:
+    """A fork writes into a copy of the last page; a file gives back what was written, bit for bit."""
+    twin = engine.fork(sequence)
+    answer(engine, twin, [*known[:-1], 7])
+    engine.sleep(sequence, file, "m", {})
+    woken, _ = engine.wake(file, "m")
+    for there, back in zip(worker.export_pages(sequence.pages), worker.export_pages(woken.pages), strict=True):
+        places = slice(0, sequence.length % 64)
+        assert np.array_equal(there[:-1], back[:-1])
+        assert np.array_equal(there[-1, :, :, places], back[-1, :, :, places])
+    ends = [answer(engine, each, known) for each in (sequence, woken)]
+    assert ends[0].generated == ends[1].generated
+    assert ends[1].cached_tokens == len(known) - 2
+    assert answer(engine, engine.sequence(), known).generated == ends[0].generated
+
+
 @pytest.mark.parametrize("kind", ["f16", "q8_0"])
 def test_pages_sleep_and_are_copied_without_loss(story: Path, tmp_path: Path, kind: str) -> None:
     """A fork writes into a copy of the last page; a file gives back what was written, bit for bit."""
@@ -70,15 +86,4 @@ def test_pages_sleep_and_are_copied_without_loss(story: Path, tmp_path: Path, ki
         engine, worker = llm.opened.engine, llm.opened.worker
         sequence = engine.sequence()
         known = [*PROMPT, *GREEDY, *answer(engine, sequence, [*PROMPT, *GREEDY]).generated, 5]
-        twin = engine.fork(sequence)
-        answer(engine, twin, [*known[:-1], 7])
-        engine.sleep(sequence, tmp_path / "it.session", "m", {})
-        woken, _ = engine.wake(tmp_path / "it.session", "m")
-        for there, back in zip(worker.export_pages(sequence.pages), worker.export_pages(woken.pages), strict=True):
-            places = slice(0, sequence.length % 64)
-            assert np.array_equal(there[:-1], back[:-1])
-            assert np.array_equal(there[-1, :, :, places], back[-1, :, :, places])
-        ends = [answer(engine, each, known) for each in (sequence, woken)]
-        assert ends[0].generated == ends[1].generated
-        assert ends[1].cached_tokens == len(known) - 2
-        assert answer(engine, engine.sequence(), known).generated == ends[0].generated
+        assert_forked_and_woken(engine, worker, sequence, known, tmp_path / "it.session")

@@ -16,11 +16,12 @@ from families import CASES, Case, write_case
 from hf_folders import tokenizer_json, write_tokenizer
 from lora_files import merged, random_pairs, write_peft
 from models.test_adapters import Steps
+from models.test_kv_types import answer, assert_forked_and_woken
 from models.test_quantized_folders import FP8, GPTQ, dense
 from models.test_state_equalities import CONTEXT, SAMPLED, Right, prompt_of, said
 from models.test_worker import loaded
 from sporelm import LLM
-from sporelm.engine import Engine, KvSequence, Request, Worker
+from sporelm.engine import Engine, Request, Worker
 from sporelm.engine.limits import Limits
 from sporelm.engine.speculative import NgramDrafter, Speculation
 from sporelm.errors import ModelFileError
@@ -133,12 +134,6 @@ def test_chunks_and_batches_change_nothing(kind: str, cpu: Any, load: Callable[.
     runner.close()
 
 
-def answer(engine: Engine, sequence: KvSequence, ids: list[int]) -> Request:
-    request = engine.add(Request(ids, max_tokens=5, sequence=sequence))
-    engine.run([request])
-    return request
-
-
 @pytest.mark.parametrize("kind", ["f32", "f16", "q8_0"])
 def test_rows_sleep_and_are_copied_without_loss(kind: str, tmp_path: Path) -> None:
     """A fork writes into a copy of the last page; a file gives back what was written, bit for bit."""
@@ -147,18 +142,7 @@ def test_rows_sleep_and_are_copied_without_loss(kind: str, tmp_path: Path) -> No
         engine, worker = llm.opened.engine, llm.opened.worker
         sequence = engine.sequence()
         known = [*V2.ids(), *answer(engine, sequence, V2.ids()).generated, 5]
-        twin = engine.fork(sequence)
-        answer(engine, twin, [*known[:-1], 7])
-        engine.sleep(sequence, tmp_path / "it.session", "m", {})
-        woken, _ = engine.wake(tmp_path / "it.session", "m")
-        for there, back in zip(worker.export_pages(sequence.pages), worker.export_pages(woken.pages), strict=True):
-            places = slice(0, sequence.length % 64)
-            assert np.array_equal(there[:-1], back[:-1])
-            assert np.array_equal(there[-1, :, :, places], back[-1, :, :, places])
-        ends = [answer(engine, each, known) for each in (sequence, woken)]
-        assert ends[0].generated == ends[1].generated
-        assert ends[1].cached_tokens == len(known) - 2
-        assert answer(engine, engine.sequence(), known).generated == ends[0].generated
+        assert_forked_and_woken(engine, worker, sequence, known, tmp_path / "it.session")
 
 
 def test_an_engine_says_the_same_however_it_is_run(cpu: Any, tmp_path: Path) -> None:
