@@ -41,7 +41,7 @@ def known_architectures() -> list[str]:
 def model_of(name: str) -> type[AnyModel]:
     """The model of an architecture. Raises UnsupportedModel with the nearest known name for an unknown one."""
     if name not in _FOUND and name in _FILES:
-        import_module(f"sporelm.models.{_FILES[name]}")
+        import_module(f"sporelm.models.families.{_FILES[name]}")
     if name in _FOUND:
         return _FOUND[name]
     shown = name[:80]

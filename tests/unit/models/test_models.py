@@ -21,7 +21,7 @@ from sporelm.models import (
 )
 from sporelm.models.blocks import Paged
 from sporelm.models.families import FAMILIES, Listed
-from sporelm.models.llama import Llama
+from sporelm.models.families.llama import Llama
 from sporelm.weights.family import Family
 from sporelm.weights.names import COMMON, ignorable, listed, stored_name, templated
 from tiny_models import LLAMA, MISTRAL, TINY, Tiny
@@ -79,7 +79,7 @@ def test_one_name_one_model() -> None:
 @pytest.mark.parametrize("listed", FAMILIES, ids=lambda listed: listed.module)
 def test_the_list_of_families_says_what_their_files_say(listed: Listed) -> None:
     model = model_of(listed.names[-1])
-    assert model.__module__ == f"sporelm.models.{listed.module}"
+    assert model.__module__ == f"sporelm.models.families.{listed.module}"
     assert listed.names == model.family.called
 
 
@@ -91,7 +91,8 @@ def test_families_are_in_order_and_each_file_is_one() -> None:
 
 
 def test_a_family_is_imported_when_it_is_asked_for() -> None:
-    code = "import sys, sporelm.models as m; m.known_architectures(); print('sporelm.models.llama' in sys.modules)"
+    family = "sporelm.models.families.llama"
+    code = f"import sys, sporelm.models as m; m.known_architectures(); print({family!r} in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
 

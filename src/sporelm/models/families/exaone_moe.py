@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from sporelm.models.blocks import Attention, Layer, pre_norm
 from sporelm.models.decoder import Decoder
-from sporelm.models.exaone4 import fourth, windowed
+from sporelm.models.families.exaone4 import fourth, windowed
 from sporelm.models.registry import architecture
 from sporelm.weights.config import ModelConfig
 from sporelm.weights.experts import (

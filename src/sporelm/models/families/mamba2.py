@@ -4,8 +4,8 @@ from typing import Any
 
 from sporelm.models.blocks import Layer, RMSNorm, SpaceHeads, StateSpace
 from sporelm.models.decoder import Decoder
+from sporelm.models.families.space_fields import finished, space_fields, space_names, unsaid
 from sporelm.models.registry import architecture
-from sporelm.models.space_fields import finished, space_fields, space_names, unsaid
 from sporelm.weights.config import ModelConfig
 from sporelm.weights.family import Family, Field, HfClass, fields
 from sporelm.weights.names import Names, Table

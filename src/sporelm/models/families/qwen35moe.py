@@ -1,8 +1,8 @@
 """Qwen3.5 with experts, its text model."""
 
-from sporelm.models.delta_fields import DEFAULTS, DELTA_FIELDS, finished
-from sporelm.models.qwen2moe import GATE
-from sporelm.models.qwen35 import NAMES, OPTIONS, Qwen35, told
+from sporelm.models.families.delta_fields import DEFAULTS, DELTA_FIELDS, finished
+from sporelm.models.families.qwen2moe import GATE
+from sporelm.models.families.qwen35 import NAMES, OPTIONS, Qwen35, told
 from sporelm.models.registry import architecture
 from sporelm.weights.beside_vision import text_names
 from sporelm.weights.experts import FUSED_EXPERTS, MLP, expert_fields, fused_names, shared_names

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from sporelm.models.blocks import Attention, Layer, pre_norm
 from sporelm.models.decoder import Decoder
-from sporelm.models.qwen2moe import EXPERTS, finished
+from sporelm.models.families.qwen2moe import EXPERTS, finished
 from sporelm.models.registry import architecture
 from sporelm.weights.config import ModelConfig
 from sporelm.weights.experts import expert_names, meaning

@@ -5,8 +5,8 @@ from typing import Any
 
 from sporelm.errors import UnsupportedModel
 from sporelm.models.blocks import Layer, NormKind, RMSNorm, pre_norm, unbiased
-from sporelm.models.cohere import DEFAULTS, FIELDS
 from sporelm.models.decoder import Decoder
+from sporelm.models.families.cohere import DEFAULTS, FIELDS
 from sporelm.models.registry import architecture
 from sporelm.weights.config import MOST_LAYERS, ModelConfig
 from sporelm.weights.config_files import full_layers_of, window_of

@@ -1,7 +1,7 @@
 """LFM2 with experts, after the first layers."""
 
-from sporelm.models.layer_kinds import by_key_heads, key_heads
-from sporelm.models.lfm2 import FIELDS, LAYER, NAMES, NUMBERS, ConvLayers, Lfm2, finished, words
+from sporelm.models.families.layer_kinds import by_key_heads, key_heads
+from sporelm.models.families.lfm2 import FIELDS, LAYER, NAMES, NUMBERS, ConvLayers, Lfm2, finished, words
 from sporelm.models.registry import architecture
 from sporelm.weights.experts import choice_bias_name, expert_fields, expert_names, meaning
 from sporelm.weights.family import Family, HfClass, fields

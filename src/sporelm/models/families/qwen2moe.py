@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from sporelm.errors import ModelFileError
 from sporelm.models.decoder import Decoder
-from sporelm.models.qwen2 import windowed
+from sporelm.models.families.qwen2 import windowed
 from sporelm.models.registry import architecture
 from sporelm.weights.config import ModelConfig
 from sporelm.weights.experts import MLP, expert_fields, expert_names, meaning, shared_names

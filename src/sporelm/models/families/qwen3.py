@@ -7,7 +7,7 @@ from typing import Any
 from sporelm.errors import UnsupportedModel
 from sporelm.models.blocks import Attention, Layer, pre_norm
 from sporelm.models.decoder import Decoder
-from sporelm.models.qwen2 import windowed
+from sporelm.models.families.qwen2 import windowed
 from sporelm.models.registry import architecture
 from sporelm.models.text_facts import rows_in
 from sporelm.weights.config import ModelConfig

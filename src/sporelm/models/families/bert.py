@@ -4,9 +4,9 @@ from dataclasses import replace
 from typing import Any
 
 from sporelm.errors import UnsupportedModel
-from sporelm.models.bert_names import BEFORE, CLASSES
 from sporelm.models.blocks import MLP, Classifier, LayerNorm, TextAttention, TextLayer
 from sporelm.models.encoder import Encoder
+from sporelm.models.families.bert_names import BEFORE, CLASSES
 from sporelm.models.registry import architecture
 from sporelm.models.text_facts import TYPES, TextFacts, labels_of, noticed, said
 from sporelm.weights.config import ModelConfig

@@ -4,8 +4,8 @@ from typing import Any
 
 from sporelm.models.blocks import Attention, GatedMLP, Layer, pre_norm
 from sporelm.models.decoder import Decoder
-from sporelm.models.gemma import DEFAULTS, NORMS, USUAL, embedded, less_one
-from sporelm.models.gemma2 import AROUND, CAPS, scalar, scaled, unscaled
+from sporelm.models.families.gemma import DEFAULTS, NORMS, USUAL, embedded, less_one
+from sporelm.models.families.gemma2 import AROUND, CAPS, scalar, scaled, unscaled
 from sporelm.models.registry import architecture
 from sporelm.weights.beside_vision import OTHERS, text_names, text_part
 from sporelm.weights.config import ModelConfig

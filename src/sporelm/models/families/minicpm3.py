@@ -4,8 +4,8 @@ from typing import Any
 
 from sporelm.models.blocks import LatentAttention, Layer, pre_norm
 from sporelm.models.decoder import Decoder
-from sporelm.models.minicpm import LEAST, MOST, scaled
-from sporelm.models.minicpm import words as scale_words
+from sporelm.models.families.minicpm import LEAST, MOST, scaled
+from sporelm.models.families.minicpm import words as scale_words
 from sporelm.models.registry import architecture
 from sporelm.weights import latent
 from sporelm.weights.config import MOST_LAYERS, ModelConfig

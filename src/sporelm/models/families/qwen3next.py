@@ -2,7 +2,7 @@
 
 from sporelm.models.blocks import DeltaHeads, Layer, feed_forward, pre_norm
 from sporelm.models.decoder import Decoder
-from sporelm.models.delta_fields import (
+from sporelm.models.families.delta_fields import (
     DEFAULTS,
     DELTA_FIELDS,
     NORMS,
@@ -13,8 +13,8 @@ from sporelm.models.delta_fields import (
     said,
     words,
 )
-from sporelm.models.qwen2moe import EXPERTS, GATE
-from sporelm.models.qwen2moe import finished as with_dense_layers
+from sporelm.models.families.qwen2moe import EXPERTS, GATE
+from sporelm.models.families.qwen2moe import finished as with_dense_layers
 from sporelm.models.registry import architecture
 from sporelm.weights.config import ModelConfig
 from sporelm.weights.experts import FUSED_EXPERTS, MLP, expert_fields, expert_names, meaning, shared_names

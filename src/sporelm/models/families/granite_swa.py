@@ -6,7 +6,7 @@ from typing import Any
 from sporelm.errors import UnsupportedModel
 from sporelm.models.blocks import Attention, Layer, pre_norm
 from sporelm.models.decoder import Decoder
-from sporelm.models.granite import NUMBERS, scored
+from sporelm.models.families.granite import NUMBERS, scored
 from sporelm.models.registry import architecture
 from sporelm.weights.config import ModelConfig
 from sporelm.weights.config_files import WINDOWED_LAYERS, full_layers_of, window_of

@@ -7,7 +7,7 @@ import numpy as np
 
 from sporelm.models.blocks import DeltaHeads, Layer, feed_forward, pre_norm
 from sporelm.models.decoder import Decoder
-from sporelm.models.delta_fields import (
+from sporelm.models.families.delta_fields import (
     DEFAULTS,
     DELTA_FIELDS,
     NORMS,

@@ -1,9 +1,9 @@
 """Ling 2 and Ring 2: Ling 1 with heads rotated by half and normed, and DeepSeek V3's choice of experts."""
 
 from sporelm.errors import UnsupportedModel
-from sporelm.models.bailingmoe import ATTENTION, bailing_names
 from sporelm.models.blocks import Attention, Layer, pre_norm
 from sporelm.models.decoder import Decoder
+from sporelm.models.families.bailingmoe import ATTENTION, bailing_names
 from sporelm.models.registry import architecture
 from sporelm.weights.config import ModelConfig
 from sporelm.weights.experts import MLP, V3_CHOICE, choice_bias_name, expert_fields

@@ -5,7 +5,7 @@ from typing import Any
 
 from sporelm.models.blocks import Attention, Layer, pre_norm
 from sporelm.models.decoder import Decoder
-from sporelm.models.hunyuan_dense import HEAD_NORMS, rebased
+from sporelm.models.families.hunyuan_dense import HEAD_NORMS, rebased
 from sporelm.models.registry import architecture
 from sporelm.weights.config import ModelConfig
 from sporelm.weights.experts import MLP, expert_fields, expert_names, shared_names

@@ -5,7 +5,7 @@ from typing import Any
 
 from sporelm.models.blocks import Attention, Layer, ShortConv, feed_forward, pre_norm
 from sporelm.models.decoder import Decoder
-from sporelm.models.layer_kinds import attention_layers, by_key_heads, key_heads
+from sporelm.models.families.layer_kinds import attention_layers, by_key_heads, key_heads
 from sporelm.models.registry import architecture
 from sporelm.weights.config import MOST_WIDTH, ModelConfig
 from sporelm.weights.family import Family, Field, HfClass, fields

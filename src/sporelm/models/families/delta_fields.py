@@ -5,8 +5,8 @@ from typing import Any
 
 from sporelm.errors import ModelFileError
 from sporelm.models.blocks import Attention, DeltaHeads, DeltaNet
-from sporelm.models.gemma import less_one
-from sporelm.models.layer_kinds import attention_layers
+from sporelm.models.families.gemma import less_one
+from sporelm.models.families.layer_kinds import attention_layers
 from sporelm.weights.config import MOST_HEAD_DIM, MOST_HEADS, MOST_LAYERS, MOST_WIDTH, ModelConfig
 from sporelm.weights.family import Field
 from sporelm.weights.fields import Fields

@@ -5,7 +5,7 @@ from typing import Any
 
 from sporelm.models.blocks import GatedMLP, Layer, pre_norm
 from sporelm.models.decoder import Decoder
-from sporelm.models.gemma import DEFAULTS, NORMS, USUAL, embedded, less_one
+from sporelm.models.families.gemma import DEFAULTS, NORMS, USUAL, embedded, less_one
 from sporelm.models.registry import architecture
 from sporelm.weights.config import ModelConfig
 from sporelm.weights.family import OPTIONAL, Family, Field, HfClass, fields

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from sporelm.errors import ModelFileError
-from sporelm.models.gemma4_words import of_kind, with_hf
+from sporelm.models.families.gemma4_words import of_kind, with_hf
 from sporelm.weights.config import MOST_HEADS, ModelConfig, Scales
 from sporelm.weights.fields import Fields
 from sporelm.weights.names import HF, Kind

@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from sporelm.models.blocks import MLP, Layer, pre_norm
-from sporelm.models.gpt2 import DEFAULTS, FIXED, GPT2, LAYER, NUMBERS
-from sporelm.models.gpt2 import NAMES as TURNED
+from sporelm.models.families.gpt2 import DEFAULTS, FIXED, GPT2, LAYER, NUMBERS
+from sporelm.models.families.gpt2 import NAMES as TURNED
 from sporelm.models.registry import architecture
 from sporelm.weights.config import ModelConfig
 from sporelm.weights.family import GELUS, Family, Field, HfClass, activation, fields

@@ -5,11 +5,11 @@ from typing import Any
 
 from sporelm.models.blocks import Attention, Layer, SpaceHeads, StateSpace, feed_forward, pre_norm
 from sporelm.models.decoder import Decoder
-from sporelm.models.granite import NUMBERS, scored
-from sporelm.models.granitemoe import DEFAULTS, NAMES, SHARED
-from sporelm.models.layer_kinds import attention_layers, by_key_heads, key_heads
+from sporelm.models.families.granite import NUMBERS, scored
+from sporelm.models.families.granitemoe import DEFAULTS, NAMES, SHARED
+from sporelm.models.families.layer_kinds import attention_layers, by_key_heads, key_heads
+from sporelm.models.families.space_fields import finished, space_fields, space_names, unsaid
 from sporelm.models.registry import architecture
-from sporelm.models.space_fields import finished, space_fields, space_names, unsaid
 from sporelm.weights.config import ModelConfig
 from sporelm.weights.experts import expert_fields
 from sporelm.weights.family import Family, HfClass, fields

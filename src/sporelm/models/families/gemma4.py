@@ -10,10 +10,10 @@ from sporelm.models.blocks.layer_inputs import LAYER_INPUT_NAMES
 from sporelm.models.blocks.lending import ONES
 from sporelm.models.blocks.side_mixture import FUSED, SIDE_NAMES, SideMixture
 from sporelm.models.decoder import Decoder
-from sporelm.models.gemma import USUAL
-from sporelm.models.gemma2 import MOST
-from sporelm.models.gemma4_lists import finished, noticed, of_gguf, said
-from sporelm.models.gemma4_words import Gemma4Parts, of_hf, of_kind, words
+from sporelm.models.families.gemma import USUAL
+from sporelm.models.families.gemma2 import MOST
+from sporelm.models.families.gemma4_lists import finished, noticed, of_gguf, said
+from sporelm.models.families.gemma4_words import Gemma4Parts, of_hf, of_kind, words
 from sporelm.models.inputs import StepInputs
 from sporelm.models.position_tables import position_tables
 from sporelm.models.registry import architecture

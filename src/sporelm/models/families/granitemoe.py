@@ -1,7 +1,7 @@
 """Granite 3 with experts: its scales, and at times a block that every token goes through."""
 
 from sporelm.models.decoder import Decoder
-from sporelm.models.granite import NUMBERS, scored
+from sporelm.models.families.granite import NUMBERS, scored
 from sporelm.models.registry import architecture
 from sporelm.weights.config import ModelConfig
 from sporelm.weights.experts import expert_fields, fused_names

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 from sporelm.errors import UnsupportedModel
 from sporelm.models.blocks import Layer, pre_norm, unbiased
-from sporelm.models.cohere import DEFAULTS, FIELDS, untied
 from sporelm.models.decoder import Decoder
+from sporelm.models.families.cohere import DEFAULTS, FIELDS, untied
 from sporelm.models.registry import architecture
 from sporelm.weights.config import ModelConfig
 from sporelm.weights.family import Family, Field, HfClass, fields

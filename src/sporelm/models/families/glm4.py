@@ -6,8 +6,8 @@ import numpy as np
 
 from sporelm.errors import UnsupportedModel
 from sporelm.models.blocks import Layer, pre_norm
-from sporelm.models.chatglm import LAYER, neighbours
 from sporelm.models.decoder import Decoder
+from sporelm.models.families.chatglm import LAYER, neighbours
 from sporelm.models.registry import architecture
 from sporelm.weights.config import ModelConfig
 from sporelm.weights.family import Family, Field, fields

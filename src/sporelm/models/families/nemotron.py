@@ -2,7 +2,7 @@
 
 from sporelm.models.blocks import MLP, Layer, LayerNorm, pre_norm
 from sporelm.models.decoder import Decoder
-from sporelm.models.gemma import less_one
+from sporelm.models.families.gemma import less_one
 from sporelm.models.registry import architecture
 from sporelm.weights.config import ModelConfig
 from sporelm.weights.family import ATTENTION_BIAS, Family, Field, HfClass, fields
