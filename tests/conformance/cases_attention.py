@@ -84,6 +84,7 @@ def attend(
     sinks: float | None = None,
     softcap: float | None = None,
     slope: float | None = None,
+    chunk: int | None = None,
 ) -> Any:
     """`sinks` is about how high the scores of these are, `slope` how fast those of the last head fall."""
     tables = page_tables(on, LENGTHS)
@@ -96,7 +97,8 @@ def attend(
     if slope is not None:
         falls = np.linspace(0, slope, heads.group * heads.kv_heads + 1, dtype=np.float32)[1:]
         given += [None] * (sinks is None) + [on.tensor(falls)]
-    return ops.attention(q, cache, *given, scale=heads.head_dim**-0.5, window=window, softcap=softcap)
+    options = {"scale": heads.head_dim**-0.5, "window": window, "softcap": softcap, "chunk": chunk}
+    return ops.attention(q, cache, *given, **options)
 
 
 def attend_beside_nan(on: On, heads: Heads, step: tuple[int, ...]) -> Any:
@@ -176,6 +178,9 @@ def cases() -> Iterator[Case]:
                 name = f"{heads} {step} window {window} sinks of {sinks} slopes to {slope}"
                 marks = {"common": slope != 1e-3, "rare": heads is not COMMON[0] and slope == 1e-3}
                 yield case("attention", name, attend, heads, step, window, 3.0, sinks, None, slope, **marks)
+            for chunk in (3, 100, 320, 4096):
+                name, marks = f"{heads} {step} chunk {chunk}", {"common": chunk in (3, 100), "rare": chunk == 4096}
+                yield case("attention", name, attend, heads, step, None, 3.0, None, None, None, chunk, **marks)
         for tokens in (1, 7):
             name = f"{heads} of two positions x{tokens}"
             yield case("rope_store", name, rotated_by_streams_and_stored, heads, tokens, common=heads is COMMON[0])

@@ -108,14 +108,16 @@ class Prompts:
     def __init__(
         self, cpu: Any, heads: Heads, lengths: tuple[int, ...], window: int | None, kind: str = "plain"
     ) -> None:
-        """kind "sinks": with sinks, and with scores that are bounded as Gemma 2 does it; "slopes": as MPT."""
-        self.on, self.heads, self.window = On(cpu, f"{heads} {lengths}"), heads, window
+        """kind "sinks": with sinks, and with scores that are bounded as Gemma 2 does it; "slopes": as MPT; "chunks": of
+        `window` positions."""
+        self.on, self.heads = On(cpu, f"{heads} {lengths}"), heads
+        self.reach = {"chunk" if kind == "chunks" else "window": window}
         self.lengths = lengths
         self.tables = cases_attention.page_tables(self.on, lengths)
         self.cache = cases_attention.filled(self.on, heads)
         self.queries = [self.on.values(length, heads.width) for length in lengths]
         numbers = self.on.tensor(np.abs(self.on.values(heads.group * heads.kv_heads)) * np.float32(0.1))
-        self.numbers = {"plain": [], "sinks": [numbers], "slopes": [None, numbers]}[kind]
+        self.numbers = {"sinks": [numbers], "slopes": [None, numbers]}.get(kind, [])
         self.softcap = 0.5 if kind == "sinks" else None
 
     def rows(self, *parts: tuple[int, int, int]) -> list[np.ndarray]:
@@ -129,12 +131,14 @@ class Prompts:
         tensors = [self.on.ints(values) for values in numbers]
         scale = self.heads.head_dim**-0.5
         q_tensor = self.on.tensor(np.concatenate(q))
-        options = {"scale": scale, "window": self.window, "softcap": self.softcap}
+        options = {"scale": scale, "softcap": self.softcap, **self.reach}
         out = ops.attention(q_tensor, self.cache, *tensors, *self.numbers, **options).numpy()
         return np.split(out, starts[1:-1])
 
 
-@pytest.mark.parametrize(("window", "kind"), [(None, "plain"), (70, "plain"), (70, "sinks"), (None, "slopes")])
+@pytest.mark.parametrize(
+    ("window", "kind"), [(None, "plain"), (70, "plain"), (70, "sinks"), (None, "slopes"), (70, "chunks")]
+)
 @pytest.mark.parametrize("heads", COMMON, ids=str)
 def test_attention_of_chunks_is_that_of_the_whole(cpu: Any, heads: Heads, window: int | None, kind: str) -> None:
     """Chunks of one are decoding: the kernel that splits positions equals the one that tiles rows."""

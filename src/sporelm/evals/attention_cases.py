@@ -31,6 +31,7 @@ def attention_cases() -> Iterator[Case]:
             yield Case("attention", f"{dtype.name} window {window}", partial(attention, dtype=dtype, window=window))
     yield Case("attention", "sinks", partial(attention, dtype=F32, window=9, numbers="sinks"))
     yield Case("attention", "slopes", partial(attention, dtype=F32, window=None, numbers="slopes"))
+    yield Case("attention", "chunk", partial(attention, dtype=F32, window=None, chunk=23))
     yield Case("attention", "softcap", partial(attention, dtype=F32, window=None, softcap=2.0))
 
 
@@ -82,7 +83,13 @@ def rope_store(backend: Backend, *, dtype: ElementType, style: str) -> Any:
 
 
 def attention(
-    backend: Backend, *, dtype: ElementType, window: int | None, numbers: str = "", softcap: float | None = None
+    backend: Backend,
+    *,
+    dtype: ElementType,
+    window: int | None,
+    numbers: str = "",
+    softcap: float | None = None,
+    chunk: int | None = None,
 ) -> Any:
     """Two sequences over three pages: four rows at the end of 70 positions, one row at the end of 5.
 
@@ -94,4 +101,4 @@ def attention(
     given: list[Any] = [backend.tensor(array) for array in tables]
     if numbers:
         given += [None] * (numbers == "slopes") + [backend.tensor(np.abs(values(HEADS)) / 8)]
-    return ops.attention(q, cache, *given, scale=HEAD_DIM**-0.5, window=window, softcap=softcap)
+    return ops.attention(q, cache, *given, scale=HEAD_DIM**-0.5, window=window, softcap=softcap, chunk=chunk)

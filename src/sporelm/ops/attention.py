@@ -63,6 +63,7 @@ def attended(
     scale: float,
     window: int | None = None,
     softcap: float | None = None,
+    chunk: int | None = None,
 ) -> Spec:
     """Rule of `attention`."""
     queries, store = rows("q", q), cache_spec(cache)
@@ -79,6 +80,8 @@ def attended(
             given = vector(name, numbers)
             require(given.shape == (heads,), f"{name} {given} must have one element a head: {heads}")
     require(window is None or window > 0, f"window {window} must be positive")
+    require(chunk is None or chunk > 0, f"chunk {chunk} must be positive")
+    require(window is None or chunk is None, f"window {window} and chunk {chunk}: a row has one of them at most")
     require(softcap is None or 0 < softcap < np.inf, f"softcap {softcap} must be positive")
     return queries
 
@@ -108,12 +111,15 @@ def store_kv(k, v, cache, slots):  # k, v [tokens, kv_heads * head_dim], slots i
 
 
 @op(attended, indices=sequences_inside, host=("starts", "lengths"))
-def attention(q, cache, starts, lengths, pages, sinks=None, slopes=None, *, scale, window=None, softcap=None):
+def attention(
+    q, cache, starts, lengths, pages, sinks=None, slopes=None, *, scale, window=None, softcap=None, chunk=None
+):
     """Causal softmax(q k / sqrt) v of each sequence's rows over its own pages, grouped queries (Ainslie et al. 2023).
 
     q [tokens, heads * head_dim]; starts int32 [sequences + 1], rows starts[s]:starts[s+1] are the last ones of
     sequence s; lengths int32 [sequences], positions held in the cache, those rows included; pages int32 [sequences,
-    max_pages], its page table. A row at position p sees positions p - window < i <= p (all i <= p without a window).
+    max_pages], its page table. A row at position p sees positions p - window < i <= p (all i <= p without a window);
+    with `chunk` those of its own chunk of so many positions, up to its own (Llama 4).
 
     sinks float32 [heads], if given, are one score more for each row of a head, of a key whose value is zero (gpt-oss,
     after Xiao et al. 2024). softcap, if given, bounds scores: softcap * tanh(score / softcap) (Gemma 2). slopes
@@ -136,6 +142,7 @@ def attention(q, cache, starts, lengths, pages, sinks=None, slopes=None, *, scal
         if slopes is not None:
             scores = scores + slopes.reshape(kv_heads, -1, 1) * (place - row).astype(np.float32)[:, None, None]
         seen = place <= row if window is None else (place <= row) & (place > row - window)
+        seen = seen if chunk is None else seen & (place >= row // chunk * chunk)
         scores = np.where(seen[:, None, None], scores, -np.inf)
         peak, total = scores.max(axis=-1, keepdims=True), np.float32(0)
         if sinks is not None:

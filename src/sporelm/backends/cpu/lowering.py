@@ -16,6 +16,7 @@ from sporelm.backends.cpu.kernels.pages import Pages
 from sporelm.backends.cpu.latent import RULES as LATENT
 from sporelm.backends.cpu.recurrent import ROW_BY_ROW as OF_RUNS
 from sporelm.backends.cpu.recurrent import RULES as RECURRENT
+from sporelm.backends.cpu.selective import RULES as SELECTIVE
 from sporelm.backends.cpu.storage import Packed, page_store, row_bytes
 from sporelm.errors import BackendError
 from sporelm.ops import Call
@@ -194,13 +195,14 @@ def _attention(low: Lowering, call: Call) -> None:
     softcap = call.options.get("softcap")
     pages, kv_heads = _pages(cache)
     sequences, max_pages = spec_of(table).shape
-    target, window = low.places.target, call.options.get("window")
+    target, chunk = low.places.target, call.options.get("chunk")
+    window = call.options.get("window") or chunk or NO_WINDOW
     number = low.places.attended(starts, lengths)
     splitting, tiled, decoding, merged_rows = (
         Cell(f"{name} {number}") for name in ("splits", "tiles", "decoding", "merging")
     )
     group = fixed(spec_of(q).shape[1]) // (pages.head_dim * kv_heads)
-    heads = Heads(pages, group, sinks is not None, softcap is not None, slopes is not None)
+    heads = Heads(pages, group, sinks is not None, softcap is not None, slopes is not None, chunk is not None)
     shared: dict[str, Any] = {"q": low.at(q), "q_stride": stride_of(q)}
     shared |= {"cache": low.at(cache), "page_bytes": cache.storage.stride}
     shared |= {
@@ -209,7 +211,7 @@ def _attention(low: Lowering, call: Call) -> None:
         "table": low.at(table),
         "table_stride": stride_of(table),
     }
-    shared |= {"scale": float(call.options["scale"]), "window": window or NO_WINDOW, "kv_heads": kv_heads}
+    shared |= {"scale": float(call.options["scale"]), "window": window, "kv_heads": kv_heads}
     if softcap is not None:
         shared["softcap"] = float(softcap)
     if slopes is not None:
@@ -334,4 +336,5 @@ RULES: dict[str, Callable[[Lowering, Call], None]] = {
     "top_k": _top_k,
     **row_rules.RULES,
     **RECURRENT,
+    **SELECTIVE,
 }

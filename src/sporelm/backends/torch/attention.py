@@ -64,6 +64,7 @@ def attention(
     scale: float,
     window: int | None = None,
     softcap: float | None = None,
+    chunk: int | None = None,
 ) -> Tensor:
     """One sequence after the other, over the pages that its rows see; `starts` and `lengths` are numpy arrays."""
     out = torch.zeros_like(q)
@@ -72,15 +73,18 @@ def attention(
         if start == stop:
             continue
         row = length - (stop - start)  # position of the first row
-        page = 0 if window is None else max(0, row - window + 1) // PAGE
+        lowest = 0 if window is None else max(0, row - window + 1)
+        lowest = lowest if chunk is None else row // chunk * chunk
+        page = lowest // PAGE
         held = held_in(cache, pages[sequence, page : -(-length // PAGE)])  # [pages, 2, kv_heads, PAGE, head_dim]
-        first = 0 if window is None else max(0, row - window + 1) - page * PAGE
+        first = lowest - page * PAGE
         held = held.permute(1, 2, 0, 3, 4).flatten(2, 3)[:, :, first : length - page * PAGE].float()
         seen = falls = None
         if stop - start > 1 or slopes is not None:
             place = torch.arange(page * PAGE + first, length, device=q.device)
             rows = torch.arange(row, length, device=q.device).unsqueeze(1)
             seen = place <= rows if window is None else (place <= rows) & (place > rows - window)
+            seen = seen if chunk is None else seen & (place >= rows // chunk * chunk)
             falls = None if slopes is None else slopes.view(-1, 1, 1) * (place - rows)
         queries = q[start:stop].unflatten(1, (-1, cache.shape[4])).transpose(0, 1)  # [heads, rows, head_dim]
         if sinks is None and softcap is None and falls is None:

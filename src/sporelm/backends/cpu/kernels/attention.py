@@ -55,7 +55,7 @@ def attention_split(target: Any, heads: Heads) -> Kernel:
         with k.range(first, last) as item:
             split, head, sequence = place_of(k, f, item)
             length = k.load(i32, f.lengths, sequence * 4).sext(i64)
-            lowest = k.max(length - f.window, 0)
+            lowest = heads.lowest(k, f, length - 1)
             start, stop = split * SPLIT, k.min(length, split * SPLIT + SPLIT)
             out = k.at(f.parts, item * (group * record))
             rows.start_split()

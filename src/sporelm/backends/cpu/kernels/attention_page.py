@@ -21,10 +21,12 @@ class Heads:
     sinks: bool = False  # one more score for each head
     softcap: bool = False  # scores are bounded
     slopes: bool = False  # scores fall with distance
+    chunked: bool = False  # a row sees its own chunk of `window` positions
 
     @property
     def name(self) -> str:
         options = "_sinks" * self.sinks + "_softcap" * self.softcap + "_slopes" * self.slopes
+        options += "_chunked" * self.chunked
         return f"{self.pages.name}_{self.group}{options}"
 
     def fields(self, more: str) -> tuple[Field, ...]:
@@ -41,14 +43,22 @@ class Heads:
         """The score that query head `head` has beside those of positions."""
         return k.load(f32, f.sinks, head * 4) if self.sinks else None
 
+    def lowest(self, k: Builder, f: Any, position: Val) -> Val:
+        """The first position that a row at `position` sees."""
+        return position // f.window * f.window if self.chunked else k.max(position + 1 - f.window, 0)
+
     def span(self, k: Builder, f: Any, head: Val, base: Val, positions: Val, place: Callable[[Any], Val]) -> "Span":
         """What rows of the kv head `head` see of a page; rows are numbered such that `group` are of one token."""
 
         def slope(row: Any) -> Val:
             return k.load(f32, f.slopes, (head * self.group + row % self.group) * 4)
 
-        softcap = f.softcap if self.softcap else None
-        return Span(base, positions, f.scale, f.window, place, softcap, slope if self.slopes else None)
+        def below(row: Any) -> Val:
+            return self.lowest(k, f, place(row)) - 1
+
+        softcap, slope_of = f.softcap if self.softcap else None, slope if self.slopes else None
+        own = below if self.chunked else None
+        return Span(base, positions, f.scale, f.window, place, softcap, slope_of, below=own)
 
 
 class Rows:

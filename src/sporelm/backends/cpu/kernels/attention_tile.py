@@ -32,7 +32,7 @@ def attention_tile(target: Any, heads: Heads) -> Kernel:
             rows.start()
             end = k.load(i32, f.starts, sequence * 4 + 4).sext(i64)
             shift = k.load(i32, f.lengths, sequence * 4).sext(i64) - end  # position = token + shift
-            lowest = k.max(token + shift + 1 - f.window, 0)
+            lowest = heads.lowest(k, f, token + shift)
             used = ((stop - token) * group + (largest - 1)) // largest * largest
             with k.range(lowest // SPLIT * SPLIT, stop + shift, SPLIT) as split:
                 rows.start_split()
