@@ -18,6 +18,7 @@ from conformance import (
     cases_lora,
     cases_recurrent,
     cases_rows,
+    cases_selective,
     cases_texts,
 )
 from conformance.case import EACH_KIND, FORMAT_NAMES, Arrays, Case, width_of
@@ -36,6 +37,7 @@ PARTS = (
     cases_attention,
     cases_latent,
     cases_recurrent,
+    cases_selective,
     cases_texts,
     cases_blocks,
 )

@@ -57,6 +57,18 @@ def run(on: On, made: Any, cuts: list[int], slots: int = 3, slot: int = 1) -> np
     state = on.tensor(np.full((slots, *shape), np.nan, np.float32))  # what a slot held before does not matter
     found = []
     for first, last in zip([0, *cuts], [*cuts, ROWS], strict=True):
+def selective(on: On, channels: int) -> tuple[np.ndarray, tuple[int, ...], Step]:
+    size = 5
+    decay, skip = on.tensor(-np.exp(on.values(size, channels))), on.tensor(on.values(channels))
+    ends = [channels, 2 * channels, 2 * channels + size]
+
+    def step(rows: np.ndarray, *held: Any) -> Any:
+        parts = [on.tensor(np.ascontiguousarray(part)) for part in np.split(rows, ends, axis=1)]
+        return ops.selective_scan(*parts, decay, skip, *held)
+
+    return on.values(ROWS, ends[-1] + size), (size, channels), step
+
+
         whose = (on.ints([0, last - first]), on.ints([last]), on.ints([slot]))
         found.append(step(rows[first:last], state, *whose).numpy().reshape(-1))
     return np.concatenate([*found, state.numpy()[slot].reshape(-1)])
@@ -64,6 +76,8 @@ def run(on: On, made: Any, cuts: list[int], slots: int = 3, slot: int = 1) -> np
 
 @pytest.mark.parametrize("name", MADE)
 def test_cut_anywhere(cpu: Any, name: str) -> None:
+    "selective": lambda on: selective(on, 128),
+    "selective of odd channels": lambda on: selective(on, 70),
     on = On(cpu, name)
     made = MADE[name](on)
     whole = run(on, made, [])

@@ -80,7 +80,7 @@ def _random(name: str) -> np.random.RandomState:
 
 def _values(name: str, param: Param) -> np.ndarray:
     random, shape = _random(name), param.shape
-    if len(shape) == 1:
+    if len(shape) == 1 or param.name.endswith(".decay"):
         centre = 0.0 if param.name.endswith(".bias") else 1.0
         sign = -1 if param.name.endswith(".decay") else 1
         return (sign * (centre + 0.4 * (random.random_sample(shape) - 0.5))).astype(np.float32)

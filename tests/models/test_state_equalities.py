@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from available import opened
-from families import write_case
+from families import recurrent, selective, write_case
 from families.case import Case
 from families.recurrent import CASES
 from models.test_worker import loaded
@@ -22,8 +22,11 @@ from sporelm.engine.speculative import Guess, ModelDrafter, NgramDrafter, Specul
 from unit.engine.hashed import SteadySpeculation
 
 CONTEXT = 256
-USUAL = ("qwen3next", "mamba2")  # of the others with --all
-EACH = [case if case.name in USUAL else pytest.param(case, marks=pytest.mark.all) for case in CASES]
+USUAL = ("qwen3next", "mamba2", "falcon-mamba")  # of the others with --all
+EACH = [
+    case if case.name in USUAL else pytest.param(case, marks=pytest.mark.all)
+    for case in (*recurrent.CASES, *selective.CASES)
+]
 SAMPLED = Sampling(temperature=1.2, top_p=0.95, seed=3, repetition_penalty=1.1, logprobs=1)
 
 

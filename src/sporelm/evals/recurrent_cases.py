@@ -22,6 +22,7 @@ def recurrent_cases() -> Iterator[Case]:
         yield Case("gated_delta_rule", order, partial(delta, order=order))
     yield Case("ssm_scan", "", scan)
     for first in ("norm", "gate"):
+    yield Case("selective_scan", "", selected)
         yield Case("gated_rms_norm", f"{first} first", partial(gated_norm, first=first))
 
 
@@ -63,6 +64,13 @@ def scan(backend: Backend) -> Any:
     )
 
 
-def gated_norm(backend: Backend, *, first: str) -> Any:
+def selected(backend: Backend) -> Any:
+    width = HEADS * SIZE
+    given = [backend.tensor(values(ROWS, n, seed=n)) for n in (width, width, GROUPS, GROUPS)]
+    decay, skip = backend.tensor(-np.exp(values(GROUPS, width))), backend.tensor(values(width, seed=1))
+    return _after(backend, values(3, GROUPS, width), lambda *held: ops.selective_scan(*given, decay, skip, *held))
+
+
+def gated_norm(backend: Backend, *, first: str, activation: str = "silu") -> Any:
     x, gate, weight = (backend.tensor(values(*shape, seed=3)) for shape in ((ROWS, 96), (ROWS, 96), (2, 48)))
     return ops.gated_rms_norm(x, gate, weight, eps=1e-6, group=48, first=first)

@@ -17,6 +17,7 @@ from sporelm.ops.recurrent import causal_conv1d, gated_delta_rule, ssm_scan
 from sporelm.ops.rope import rope, rope_store
 from sporelm.ops.routing import route
 from sporelm.ops.rows import argmax, embedding, select_columns, select_rows, top_k
+from sporelm.ops.selective import selective_scan
 from sporelm.ops.spec import Spec, Symbol
 from sporelm.ops.texts import mean_rows, text_attention
 
@@ -65,6 +66,7 @@ __all__ = [
     "scale_by",
     "select_columns",
     "select_rows",
+    "selective_scan",
     "silu_mul",
     "softcap",
     "ssm_scan",

@@ -74,6 +74,12 @@ class Arguments:
         steps = self.f32(3, 1) if dt is None else dt
         return ops.ssm_scan(x, steps, one, one, one, self.f32(2, 4, 4), *rows, groups=1)
 
+    def selected(self, x: Any, read: Any = None) -> Any:
+        """Eight channels, two numbers each."""
+        two, rows = self.f32(3, 2), (self.i32(0, 3), self.i32(3), self.i32(0))
+        given = (x, self.f32(3, 8), two, two if read is None else read, self.f32(2, 8), self.f32(8))
+        return ops.selective_scan(*given, self.f32(2, 2, 8), *rows)
+
     def kept(self, x: Any, weight: Any = None) -> Any:
         """Latents of 4 numbers, with keys of 4 that are rotated."""
         norm, table = self.f32(4) if weight is None else weight, self.f32(10, 4)
@@ -280,6 +286,8 @@ WRONG: dict[str, tuple[Callable[[Arguments], Any], str]] = {
     "causal_conv1d state": (lambda a: a.convolved(a.f32(3, 8), state=a.other(2, 2, 8)), "state i32"),
     "gated_delta_rule": (lambda a: a.ruled(a.other(3, 12)), "x i32"),
     "gated_delta_rule beta": (lambda a: a.ruled(a.f32(3, 12), beta=a.f32(3, 2)), "beta f32.* must be"),
+    "selective_scan": (lambda a: a.selected(a.other(3, 8)), "x i32"),
+    "selective_scan read": (lambda a: a.selected(a.f32(3, 8), read=a.f32(3, 1)), "read f32.* must be"),
     "ssm_scan": (lambda a: a.scanned(a.other(3, 12)), "x i32"),
     "ssm_scan dt": (lambda a: a.scanned(a.f32(3, 12), dt=a.f32(2, 1)), "dt f32.* must be"),
     "gated_rms_norm": (lambda a: ops.gated_rms_norm(a.other(3, 8), a.f32(3, 8), a.f32(8), **GATED), "x i32"),

@@ -16,6 +16,7 @@ from sporelm.backends.cpu.kernels.pages import Pages
 from sporelm.backends.cpu.latent import RULES as LATENT
 from sporelm.backends.cpu.recurrent import ROW_BY_ROW as OF_RUNS
 from sporelm.backends.cpu.recurrent import RULES as RECURRENT
+from sporelm.backends.cpu.selective import RULES as SELECTIVE
 from sporelm.backends.cpu.storage import Packed, page_store, row_bytes
 from sporelm.errors import BackendError
 from sporelm.ops import Call
@@ -335,4 +336,5 @@ RULES: dict[str, Callable[[Lowering, Call], None]] = {
     "top_k": _top_k,
     **row_rules.RULES,
     **RECURRENT,
+    **SELECTIVE,
 }

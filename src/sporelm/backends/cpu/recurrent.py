@@ -15,7 +15,7 @@ from sporelm.ops.spec import fixed, spec_of
 from sporelm.tensor.dtype import F32
 
 
-def _sequences(low: Emitter, state: Any, starts: Any, lengths: Any, states: Any) -> dict[str, Any]:
+def sequence_fields(low: Emitter, state: Any, starts: Any, lengths: Any, states: Any) -> dict[str, Any]:
     """The fields that say whose rows are whose, and where the states are: in a pool, or a tensor by itself."""
     _, count, width = state.shape
     fields = {"starts": low.at(starts), "lengths": low.at(lengths), "slots": low.at(states), "state": low.at(state)}
@@ -85,7 +85,7 @@ def _gated(low: Emitter, kernel: Kernel, x: Any, decay: Any, bias: Any, given: d
 def _emit(low: Emitter, kernel: Kernel, fields: dict[str, Any], held: list[Any], tiles: int) -> None:
     """Tiles of each sequence; what comes first has few, for each may go over many rows."""
     sequences = cell_of(spec_of(held[2]).shape[0])
-    low.emit(kernel, fields | _sequences(low, *held), sequences, factor=tiles)
+    low.emit(kernel, fields | sequence_fields(low, *held), sequences, factor=tiles)
 
 
 def gated_rms_norm(low: Emitter, call: Call) -> None:

@@ -38,6 +38,7 @@ from sporelm.backends.torch.rows import (
     softcap,
     top_k,
 )
+from sporelm.backends.torch.selective import selective_scan
 from sporelm.backends.torch.texts import mean_rows, text_attention
 
 FUNCTIONS = {
@@ -46,7 +47,7 @@ FUNCTIONS = {
         *(add, silu_mul, clamped_swiglu, rms_norm, add_rms_norm, embedding, select_columns, select_rows, argmax),
         *(top_k, quantize_rows, activate, activate_mul, scale, scale_by, clip, softcap, layer_norm, add_layer_norm),
         count_nonfinite,
-        *(causal_conv1d, gated_delta_rule, ssm_scan, gated_rms_norm),
+        *(causal_conv1d, gated_delta_rule, ssm_scan, gated_rms_norm, selective_scan),
         *(linear_heads, store_latent, latent_attention),
         *(route, linear_experts, linear_experts_silu_mul, combine_experts),
         *(add_lora, linear, linear_group, linear_silu_mul, linear_activate_mul, rope, store_kv, rope_store, attention),

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import silu, softplus
 
 
-def _sequences(state: Tensor, starts: Any, lengths: Any, states: Any) -> Iterator[tuple[Tensor, int, int]]:
+def each_sequence(state: Tensor, starts: Any, lengths: Any, states: Any) -> Iterator[tuple[Tensor, int, int]]:
     """Each sequence that has rows: its state, a view, zeroed where it begins, and where its rows begin and end."""
     first, held = starts.tolist(), lengths.tolist()
     for number, slot in enumerate(states.tolist()):
@@ -34,7 +34,7 @@ def causal_conv1d(
     silu: bool = True,
 ) -> Tensor:
     out = torch.empty_like(x)
-    for held, start, stop in _sequences(state, starts, lengths, states):
+    for held, start, stop in each_sequence(state, starts, lengths, states):
         window = torch.cat((held, x[start:stop]))
         total = weight[0] * window[: stop - start]
         for tap in range(1, len(weight)):
@@ -71,7 +71,7 @@ def gated_delta_rule(
     q, k, v = directions(queries) * key_dim**-0.5, directions(keys), values.unflatten(1, (heads, value_dim))
     kept, share = torch.exp(decay * softplus(alpha + bias)), beta.sigmoid()
     out = torch.empty_like(v)
-    for held, start, stop in _sequences(state, starts, lengths, states):
+    for held, start, stop in each_sequence(state, starts, lengths, states):
         s = held.view(heads, key_dim, value_dim)
         for row in range(start, stop):
             s *= kept[row, :, None, None]
@@ -103,7 +103,7 @@ def ssm_scan(
     write, read = (each.unflatten(1, (groups, size)).repeat_interleave(heads // groups, dim=1) for each in others)
     step = softplus(dt + bias).clamp(low, high)
     kept, out = torch.exp(step * decay), torch.empty_like(v)
-    for held, start, stop in _sequences(state, starts, lengths, states):
+    for held, start, stop in each_sequence(state, starts, lengths, states):
         s = held.view(heads, size, head_dim)
         for row in range(start, stop):
             s *= kept[row, :, None, None]

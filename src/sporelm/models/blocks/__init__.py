@@ -17,6 +17,7 @@ from sporelm.models.blocks.mlp import MLP
 from sporelm.models.blocks.pre_norm import NormKind, pre_norm
 from sporelm.models.blocks.rms_norm import RMSNorm
 from sporelm.models.blocks.short_conv import ShortConv
+from sporelm.models.blocks.selective_space import SelectiveSpace, SpaceChannels
 from sporelm.models.blocks.state_space import SpaceHeads, StateSpace
 from sporelm.models.blocks.text_attention import TextAttention
 from sporelm.models.blocks.text_layer import TextLayer
@@ -47,7 +48,9 @@ __all__ = [
     "ShortConv",
     "SpaceHeads",
     "State",
+    "SelectiveSpace",
     "StateSpace",
+    "SpaceChannels",
     "TextAttention",
     "TextLayer",
     "bare",

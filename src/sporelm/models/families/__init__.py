@@ -175,6 +175,18 @@ FAMILIES = (
     Listed("minimax_m2", "MiniMax-M2", ("minimax-m2", "MiniMaxM2ForCausalLM"), ("transformers", "llama.cpp")),
     Listed(
         "mistral3",
+    Listed(
+        "mamba",
+        "Mamba 1, Falcon-Mamba",
+        ("mamba", "MambaForCausalLM", "FalconMambaForCausalLM"),
+        ("transformers", "llama.cpp"),
+    ),
+    Listed(
+        "llama4",
+        "Llama 4 (text)",
+        ("llama4", "Llama4ForCausalLM", "Llama4ForConditionalGeneration"),
+        ("transformers", "llama.cpp"),
+    ),
         "Ministral 3, Mistral Small 3.1 (text)",
         ("mistral3", "Ministral3ForCausalLM", "Mistral3ForConditionalGeneration"),
         ("transformers", "llama.cpp"),
