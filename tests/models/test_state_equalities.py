@@ -11,7 +11,6 @@ import pytest
 from available import opened
 from families import recurrent, selective, write_case
 from families.case import Case
-from families.recurrent import CASES
 from models.test_worker import loaded
 from sporelm.engine import Engine, LoadedModel, Request, Sampling, Worker
 from sporelm.engine.kv.session_folder import SessionFolder

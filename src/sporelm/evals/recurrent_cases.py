@@ -71,6 +71,6 @@ def selected(backend: Backend) -> Any:
     return _after(backend, values(3, GROUPS, width), lambda *held: ops.selective_scan(*given, decay, skip, *held))
 
 
-def gated_norm(backend: Backend, *, first: str, activation: str = "silu") -> Any:
+def gated_norm(backend: Backend, *, first: str) -> Any:
     x, gate, weight = (backend.tensor(values(*shape, seed=3)) for shape in ((ROWS, 96), (ROWS, 96), (2, 48)))
     return ops.gated_rms_norm(x, gate, weight, eps=1e-6, group=48, first=first)
