@@ -50,6 +50,21 @@ def delta(on: On, key_heads: int, heads: int, key_dim: int, value_dim: int, orde
     )
 
 
+def delta_by_row(on: On, key_heads: int, heads: int, key_dim: int, value_dim: int, decays_each: bool) -> Any:
+    """Queries, keys and values apart; a decay for each row of a state, or for each head."""
+    widths = key_heads * key_dim, key_heads * key_dim, heads * value_dim
+    x, keys, values = (on.rows(ROWS, width) for width in widths)
+    count = heads * key_dim if decays_each else heads
+    given = x, on.rows(ROWS, count), on.rows(ROWS, heads), decays(on, heads), on.tensor(on.values(count))
+    options: dict[str, Any] = {"key_heads": key_heads, "order": "each", "most": 2.0}
+    return stepped(
+        on,
+        (heads * key_dim, value_dim),
+        lambda *held: ops.gated_delta_rule(*given, *held, keys, values, **options),
+        True,
+    )
+
+
 def scanned(on: On, groups: int, heads: int, size: int, head_dim: int, limits: dict[str, float], pooled: bool) -> Any:
     x, dt = on.rows(ROWS, heads * head_dim + 2 * groups * size), on.rows(ROWS, heads, scale=3.0)
     given = x, dt, decays(on, heads), on.tensor(on.values(heads)), on.tensor(on.values(heads))
@@ -58,10 +73,12 @@ def scanned(on: On, groups: int, heads: int, size: int, head_dim: int, limits: d
     )
 
 
-def gated_norm(on: On, tokens: int, group: int, groups: int, own: bool, first: str, scale: float) -> Any:
+def gated_norm(
+    on: On, tokens: int, group: int, groups: int, own: bool, first: str, scale: float, activation: str = "silu"
+) -> Any:
     x, gate = (on.rows(tokens, group * groups, scale=scale) for _ in range(2))
     weight = on.tensor(on.values(groups, group) if own else on.values(group))
-    return ops.gated_rms_norm(x, gate, weight, eps=1e-6, group=group, first=first)
+    return ops.gated_rms_norm(x, gate, weight, eps=1e-6, group=group, first=first, activation=activation)
 
 
 def cases() -> Iterator[Case]:
@@ -74,6 +91,13 @@ def cases() -> Iterator[Case]:
         for shape in ((2, 4, 16, 64, "each"), (2, 6, 10, 10, "all"), (1, 2, 128, 128, "all"), (3, 3, 7, 70, "each")):
             name, rare = f"{' '.join(map(str, shape))}{where}", pooled and shape[2] != 7
             yield case("gated_delta_rule", name, delta, *shape, pooled, rare=rare, common=shape[2] != 16)
+    for shape in ((2, 4, 16, 64), (4, 4, 10, 10), (2, 2, 128, 128), (3, 3, 7, 70)):
+        for decays_each in (True, False):
+            name = f"{' '.join(map(str, shape))} apart, decays of each {'row' if decays_each else 'head'}"
+            rare = not decays_each and shape[2] != 7
+            yield case("gated_delta_rule", name, delta_by_row, *shape, decays_each, rare=rare, common=shape[2] == 7)
+    for pooled in (False, True):
+        where = " in a pool" * pooled
         for groups, heads, size, head_dim in ((2, 4, 16, 64), (1, 3, 7, 10), (3, 3, 128, 70)):
             limits = {"low": 0.1, "high": 1.5} if groups == 1 else {}
             name, rare = f"{groups} {heads} {size} {head_dim}{where}", pooled and size != 7
@@ -83,4 +107,5 @@ def cases() -> Iterator[Case]:
             own = first == "gate"
             name = f"{first} first, {groups} of {group} x{tokens}"
             yield case("gated_rms_norm", name, gated_norm, tokens, group, groups, own, first, 1.0)
+        yield case("gated_rms_norm", f"{first} first, a sigmoid", gated_norm, 7, 37, 2, False, first, 1.0, "sigmoid")
         yield case("gated_rms_norm", f"{first} first, far values", gated_norm, 2, 33, 2, True, first, 100.0)

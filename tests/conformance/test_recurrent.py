@@ -31,6 +31,20 @@ def delta(on: On, value_dim: int) -> tuple[np.ndarray, tuple[int, ...], Step]:
     return on.values(ROWS, width + 2 * heads), (heads * key_dim, value_dim), step
 
 
+def delta_by_row(on: On, key_dim: int, value_dim: int) -> tuple[np.ndarray, tuple[int, ...], Step]:
+    heads = 2
+    keys = heads * key_dim
+    decay, bias = on.tensor(-np.exp(on.values(heads))), on.tensor(on.values(keys))
+    ends = np.cumsum([keys, keys, heads, keys])
+
+    def step(rows: np.ndarray, *held: Any) -> Any:
+        parts = [on.tensor(np.ascontiguousarray(part)) for part in np.split(rows, ends, axis=1)]
+        x, alpha, beta, own, values = parts
+        return ops.gated_delta_rule(x, alpha, beta, decay, bias, *held, own, values, key_heads=heads, order="each")
+
+    return on.values(ROWS, ends[-1] + heads * value_dim), (keys, value_dim), step
+
+
 def scan(on: On) -> tuple[np.ndarray, tuple[int, ...], Step]:
     heads, size, head_dim = 3, 16, 64
     decay, skip, bias = on.tensor(-np.exp(on.values(heads))), on.tensor(on.values(heads)), on.tensor(on.values(heads))
@@ -43,20 +57,6 @@ def scan(on: On) -> tuple[np.ndarray, tuple[int, ...], Step]:
     return on.values(ROWS, width + heads), (heads * size, head_dim), step
 
 
-MADE = {
-    "convolution": convolution,
-    "delta": lambda on: delta(on, 64),
-    "delta of odd heads": lambda on: delta(on, 10),
-    "scan": scan,
-}
-
-
-def run(on: On, made: Any, cuts: list[int], slots: int = 3, slot: int = 1) -> np.ndarray:
-    """The results of all rows, and the state after them, of one sequence cut into steps."""
-    rows, shape, step = made
-    state = on.tensor(np.full((slots, *shape), np.nan, np.float32))  # what a slot held before does not matter
-    found = []
-    for first, last in zip([0, *cuts], [*cuts, ROWS], strict=True):
 def selective(on: On, channels: int) -> tuple[np.ndarray, tuple[int, ...], Step]:
     size = 5
     decay, skip = on.tensor(-np.exp(on.values(size, channels))), on.tensor(on.values(channels))
@@ -69,6 +69,24 @@ def selective(on: On, channels: int) -> tuple[np.ndarray, tuple[int, ...], Step]
     return on.values(ROWS, ends[-1] + size), (size, channels), step
 
 
+MADE = {
+    "convolution": convolution,
+    "delta": lambda on: delta(on, 64),
+    "delta of odd heads": lambda on: delta(on, 10),
+    "delta of rows that decay": lambda on: delta_by_row(on, 16, 64),
+    "delta of odd rows that decay": lambda on: delta_by_row(on, 7, 10),
+    "scan": scan,
+    "selective": lambda on: selective(on, 128),
+    "selective of odd channels": lambda on: selective(on, 70),
+}
+
+
+def run(on: On, made: Any, cuts: list[int], slots: int = 3, slot: int = 1) -> np.ndarray:
+    """The results of all rows, and the state after them, of one sequence cut into steps."""
+    rows, shape, step = made
+    state = on.tensor(np.full((slots, *shape), np.nan, np.float32))  # what a slot held before does not matter
+    found = []
+    for first, last in zip([0, *cuts], [*cuts, ROWS], strict=True):
         whose = (on.ints([0, last - first]), on.ints([last]), on.ints([slot]))
         found.append(step(rows[first:last], state, *whose).numpy().reshape(-1))
     return np.concatenate([*found, state.numpy()[slot].reshape(-1)])
@@ -76,8 +94,6 @@ def selective(on: On, channels: int) -> tuple[np.ndarray, tuple[int, ...], Step]
 
 @pytest.mark.parametrize("name", MADE)
 def test_cut_anywhere(cpu: Any, name: str) -> None:
-    "selective": lambda on: selective(on, 128),
-    "selective of odd channels": lambda on: selective(on, 70),
     on = On(cpu, name)
     made = MADE[name](on)
     whole = run(on, made, [])

@@ -20,10 +20,12 @@ def recurrent_cases() -> Iterator[Case]:
         yield Case("causal_conv1d", "with a bias" * bias, partial(convolved, bias=bias))
     for order in ("each", "all"):
         yield Case("gated_delta_rule", order, partial(delta, order=order))
+    yield Case("gated_delta_rule", "rows that decay, apart", delta_by_row)
     yield Case("ssm_scan", "", scan)
-    for first in ("norm", "gate"):
     yield Case("selective_scan", "", selected)
+    for first in ("norm", "gate"):
         yield Case("gated_rms_norm", f"{first} first", partial(gated_norm, first=first))
+    yield Case("gated_rms_norm", "a sigmoid", partial(gated_norm, first="norm", activation="sigmoid"))
 
 
 def _after(backend: Backend, state: np.ndarray, call: Any) -> Any:
@@ -55,6 +57,18 @@ def delta(backend: Backend, *, order: str) -> Any:
     )
 
 
+def delta_by_row(backend: Backend) -> Any:
+    """Queries, keys and values apart, each channel of the keys with a decay of its own."""
+    x, alpha, keys, rows = (backend.tensor(values(ROWS, HEADS * SIZE, seed=n)) for n in range(4))
+    beta, decay = backend.tensor(values(ROWS, HEADS)), backend.tensor(-np.exp(values(HEADS)))
+    given = x, alpha, beta, decay, backend.tensor(values(HEADS * SIZE))
+    return _after(
+        backend,
+        values(3, HEADS * SIZE, SIZE),
+        lambda *held: ops.gated_delta_rule(*given, *held, keys, rows, key_heads=HEADS, order="each"),
+    )
+
+
 def scan(backend: Backend) -> Any:
     given = [backend.tensor(values(ROWS, n)) for n in ((2 * GROUPS + HEADS) * SIZE, HEADS)]
     return _after(
@@ -71,6 +85,6 @@ def selected(backend: Backend) -> Any:
     return _after(backend, values(3, GROUPS, width), lambda *held: ops.selective_scan(*given, decay, skip, *held))
 
 
-def gated_norm(backend: Backend, *, first: str) -> Any:
+def gated_norm(backend: Backend, *, first: str, activation: str = "silu") -> Any:
     x, gate, weight = (backend.tensor(values(*shape, seed=3)) for shape in ((ROWS, 96), (ROWS, 96), (2, 48)))
-    return ops.gated_rms_norm(x, gate, weight, eps=1e-6, group=48, first=first)
+    return ops.gated_rms_norm(x, gate, weight, eps=1e-6, group=48, first=first, activation=activation)

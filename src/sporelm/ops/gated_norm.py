@@ -9,7 +9,7 @@ from sporelm.ops.op import op, require
 from sporelm.ops.spec import Spec, fixed, spec_of
 
 
-def _gated(x: Any, gate: Any, weight: Any, *, eps: float, group: int, first: str) -> Spec:
+def _gated(x: Any, gate: Any, weight: Any, *, eps: float, group: int, first: str, activation: str = "silu") -> Spec:
     wide = rows("x", x)
     require(spec_of(gate) == wide, f"gate {spec_of(gate)} must be like x {wide}")
     width = fixed(wide.shape[1])
@@ -18,14 +18,16 @@ def _gated(x: Any, gate: Any, weight: Any, *, eps: float, group: int, first: str
     fits = scale.shape in ((group,), (width // group, group))
     require(fits, f"weight {scale} must have one element a column of a group, {group}, or be one for each group")
     require(first in ("norm", "gate"), f"first {first!r} must be 'norm' or 'gate'")
+    require(activation in ("silu", "sigmoid"), f"activation {activation!r} must be 'silu' or 'sigmoid'")
     return wide
 
 
 @op(_gated)
-def gated_rms_norm(x, gate, weight, *, eps, group, first):  # x, gate [tokens, width], weight [group] or [groups, group]
-    """rms_norm of each run of `group` columns, times silu(gate): after the norm, or "gate" first (Mamba 2)."""
+def gated_rms_norm(x, gate, weight, *, eps, group, first, activation="silu"):
+    """rms_norm of each run of `group` columns, times silu or sigmoid of the gate: after the norm, or "gate" first
+    (Mamba 2). x, gate [tokens, width], weight [group] or [groups, group]."""
     with np.errstate(over="ignore"):
-        opened = gate / (1 + np.exp(-gate))
+        opened = (gate if activation == "silu" else np.float32(1)) / (1 + np.exp(-gate))
     runs = (x * opened if first == "gate" else x).reshape(len(x), -1, group)
     mean_square = np.mean(runs.astype(np.float64) ** 2, axis=-1, keepdims=True)
     scaled = runs * (1 / np.sqrt(mean_square + eps)).astype(np.float32) * weight

@@ -116,54 +116,83 @@ def _delta(
     starts: Any,
     lengths: Any,
     states: Any,
+    keys: Any = None,
+    values: Any = None,
     *,
     key_heads: int,
     order: str,
+    most: float = 1.0,
     eps: float = 1e-6,
 ) -> Spec:
     given, held = stepwise(x, state, starts, lengths, states)
     (tokens, _), heads = given.shape, fixed(vector("decay", decay).shape[0])
-    for name, value, shape in (("alpha", alpha, (tokens, heads)), ("beta", beta, (tokens, heads))):
-        require(rows(name, value).shape == shape, f"{name} {spec_of(value)} must be {list(shape)}")
-    require(vector("bias", bias).shape == (heads,), f"bias {spec_of(bias)} must have one element a head: {heads}")
+    rows_held, value_dim = fixed(held.shape[1]), fixed(held.shape[2])
+    require(rows_held % heads == 0, f"state {held} must have as many rows for each of {heads} heads")
     require(order in ("each", "all"), f"order {order!r} must be 'each' or 'all'")
     require(key_heads > 0 and heads % key_heads == 0, f"{heads} heads are no whole groups of {key_heads} key heads")
-    keys, value_dim = fixed(held.shape[1]), fixed(held.shape[2])
-    require(keys % heads == 0, f"state {held} must have as many rows for each of {heads} heads")
-    width = 2 * key_heads * (keys // heads) + heads * value_dim
-    require(given.shape[1] == width, f"x {given} must have {width} columns: queries, keys, values")
+    require(most > 0, f"most {most} must be above 0")
+    decays = fixed(rows("alpha", alpha).shape[1])
+    known = f"{heads} columns, or one for each of {rows_held} rows of a state"
+    require(decays in (heads, rows_held), f"alpha {spec_of(alpha)} must have {known}")
+    for name, value, width in (("alpha", alpha, decays), ("beta", beta, heads)):
+        require(rows(name, value).shape == (tokens, width), f"{name} {spec_of(value)} must be {[tokens, width]}")
+    require(vector("bias", bias).shape == (decays,), f"bias {spec_of(bias)} must have one element a column of alpha")
+    require((keys is None) == (values is None), "keys and values must be given together, or neither")
+    queries = key_heads * (rows_held // heads)
+    if keys is None:
+        width = 2 * queries + heads * value_dim
+        require(given.shape[1] == width, f"x {given} must have {width} columns: queries, keys, values")
+        return Spec((tokens, heads * value_dim), F32)
+    for name, value, width in (("x", x, queries), ("keys", keys, queries), ("values", values, heads * value_dim)):
+        require(rows(name, value).shape == (tokens, width), f"{name} {spec_of(value)} must be {[tokens, width]}")
     return Spec((tokens, heads * value_dim), F32)
 
 
 def _delta_inside(
-    x: Any, alpha: Any, beta: Any, decay: Any, bias: Any, state: Any, starts: Any, lengths: Any, states: Any, **_: Any
+    x: Any,
+    alpha: Any,
+    beta: Any,
+    decay: Any,
+    bias: Any,
+    state: Any,
+    starts: Any,
+    lengths: Any,
+    states: Any,
+    *more: Any,
+    **options: Any,
 ) -> None:
     check_sequences(x, state, starts, lengths, states)
 
 
 @op(_delta, updates=("state",), indices=_delta_inside, host=WHOSE)
-def gated_delta_rule(x, alpha, beta, decay, bias, state, starts, lengths, states, *, key_heads, order, eps=1e-6):
+def gated_delta_rule(
+    x, alpha, beta, decay, bias, state, starts, lengths, states, keys=None, values=None,
+    *, key_heads, order, most=1.0, eps=1e-6,
+):  # fmt: skip
     """The gated delta rule (Yang, Kautz, Hatamizadeh 2024): float32 [tokens, heads * value_dim].
 
-    x [tokens, 2 * key_heads * key_dim + heads * value_dim] has queries, keys and values; queries and keys are divided
-    by their length, queries by sqrt(key_dim) too. `order` says which key head a head has (`head_pairs`).
-    alpha, beta [tokens, heads]; decay, bias [heads]: S decays by exp(decay * softplus(alpha + bias)), and what it says
-    of a key moves towards the value by sigmoid(beta). state [slots, heads * key_dim, value_dim].
+    x [tokens, 2 * key_heads * key_dim + heads * value_dim] has queries, keys and values; or queries alone, where keys
+    [tokens, key_heads * key_dim] and values [tokens, heads * value_dim] are given. Queries and keys are divided by
+    their length, queries by sqrt(key_dim) too. `order` says which key head a head has (`head_pairs`).
+    alpha [tokens, heads], bias [heads]: S decays by exp(decay * softplus(alpha + bias)); or they have heads * key_dim
+    columns, and each row of S, a channel of the keys, decays by itself (Kimi Team 2025, "Kimi Linear"). beta [tokens,
+    heads], decay [heads]: what S says of a key moves towards the value by most * sigmoid(beta). state [slots,
+    heads * key_dim, value_dim].
     """
     heads, value_dim = len(decay), state.shape[2]
     key_dim = state.shape[1] // heads
-    parts = np.split(x, [key_heads * key_dim, 2 * key_heads * key_dim], axis=1)
+    parts = np.split(x, [key_heads * key_dim, 2 * key_heads * key_dim], axis=1) if keys is None else (x, keys, values)
     whose = head_pairs(heads, key_heads, order)
     q, k = (_unit(part.reshape(len(x), key_heads, key_dim), eps)[:, whose] for part in parts[:2])
     q, v = q * np.float32(key_dim**-0.5), parts[2].reshape(len(x), heads, value_dim)
-    kept = np.exp(decay * softplus(alpha + bias))
+    kept = np.exp(decay[:, None] * softplus(alpha + bias).reshape(len(x), heads, -1))
     with np.errstate(over="ignore"):
-        share = 1 / (1 + np.exp(-beta))
+        share = np.float32(most) / (1 + np.exp(-beta))
     out = np.empty((len(x), heads, value_dim), np.float32)
     for held, own in sequences(state, starts, lengths, states):
         s = held.reshape(heads, key_dim, value_dim)
         for row in own:
-            s *= kept[row, :, None, None]
+            s *= kept[row, :, :, None]
             known = np.einsum("hk,hkv->hv", k[row], s)
             s += k[row][:, :, None] * (share[row, :, None] * (v[row] - known))[:, None]
             out[row] = np.einsum("hk,hkv->hv", q[row], s)

@@ -1,11 +1,12 @@
 """From calls of ops that carry a state from row to row to entries of kernels."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from sporelm.backends.cpu.entries import Emitter, cell_of, most, stride_of
 from sporelm.backends.cpu.jit import Kernel
-from sporelm.backends.cpu.kernels import gated_norm, recurrent
+from sporelm.backends.cpu.kernels import delta_rule, gated_norm, recurrent
 from sporelm.backends.cpu.kernels.convolution import Convolution
 from sporelm.backends.cpu.kernels.recurrent import Shape
 from sporelm.backends.cpu.kernels.sequences import columns_of
@@ -44,14 +45,24 @@ def causal_conv1d(low: Emitter, call: Call) -> None:
 def gated_delta_rule(low: Emitter, call: Call) -> None:
     x, alpha, beta, decay, bias, *held = call.args
     heads, shared = fixed(spec_of(decay).shape[0]), int(call.options["key_heads"])
-    shape = _shape(held[0], heads, call.options["order"])
-    gates = {"alpha": low.at(alpha), "beta": low.at(beta), "stride": stride_of(alpha)}
-    fields = _gated(low, recurrent.delta_gates(low.places.target), x, decay, bias, gates)
-    fields |= {"values": 8 * shared * shape.rows, "shared": shared, "heads": heads, "out": low.at(call.results[0])}
+    shape, most_taken = _shape(held[0], heads, call.options["order"]), float(call.options.get("most", 1.0))
+    gates = {"alpha": low.at(alpha), "beta": low.at(beta), "stride": stride_of(alpha), "most": most_taken}
+    target, kernel = low.places.target, delta_rule.delta_gates(low.places.target)
+    if fixed(spec_of(alpha).shape[1]) != heads:
+        shape, kernel = replace(shape, by_row=True), delta_rule.delta_gates_by_row(target, shape.rows)
+        gates |= {"beta_stride": stride_of(beta), "heads": heads}
+    fields = _gated(low, kernel, x, decay, bias, gates)
+    keys, values = held[4:] or (None, None)
+    if keys is None:
+        first, keys, values = low.at(x) + 4 * shared * shape.rows, x, x
+        places = {"keys": first, "values": first + 4 * shared * shape.rows}
+    else:
+        places = {"keys": low.at(keys), "values": low.at(values)}
+    fields |= {**places, "keys_stride": stride_of(keys), "values_stride": stride_of(values)}
+    fields |= {"shared": shared, "heads": heads, "out": low.at(call.results[0])}
     fields |= {"out_stride": stride_of(call.results[0]), "scale": shape.rows**-0.5}
     fields["eps"] = float(call.options.get("eps", 1e-6))
-    kernel = recurrent.gated_delta_rule(low.places.target, shape)
-    _emit(low, kernel, fields, held, heads * shape.tiles(low.places.target))
+    _emit(low, delta_rule.gated_delta_rule(target, shape), fields, held[:4], heads * shape.tiles(target))
 
 
 def ssm_scan(low: Emitter, call: Call) -> None:
@@ -75,8 +86,9 @@ def _shape(state: Any, heads: int, order: str) -> Shape:
 def _gated(low: Emitter, kernel: Kernel, x: Any, decay: Any, bias: Any, given: dict[str, Any]) -> dict[str, Any]:
     """What heads are gated by, once for all tiles of their states; the fields by which these find it."""
     tokens, heads = spec_of(x).shape[0], fixed(spec_of(decay).shape[0])
-    second = row_bytes(heads, F32)
-    place = {"gates": low.shared("gates", 2 * second * most(tokens)), "gates_stride": 2 * second, "second": second}
+    second = row_bytes(fixed(spec_of(bias).shape[0]), F32)  # bytes of the decays, before the others
+    stride = second + row_bytes(heads, F32)
+    place = {"gates": low.shared("gates", stride * most(tokens)), "gates_stride": stride, "second": second}
     fields = given | place | {"decay": low.at(decay), "bias": low.at(bias), "vectors": low.vectors(heads)}
     low.emit(kernel, fields, cell_of(tokens), grain=low.row_grain(tokens))
     return {"x": low.at(x), "x_stride": stride_of(x), **place}
@@ -96,7 +108,8 @@ def gated_rms_norm(low: Emitter, call: Call) -> None:
     fields: dict[str, Any] = {"x": low.at(x), "gate": low.at(gate), "weight": low.at(weight)}
     fields |= {"out": low.at(call.results[0]), "stride": stride_of(x), "groups": fixed(width) // group}
     fields |= {"weight_stride": own, "eps": float(call.options["eps"])}
-    kernel = gated_norm.gated_rms_norm(low.places.target, group, call.options["first"])
+    opened = call.options.get("activation", "silu")
+    kernel = gated_norm.gated_rms_norm(low.places.target, group, call.options["first"], opened)
     low.emit(kernel, fields, cell_of(tokens), grain=low.row_grain(tokens))
 
 

@@ -54,27 +54,32 @@ def gated_delta_rule(
     starts: Any,
     lengths: Any,
     states: Any,
+    keys: Tensor | None = None,
+    values: Tensor | None = None,
     *,
     key_heads: int,
     order: str,
+    most: float = 1.0,
     eps: float = 1e-6,
 ) -> Tensor:
     heads, value_dim = len(decay), state.shape[2]
     key_dim, group = state.shape[1] // heads, heads // key_heads
-    queries, keys, values = x.split((key_heads * key_dim, key_heads * key_dim, heads * value_dim), dim=1)
+    if keys is None or values is None:
+        x, keys, values = x.split((key_heads * key_dim, key_heads * key_dim, heads * value_dim), dim=1)
 
     def directions(part: Tensor) -> Tensor:
         each = part.unflatten(1, (key_heads, key_dim))
         each = each / (each.double().square().sum(dim=-1, keepdim=True) + eps).sqrt().float()
         return each.repeat_interleave(group, dim=1) if order == "each" else each.repeat(1, group, 1)
 
-    q, k, v = directions(queries) * key_dim**-0.5, directions(keys), values.unflatten(1, (heads, value_dim))
-    kept, share = torch.exp(decay * softplus(alpha + bias)), beta.sigmoid()
+    q, k, v = directions(x) * key_dim**-0.5, directions(keys), values.unflatten(1, (heads, value_dim))
+    kept = torch.exp(decay[:, None] * softplus(alpha + bias).unflatten(1, (heads, -1)))
+    share = beta.sigmoid() * most
     out = torch.empty_like(v)
     for held, start, stop in each_sequence(state, starts, lengths, states):
         s = held.view(heads, key_dim, value_dim)
         for row in range(start, stop):
-            s *= kept[row, :, None, None]
+            s *= kept[row, :, :, None]
             known = torch.einsum("hk,hkv->hv", k[row], s)
             s += k[row].unsqueeze(2) * (share[row, :, None] * (v[row] - known)).unsqueeze(1)
             out[row] = torch.einsum("hk,hkv->hv", q[row], s)
@@ -112,8 +117,11 @@ def ssm_scan(
     return (out + skip[:, None] * v).flatten(1)
 
 
-def gated_rms_norm(x: Tensor, gate: Tensor, weight: Tensor, *, eps: float, group: int, first: str) -> Tensor:
-    runs = (x * silu(gate) if first == "gate" else x).unflatten(1, (-1, group))
+def gated_rms_norm(
+    x: Tensor, gate: Tensor, weight: Tensor, *, eps: float, group: int, first: str, activation: str = "silu"
+) -> Tensor:
+    opened = silu(gate) if activation == "silu" else gate.sigmoid()
+    runs = (x * opened if first == "gate" else x).unflatten(1, (-1, group))
     mean_square = runs.double().square().mean(dim=-1, keepdim=True)
-    scaled = runs * (mean_square + eps).rsqrt().float() * weight
-    return scaled.flatten(1) if first == "gate" else scaled.flatten(1) * silu(gate)
+    scaled = (runs * (mean_square + eps).rsqrt().float() * weight).flatten(1)
+    return scaled if first == "gate" else scaled * opened

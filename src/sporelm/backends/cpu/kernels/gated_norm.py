@@ -1,4 +1,4 @@
-"""Norms of runs of a row by their root mean square, times silu of a gate. An item is one token."""
+"""Norms of runs of a row by their root mean square, times silu or a sigmoid of a gate. An item is one token."""
 
 from typing import Any
 
@@ -7,8 +7,10 @@ from sporelm.backends.cpu.jit.kernel import fields
 from sporelm.backends.cpu.kernels.products import silu_mul
 
 
-def gated_rms_norm(target: Any, group: int, first: str) -> Kernel:
-    """Each run of `group` values by itself, times silu of the gate before or after; a run's last values one by one."""
+def gated_rms_norm(target: Any, group: int, first: str, activation: str) -> Kernel:
+    """Each run of `group` values by itself, times what the gate says before or after; a run's last values one by
+    one."""
+    opened = silu_mul if activation == "silu" else _sigmoid_mul
 
     def body(k: Builder, f: Any, first_item: Val, last: Val, scratch: Val) -> None:
         whole = group // k.lanes * k.lanes
@@ -21,7 +23,7 @@ def gated_rms_norm(target: Any, group: int, first: str) -> Kernel:
                 with k.range(start, stop, step) as column:
                     x = k.load(kind, row, column * 4)
                     if first == "gate":
-                        x = silu_mul(k, k.load(kind, gate, column * 4), x)
+                        x = opened(k, k.load(kind, gate, column * 4), x)
                         k.store(x, out, column * 4)
                     squares.set(k.fma(x, x, squares.value))
             mean = (k.sum(sums[0].value) + sums[1].value) / float(group)
@@ -31,7 +33,11 @@ def gated_rms_norm(target: Any, group: int, first: str) -> Kernel:
                     factor = scale if kind is f32 else k.splat(scale)
                     x = k.load(kind, out if first == "gate" else row, column * 4)
                     x = x * factor * k.load(kind, weight, column * 4)
-                    k.store(x if first == "gate" else silu_mul(k, k.load(kind, gate, column * 4), x), out, column * 4)
+                    k.store(x if first == "gate" else opened(k, k.load(kind, gate, column * 4), x), out, column * 4)
 
     text = "x:p gate:p stride:i weight:p weight_stride:i out:p groups:i eps:f"
-    return Kernel(f"gated_rms_norm_{group}_{first}", fields(text), body)
+    return Kernel(f"gated_rms_norm_{group}_{first}_{activation}", fields(text), body)
+
+
+def _sigmoid_mul(k: Builder, gate: Val, x: Val) -> Val:
+    return x / (k.exp(-gate) + 1.0)

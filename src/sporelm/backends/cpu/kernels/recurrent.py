@@ -1,4 +1,4 @@
-"""The gated delta rule and Mamba 2's scan: rows taken one after the other over a state.
+"""Mamba 2's scan, and what the gated delta rule shares with it: rows taken one after the other over a state.
 
 The state of a head is a matrix [rows, columns] that decays, takes up the outer product of two vectors, and is read by a
 third. Columns do not depend on each other: an item is a tile of a few vectors of columns of one head of one sequence,
@@ -31,7 +31,7 @@ def softplus(k: Builder, x: Val) -> Val:
     return positive + z * total * 2.0
 
 
-def _gates(name: str, text: str, pair: Callable[[Builder, Any, Val, Val, Val], tuple[Val, Val]]) -> Kernel:
+def gates(name: str, text: str, pair: Callable[[Builder, Any, Val, Val, Val], tuple[Val, Val]]) -> Kernel:
     """An item is a token: two numbers for each head, all of the first before all of the second."""
 
     def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
@@ -41,17 +41,6 @@ def _gates(name: str, text: str, pair: Callable[[Builder, Any, Val, Val, Val], t
                 k.store(value, out, at + f.second * number)
 
     return Kernel(name, fields(f"{text} stride:i decay:p bias:p gates:p gates_stride:i second:i vectors:i"), body)
-
-
-def delta_gates(target: Any) -> Kernel:
-    """By how much each head's state decays at each token, and how much of the new value it takes."""
-
-    def pair(k: Builder, f: Any, token: Val, at: Val, decay: Val) -> tuple[Val, Val]:
-        alpha, beta = (k.load(k.vf, k.at(x, token * f.stride), at) for x in (f.alpha, f.beta))
-        kept = k.exp(decay * softplus(k, alpha + k.load(k.vf, f.bias, at)))
-        return kept, k.const(k.vf, 1.0) / (k.exp(-beta) + 1.0)
-
-    return _gates("delta_gates", "alpha:p beta:p", pair)
 
 
 def scan_gates(target: Any) -> Kernel:
@@ -64,7 +53,7 @@ def scan_gates(target: Any) -> Kernel:
         step = k.select(step > high, high, step)
         return k.exp(step * decay), step
 
-    return _gates("scan_gates", "dt:p low:f high:f", pair)
+    return gates("scan_gates", "dt:p low:f high:f", pair)
 
 
 @dataclass(frozen=True)
@@ -74,17 +63,22 @@ class Shape:
     rows: int
     columns: int
     order: str  # of `ops.recurrent.head_pairs`
+    by_row: bool = False  # each row of a state decays by itself
 
     @property
     def name(self) -> str:
-        return f"{self.rows}_{self.columns}_{self.order}"
+        return f"{self.rows}_{self.columns}_{self.order}{'_by_row' * self.by_row}"
 
     def tiles(self, target: Any) -> int:
         return -(-self.columns // columns_of(target))
 
     def scratch(self, target: Any) -> int:
-        """Bytes: three vectors of `rows` numbers, a row of a tile, and a tile."""
-        return 3 * (4 * self.rows + ROOM) + 4 * columns_of(target) * (self.rows + 1)
+        """Bytes: vectors of `rows` numbers, a row of a tile, and a tile."""
+        return self.vectors * (4 * self.rows + ROOM) + 4 * columns_of(target) * (self.rows + 1)
+
+    @property
+    def vectors(self) -> int:
+        return 3 + self.by_row
 
 
 class Item:
@@ -104,8 +98,9 @@ class Item:
         self.columns = k.min(k.index(shape.columns) - tile * wide, wide)
         self.at = tile * (4 * wide)  # bytes from a row's first column to the tile's
         step = 4 * shape.rows + ROOM
-        self.vectors = [k.at(scratch, step * number) for number in range(3)]
-        self.row, copy = k.at(scratch, step * 3), k.at(scratch, step * 3 + 4 * wide)
+        self.vectors = [k.at(scratch, step * number) for number in range(shape.vectors)]
+        self.row = k.at(scratch, step * shape.vectors)
+        copy = k.at(self.row, 4 * wide)
         self.is_whole = shape.columns % wide == 0
         self.copied = self.stop - self.start > (WORTH if self.is_whole else 0)
         self.home, self.home_stride = state_of(k, f, sequence), f.row_bytes
@@ -163,11 +158,11 @@ class Item:
             self.k.store(value, place, n * 4 * self.k.lanes)
 
 
-def _everywhere(k: Builder, place: Val, at: Val) -> Val:
+def everywhere(k: Builder, place: Val, at: Val) -> Val:
     return k.broadcast(k.vf, place, at)
 
 
-def _zeros(k: Builder, count: int) -> list[Var]:
+def zeros(k: Builder, count: int) -> list[Var]:
     return [k.zero(k.vf) for _ in range(count)]
 
 
@@ -187,10 +182,10 @@ def ssm_scan(target: Any, shape: Shape) -> Kernel:
                     write = k.at(row, f.inner + item.shared * (4 * shape.rows))
                     read = k.at(write, f.shared * (4 * shape.rows))
                     x = item.load(k.at(row, head))
-                    scaled, sums = [each * step for each in x], _zeros(k, item.count)
+                    scaled, sums = [each * step for each in x], zeros(k, item.count)
 
                     def change(at: Val, state: list[Val]) -> list[Val]:
-                        b, c = (_everywhere(k, place, at) for place in (write, read))
+                        b, c = (everywhere(k, place, at) for place in (write, read))
                         found = [k.fma(s, kept, b * u) for s, u in zip(state, scaled, strict=True)]
                         for total, s in zip(sums, found, strict=True):
                             total.set(k.fma(c, s, total.value))
@@ -203,94 +198,3 @@ def ssm_scan(target: Any, shape: Shape) -> Kernel:
 
     text = "x:p x_stride:i gates:p gates_stride:i second:i skip:p inner:i shared:i heads:i out:p out_stride:i"
     return Kernel(f"ssm_scan_{shape.name}", fields(f"{text} {SEQUENCES}"), body, scratch=shape.scratch(target))
-
-
-def gated_delta_rule(target: Any, shape: Shape) -> Kernel:
-    """The gated delta rule, of decays and shares by `delta_gates`. An item is a tile of a head's state of a sequence.
-
-    A row reads the state that it finds by its key and by its query in one pass; what it adds is put in by the pass of
-    the row after it: (S decayed + k u) q = (S q) decayed + (k q) u.
-    """
-
-    def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
-        with k.range(first, last) as number:
-            item = Item(k, f, shape, number, scratch)
-            with k.when(item.start < item.stop):
-                item.fetch()
-                _delta_rows(k, f, item)
-                item.leave()
-
-    text = "x:p x_stride:i gates:p gates_stride:i second:i values:i shared:i heads:i out:p out_stride:i scale:f eps:f"
-    return Kernel(f"gated_delta_{shape.name}", fields(f"{text} {SEQUENCES}"), body, scratch=shape.scratch(target))
-
-
-def _delta_rows(k: Builder, f: Any, item: Item) -> None:
-    added, kept = _zeros(k, item.count), k.zero(f32)  # what the row before adds, and by how much the state decays
-    keys, sums = [item.vectors[0], item.vectors[1]], [_zeros(k, item.count) for _ in range(2)]
-    query, head = item.vectors[2], item.head * (4 * item.shape.columns) + item.at
-
-    def settled(at: Val, key: Val, state: list[Val]) -> list[Val]:
-        factor, decay = _everywhere(k, key, at), k.splat(kept.value)
-        return [k.fma(s, decay, factor * u.value) for s, u in zip(state, added, strict=True)]
-
-    def read(at: Val, key: Val, state: list[Val]) -> None:
-        for totals, place in zip(sums, (key, query), strict=True):
-            factor = _everywhere(k, place, at)
-            for total, s in zip(totals, state, strict=True):
-                total.set(k.fma(factor, s, total.value))
-
-    def row(token: Val, key: Val, before: Val | None) -> None:
-        source = k.at(f.x, token * f.x_stride)
-        overlap = _directions(k, f, item, source, key, query)
-        for total in [*sums[0], *sums[1]]:
-            total.set(k.const(k.vf, 0))
-
-        def change(at: Val, state: list[Val]) -> list[Val] | None:
-            if before is None:
-                read(at, key, state)
-                return None
-            found = settled(at, before, state)
-            read(at, key, found)
-            return found
-
-        item.sweep(change)
-        gates = k.at(f.gates, token * f.gates_stride)
-        decay, share = (k.load(f32, gates, item.head * 4 + f.second * n) for n in (0, 1))
-        kept.set(decay)
-        values, result = item.load(k.at(source, f.values + head)), []
-        for value, known, found, u in zip(values, *sums, added, strict=True):
-            u.set((value - known.value * k.splat(decay)) * k.splat(share))
-            result.append(k.fma(k.splat(overlap), u.value, found.value * k.splat(decay)))
-        item.store(result, k.at(f.out, token * f.out_stride + head))
-
-    row(item.start, keys[0], None)
-    with k.range(item.start + 1, item.stop) as token:
-        odd = (token - item.start) & 1
-        here, there = (k.select(odd.equals(n), keys[1], keys[0]) for n in (1, 0))
-        row(token, here, there)
-    final = k.select(((item.stop - item.start) & 1).equals(1), keys[0], keys[1])
-    item.sweep(lambda at, state: settled(at, final, state))
-
-
-def _directions(k: Builder, f: Any, item: Item, source: Val, key: Val, query: Val) -> Val:
-    """The key and the query of a row, each divided by its length, the query scaled; their product."""
-    rows = item.shape.rows
-    places = [k.at(source, (item.shared + f.shared * n) * (4 * rows)) for n in (0, 1)]  # query, key
-    whole = rows // k.lanes * k.lanes
-    kinds = [(k.vf, at * 4) for at in range(0, whole, k.lanes)] + [(f32, at * 4) for at in range(whole, rows)]
-    sums: dict[Any, list[Val]] = {}
-    for kind, at in kinds:
-        q, y = (k.load(kind, place, at) for place in places)
-        before = sums.get(kind) or [k.const(kind, 0)] * 3
-        sums[kind] = [k.fma(a, b, total) for (a, b), total in zip(((q, q), (y, y), (q, y)), before, strict=True)]
-    totals = [k.const(f32, 0)] * 3
-    for kind, found in sums.items():
-        parts = found if kind is f32 else [k.sum(each) for each in found]
-        totals = [a + b for a, b in zip(totals, parts, strict=True)]
-    one = k.const(f32, 1.0)
-    factors = [one / k.sqrt(total + f.eps) for total in totals[:2]]
-    factors[0] = factors[0] * f.scale
-    for kind, at in kinds:
-        for place, factor, target in zip(places, factors, (query, key), strict=True):
-            k.store(k.load(kind, place, at) * (factor if kind is f32 else k.splat(factor)), target, at)
-    return totals[2] * factors[0] * factors[1]
