@@ -1,5 +1,6 @@
 """Configurations of models that carry a state: what is refused, and which layers are attention."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 from families import CASES
 from sporelm.errors import ModelError, ModelFileError, UnsupportedModel
 from sporelm.models import config_from_gguf, config_from_hf
+from sporelm.models.registry import model_of
 
 BY_NAME = {case.name: case for case in CASES}
 GGUF: dict[str, Any] = {"block_count": 4, "embedding_length": 48, "feed_forward_length": 88, "context_length": 256}
@@ -31,6 +33,8 @@ GGUF |= {"ssm.inner_size": 32}
         ("mamba2", {"time_step_limit": [0.0, {"__float__": []}]}, ModelFileError, "value 1 .* is .'__float__'"),
         ("mamba2", {"time_step_limit": [0.0]}, ModelFileError, "time_step_limit is 1 values"),
         ("granite-hybrid", {"mamba_n_heads": 5}, ModelFileError, "no whole parts of each other"),
+        ("jamba", {"attn_layer_offset": 3}, ModelFileError, "attn_layer_offset is 3; it must be whole, from 0 to 2"),
+        ("mamba", {"hidden_act": "gelu"}, UnsupportedModel, "hidden_act 'gelu' is not supported; silu is"),
         ("lfm2", {"conv_bias": True}, UnsupportedModel, "conv_bias True is not supported; False is"),
     ],
 )
@@ -80,3 +84,30 @@ def test_gemma4_has_a_number_of_layers() -> None:
     values = {f"gemma4.{key}": value for key, value in GGUF.items()} | {"gemma4.block_count": np.array([])}
     with pytest.raises(ModelError):
         config_from_gguf({"general.architecture": "gemma4", **values}, {"token_embd.weight": (131, 48)}, "m.gguf")
+
+
+@pytest.mark.parametrize("change", [{"num_experts": 1}, {"num_experts": None, "num_local_experts": 1}])
+def test_one_expert_is_none(change: dict[str, Any]) -> None:
+    config = config_from_hf({**BY_NAME["jamba"].config, **change}, "config.json")
+    assert (config.experts, config.own.attention) == (None, {1})
+
+
+def test_layers_that_are_not_every_so_many_cannot_be_said() -> None:
+    family = model_of("jamba").family
+    config = config_from_hf(BY_NAME["jamba"].config, "config.json")
+    assert family.words is not None
+    assert family.words(config)["attn_layer_offset"] == 1
+    other = replace(config, own=replace(config.own, attention=frozenset({0, 1, 3})))
+    with pytest.raises(UnsupportedModel, match=r"attn_layers \[0, 1, 3\] of 4 are not every so many"):
+        family.words(other)
+
+
+def test_falcon_mamba_keeps_the_epsilon_of_its_norms() -> None:
+    given = BY_NAME["falcon-mamba"].config
+    assert config_from_hf(given | {"mixer_rms_eps": 0.25}, "config.json").own.eps == 0.25
+    assert config_from_hf(given, "config.json").own.eps == 1e-6
+    metadata = {"general.architecture": "mamba", "mamba.block_count": 2, "mamba.embedding_length": 48}
+    metadata |= {"mamba.context_length": 64, "mamba.attention.layer_norm_rms_epsilon": 0.5, "mamba.vocab_size": 131}
+    metadata |= {"mamba.ssm.conv_kernel": 4, "mamba.ssm.state_size": 8, "mamba.ssm.time_step_rank": 3}
+    metadata |= {"mamba.ssm.inner_size": 96, "mamba.ssm.dt_b_c_rms": True}
+    assert config_from_gguf(metadata, {}, "a.gguf").own.eps == 0.5

@@ -30,7 +30,6 @@ class SpaceChannels:
     norms: str = ""  # of time steps, of what writes and of what reads: "weighted" (Jamba), "bare" (Falcon-Mamba), none
     eps: float | None = None  # of these norms, if not that of the others
     attention: frozenset[int] = frozenset()  # the layers that are attention
-    mixtures: frozenset[int] = frozenset()  # those that have experts
 
     def tables(self) -> dict[str, np.ndarray]:
         """float32 ones for bare norms."""
