@@ -95,6 +95,16 @@ def peer_scores(library: Any, file: Path, ids: Sequence[int], labels: int) -> np
     return _computed(library, file, ids, library.llama_decode, read, (labels,), **how)
 
 
+def peer_vector(library: Any, file: Path, ids: Sequence[int], width: int) -> np.ndarray:
+    """float32 [width]: the mean of what an encoder makes of them, through its dense layers. Raises as `peer_logits`."""
+    how = {"embeddings": True, "pooling_type": 1}
+
+    def read(context: Any) -> Any:
+        return library.llama_get_embeddings_seq(context, 0)
+
+    return _computed(library, file, ids, library.llama_decode, read, (width,), **how)
+
+
 def _computed(
     library: Any, file: Path, ids: Sequence[int], run: Any, read: Any, shape: tuple[int, ...], **options: Any
 ) -> np.ndarray:

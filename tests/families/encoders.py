@@ -21,6 +21,7 @@ MODERN = SHAPE | {"num_hidden_layers": 4, "norm_eps": 1e-5, "local_attention": 1
 MODERN |= {"bos_token_id": 2, "eos_token_id": 3, "cls_token_id": 2, "sep_token_id": 3}
 KINDS = ["sliding_attention", "full_attention", "full_attention", "sliding_attention"]
 JINA = BERT | {"position_embedding_type": "alibi", "feed_forward_type": "geglu"}
+PLAIN = {"query_pre_attn_scalar": 32}
 ONE = {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}
 THREE = {"id2label": {str(n): f"L{n}" for n in range(3)}, "label2id": {f"L{n}": n for n in range(3)}}
 
@@ -31,7 +32,15 @@ def encoder(
     return Case(name, {"architectures": [model], "model_type": model_type, **config}, wide, reads=True, **more)
 
 
+GEMMA = SHAPE | {"head_dim": 16, "num_key_value_heads": 1, "query_pre_attn_scalar": 16, "sliding_window": 24}
+GEMMA |= {"num_hidden_layers": 7, "use_bidirectional_attention": True, "hidden_activation": "gelu_pytorch_tanh"}
+GEMMA |= {"rope_theta": 1e6, "rope_local_base_freq": 1e4, "rms_norm_eps": 1e-6}
+GEMMA_KINDS = ["full_attention" if layer == 2 else "sliding_attention" for layer in range(7)]
+GEMMA_ODD = ODD | {"head_dim": 10, "query_pre_attn_scalar": 10, "layer_types": GEMMA_KINDS}
+
 CASES = (
+    encoder("gemma-embedding", "Gemma3TextModel", "gemma3_text", GEMMA, WIDE | {"head_dim": 32} | PLAIN),
+    encoder("gemma-embedding-odd", "Gemma3TextModel", "gemma3_text", GEMMA | GEMMA_ODD),
     encoder("bert", "BertModel", "bert", BERT, WIDE),
     encoder("bert-odd", "BertModel", "bert", BERT | ODD | {"type_vocab_size": 1}),
     encoder("bert-scores", "BertForSequenceClassification", "bert", BERT | ONE, WIDE),

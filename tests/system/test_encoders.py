@@ -253,9 +253,10 @@ def test_pooling_that_is_not_computed_is_refused(tmp_path: Path) -> None:
     folder = modules(write_encoder(tmp_path, CASES["bert"]), "Transformer", "Pooling", pooling_mode_max_tokens=True)
     with pytest.raises(UnsupportedModel, match="pooling by pooling_mode_max_tokens is not supported"):
         LLM(folder, threads=1)
-    (folder / "modules.json").write_text(json.dumps([{"type": "x.Dense", "path": "2_Dense"}]))
-    with pytest.raises(UnsupportedModel, match="the module 'Dense' is not supported"):
-        LLM(folder, threads=1)
+    for kinds, message in ((["Router"], "the module 'Router' is not"), (["Transformer", "Dense"], "Dense after Trans")):
+        (folder / "modules.json").write_text(json.dumps([{"type": f"x.{kind}", "path": "2_Dense"} for kind in kinds]))
+        with pytest.raises(UnsupportedModel, match=message):
+            LLM(folder, threads=1)
 
 
 def test_a_text_that_does_not_fit_into_memory_is_said(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -96,7 +96,7 @@ class AsyncLLM:
         number, engine = self.llm.adapters.number(adapter), self.llm.engine
         ids = await asyncio.to_thread(lambda: [self.llm.text_ids(prompt) for prompt in prompts])
         found = await self.stepwise(pooled_all(engine, ids, chosen, number))
-        return finished(found, normalize=normalize)
+        return finished(self.llm, found, normalize=normalize)
 
     async def rerank(
         self, query: str, documents: Sequence[str], *, top_n: int | None = None, normalize: bool = True

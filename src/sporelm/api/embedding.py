@@ -1,26 +1,31 @@
 """Texts as vectors, by what a model makes of them before it scores tokens."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sporelm.api.stepwise import Stepwise, room_for, whole
+from sporelm.api.stepwise import Stepwise, whole
 from sporelm.engine import Engine
 from sporelm.engine.encoding import Text
 from sporelm.engine.reading import EncoderEngine
 from sporelm.engine.scheduler import blamed
 from sporelm.errors import BackendError, RequestError, shown
 from sporelm.weights.config import ModelConfig
+from sporelm.weights.dense import Dense
+
+if TYPE_CHECKING:
+    from sporelm.api.open_model import OpenModel
 
 POOLINGS = ("mean", "last", "cls")
 
 
 def embed(
-    engine: Engine, texts: Sequence[Sequence[int]], pooling: str, *, normalize: bool, adapter: int = 0
+    llm: "OpenModel", texts: Sequence[Sequence[int]], pooling: str, *, normalize: bool, adapter: int = 0
 ) -> NDArray[np.float32]:
     """A vector for each list of token ids: float32 [texts, width]. Raises RequestError, ContextOverflow."""
-    return finished(whole(pooled_all(engine, texts, pooling, adapter)), normalize=normalize)
+    return finished(llm, whole(pooled_all(llm.engine, texts, pooling, adapter), llm.engine), normalize=normalize)
 
 
 def pooling_of(config: ModelConfig, wished: str | None, texts: Sequence[object]) -> str:
@@ -36,12 +41,11 @@ def pooling_of(config: ModelConfig, wished: str | None, texts: Sequence[object])
 def pooled_all(
     engine: Engine, texts: Sequence[Sequence[int]], pooling: str, adapter: int
 ) -> Stepwise[list[NDArray[np.float64]]]:
-    """`pooled` of one text after the other, each as soon as there is room for it beside others' texts."""
+    """`pooled` of one text after the other."""
     if isinstance(engine, EncoderEngine):
         return (yield from _read_all(engine, texts, pooling))
     found = []
     for ids in texts:
-        yield from room_for(engine, len(ids))
         found.append((yield from pooled(engine, ids, pooling, adapter)))
         yield False
     return found
@@ -72,13 +76,34 @@ def check_wish(texts: Sequence[object], pooling: str) -> None:
         raise RequestError("there is nothing to embed: give at least one text")
 
 
-def finished(found: Sequence[NDArray[np.float64]], *, normalize: bool) -> NDArray[np.float32]:
-    """Vectors as they are given away: float32 [texts, width]."""
-    vectors = np.stack(found)
+def finished(llm: "OpenModel", found: Sequence[NDArray[np.float64]], *, normalize: bool) -> NDArray[np.float32]:
+    """Vectors as they are given away, through the dense layers that the model's files have: float32 [texts, width]."""
+    vectors = np.stack(through(llm, found))
     if normalize:
         lengths = np.sqrt((vectors * vectors).sum(axis=1, keepdims=True))
         vectors /= np.where(lengths > 0, lengths, 1)
     return vectors.astype(np.float32)
+
+
+def through(llm: "OpenModel", found: Sequence[NDArray[np.float64]]) -> Sequence[NDArray[np.float64]]:
+    """Pooled vectors, float64 [width], through the model's dense layers, each by itself, for what is beside a vector
+    must change no bit of it; products in float32."""
+    for layer in llm.config.dense:
+        matrix, *bias = (llm.opened.worker.runner.weights[name].numpy() for name in layer.weights)
+        found = [activated(layer, matrix, bias, vector) for vector in found]
+    return found
+
+
+def activated(
+    layer: Dense, matrix: NDArray[np.float32], bias: Sequence[NDArray[np.float32]], vector: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """One vector through one layer: float64 [layer.out]."""
+    if layer.unit:
+        vector = vector / (np.sqrt((vector * vector).sum()) or 1.0)
+    made = (matrix @ vector.astype(np.float32)).astype(np.float64)
+    for each in bias:
+        made += each
+    return np.tanh(made) if layer.activation == "tanh" else np.maximum(made, 0) if layer.activation else made
 
 
 def pooled(engine: Engine, ids: Sequence[int], pooling: str, adapter: int) -> Stepwise[NDArray[np.float64]]:

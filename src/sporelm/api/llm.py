@@ -188,7 +188,7 @@ class LLM(OpenModel):
         """
         ids, number = [self.text_ids(text) for text in several(texts)], self.adapters.number(adapter)
         chosen = pooling_of(self.config, pooling, ids)
-        return embed(self.engine, ids, chosen, normalize=normalize, adapter=number)
+        return embed(self, ids, chosen, normalize=normalize, adapter=number)
 
     def rerank(
         self, query: str, documents: Sequence[str], *, top_n: int | None = None, normalize: bool = True

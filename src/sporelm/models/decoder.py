@@ -10,6 +10,7 @@ from sporelm.models.blocks import Embedding, Layer, Linear, Memory, NormKind, Pa
 from sporelm.models.inputs import StepInputs
 from sporelm.models.position_tables import position_tables
 from sporelm.weights.config import ModelConfig
+from sporelm.weights.dense import dense_params
 from sporelm.weights.family import Family
 from sporelm.weights.names import Param
 
@@ -43,6 +44,7 @@ class Decoder:
         output = [] if self.config.tie_embeddings else self.output.params()
         layers = [param for layer in self.layers for param in layer.params()]
         head = [Param(CLASSIFIER, (self.config.labels, self.config.width), plain=True)] if self.config.labels else []
+        head += dense_params(self.config.dense)
         return [*self.embedding.params(), *layers, *self.norm.params(), *output, *head]
 
     def memory(self) -> list[Memory]:

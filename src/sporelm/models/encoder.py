@@ -12,6 +12,7 @@ from sporelm.models.position_tables import position_tables
 from sporelm.models.text_facts import TextFacts
 from sporelm.models.texts import TextInputs
 from sporelm.weights.config import ModelConfig
+from sporelm.weights.dense import dense_params
 from sporelm.weights.family import Family
 from sporelm.weights.names import Param
 
@@ -28,7 +29,7 @@ class Encoder(ABC):
         self.types = Embedding("types", facts.types, config.width) if facts.types else None
         learned = not (config.rotary or config.alibi)
         self.positions = Embedding("positions", config.context_length, config.width) if learned else None
-        self.first_norm = self.norm("embedding_norm")
+        self.first_norm = self.norm_before()
         self.layers = [self.layer(config, index) for index in range(config.layers)]
         self.last_norm = self.norm_behind()
         self.classifier = self.head(config, facts) if facts.labels else None
@@ -41,9 +42,13 @@ class Encoder(ABC):
     def norm(self, name: str) -> Part:
         """A norm of the kind that this model has."""
 
-    @abstractmethod
     def head(self, config: ModelConfig, facts: TextFacts) -> Classifier:
-        """The head of a model that has one."""
+        """The head of a model that has one: BERT's."""
+        return Classifier(facts.labels, config.width, dense=facts.dense, bias=True, activation="tanh")
+
+    def norm_before(self) -> Part | None:
+        """The norm in front of the first layer, if there is one."""
+        return self.norm("embedding_norm")
 
     def norm_behind(self) -> Part | None:
         """The norm after the last layer, if there is one."""
@@ -53,7 +58,8 @@ class Encoder(ABC):
         """Every weight, each once."""
         first = (self.embedding, self.types, self.positions, self.first_norm)
         parts = (*first, *self.layers, self.last_norm, self.classifier)
-        return [param for part in parts if part is not None for param in part.params()]
+        found = [param for part in parts if part is not None for param in part.params()]
+        return [*found, *dense_params(self.config.dense)]
 
     def memory(self) -> list[Memory]:
         """What layers keep from step to step: nothing."""
@@ -65,7 +71,8 @@ class Encoder(ABC):
 
     def hidden(self, texts: TextInputs, weights: Mapping[str, Any]) -> Any:
         """What the model makes of each token: float32 [tokens, width]."""
-        x = self.embedding(texts.tokens, weights)
+        x, factor = self.embedding(texts.tokens, weights), self.config.scales.embedding
+        x = x if factor == 1 else ops.scale(x, factor=factor)
         if self.types is not None:
             x = ops.add(x, self.types(texts.types, weights))
         if self.positions is not None:

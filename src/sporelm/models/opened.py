@@ -10,6 +10,7 @@ from sporelm.errors import ModelFileError
 from sporelm.models.registry import model_of
 from sporelm.weights.config import MOST_HEAD_DIM, ModelConfig
 from sporelm.weights.config_files import architecture_of_gguf, architecture_of_hf, read_gguf_config, read_hf_config
+from sporelm.weights.dense import with_dense
 from sporelm.weights.gguf import GgufFile, open_gguf
 from sporelm.weights.json_object import read_object
 from sporelm.weights.load import ModelSource
@@ -31,7 +32,10 @@ def open_model(path: str | Path) -> ModelSource:
         values = read_object(place / "config.json")
         files = with_quantized(open_safetensors(place), values)
         config = config_from_hf(values, str(place / "config.json"), _main_format(files))
-        config = replace(config, pooling=pooling_of_folder(place))
+        pooled = pooling_of_folder(place, config.width)
+        config = replace(config, pooling=pooled.pooling, dense=pooled.dense)
+        if pooled.dense:
+            files = with_quantized(with_dense(open_safetensors(place), place, pooled.dense), values)
         family = model_of(config.architecture).family.of_file("hf", files.tensors)
         if config.tie_embeddings and not _says_tied(values):  # its class ties them, but where a folder has both
             tied = stored_name("output.weight", "hf", family.table(config)) not in files.tensors

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sporelm.errors import ModelFileError, UnsupportedModel
+from sporelm.weights.dense import Dense
 from sporelm.weights.rope_scaling import UNSCALED, RopeScaling
 
 # Far above any model, and small enough that no product of two of them is a surprise.
@@ -99,6 +100,7 @@ class ModelConfig:
     parallel: bool = False  # attention and the feed-forward block read the same rows
     labels: int = 0  # rows of a head that has the place of the output: the file is a reranker
     pooling: str = ""  # how its makers make one vector of a text: "mean", "cls", "last"; "": its files do not say
+    dense: tuple[Dense, ...] = ()  # what that vector goes through then
     dtype: str = "F32"
     scales: Scales = Scales()
     experts: Experts | None = None

@@ -144,6 +144,7 @@ class Family:
     reads           its attention sees both ways: an encoder; files of others that say so are refused
     further_layers  its files may have layers past the last that predict tokens further ahead; they are left unread
     yarn_truncates  the ends of YaRN's ramp are whole numbers in its GGUF files, which cannot say it
+    dense           its GGUF files hold what pooled vectors go through, two plain matrices
     own             the record of numbers that only this family has, `ModelConfig.own`
     """
 
@@ -175,7 +176,9 @@ class Family:
     tells_layers: bool = False
     further_layers: bool = False
     yarn_truncates: bool = True
+    dense: bool = False
     own: type | None = None
+    mixture: str = ""
 
     @property
     def called(self) -> tuple[str, ...]:

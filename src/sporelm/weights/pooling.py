@@ -4,11 +4,15 @@ GGUF: the key pooling_type, numbered as llama.h numbers them. Folders: modules.j
 module, as sentence-transformers writes them.
 """
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from sporelm.errors import ModelFileError, UnsupportedModel
+from sporelm.weights.config import ModelConfig
+from sporelm.weights.dense import Dense, dense_of_folder, dense_words, fitting
 from sporelm.weights.fields import Fields, shown
 from sporelm.weights.json_object import read_json, read_object
 
@@ -16,7 +20,14 @@ GGUF_POOLINGS = ("none", "mean", "cls", "last", "rank")
 POOLINGS = ("mean", "cls", "last")  # those that make one vector
 FLAGS = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls", "pooling_mode_lasttoken": "last"}
 WORDS = {"mean": "mean", "cls": "cls", "lasttoken": "last"}
-KNOWN = ("Transformer", "Pooling", "Normalize")  # vectors are normalized if that is asked for, as it is by default
+# Modules -> those that they may follow. Vectors are normalized at last if that is asked for, as it is by default.
+FOLLOWS = {
+    "Transformer": ("Transformer",),
+    "Pooling": ("Transformer",),
+    "Dense": ("Pooling", "Dense", "Normalize"),
+    "Normalize": ("Transformer", "Pooling", "Dense", "Normalize"),
+}
+KNOWN = tuple(FOLLOWS)
 
 
 def pooling_of_gguf(fields: Fields) -> str:
@@ -25,25 +36,70 @@ def pooling_of_gguf(fields: Fields) -> str:
     return found if found in POOLINGS else ""
 
 
-def pooling_of_folder(folder: Path) -> str:
-    """The same of a Hugging Face folder.
+class Pooled(NamedTuple):
+    """How a folder's makers make one vector of a text: one of POOLINGS, "" where they do not say, and what it goes
+    through then."""
+
+    pooling: str = ""
+    dense: tuple[Dense, ...] = ()
+
+
+def pooling_of_folder(folder: Path, width: int) -> Pooled:
+    """The same of a Hugging Face folder whose model has rows of this width. Modules count in their order.
 
     Raises UnsupportedModel for a module or a way of pooling that we do not compute, ModelFileError for damaged files.
     """
     path = folder / "modules.json"
     if not path.is_file():
-        return ""
-    found = ""
+        return Pooled()
+    pooling, layers, before, unit = "", list[Dense](), "", False
     for module in _modules(path):
         kind = str(module.get("type", "")).rpartition(".")[2]
         if kind not in KNOWN:
             raise UnsupportedModel(f"{path}: the module {shown(kind)} is not supported; {', '.join(KNOWN)} are")
+        if (before or "Transformer") not in FOLLOWS[kind]:
+            raise UnsupportedModel(f"{path}: {kind} after {before} is not supported; {' or '.join(FOLLOWS[kind])} is")
+        before = kind
         if kind == "Pooling":
-            place = module.get("path")
-            if not isinstance(place, str) or not place or Path(place).is_absolute() or ".." in Path(place).parts:
-                raise ModelFileError(f"{path}: the path of a module is {shown(place)}; it must be a folder in this one")
-            found = _pooling(folder / place / "config.json")
-    return found
+            pooling = _pooling(folder / _place(path, module) / "config.json")
+        elif kind == "Dense":
+            layers.append(dense_of_folder(folder, _place(path, module), len(layers), unit=unit))
+        unit = kind == "Normalize"
+    return Pooled(pooling, fitting(layers, width, str(path)))
+
+
+def with_places(config: ModelConfig) -> ModelConfig:
+    """The configuration with a folder for each dense module."""
+    placed = (layer._replace(place=f"{number}_Dense") for number, layer in enumerate(config.dense, 2))
+    return replace(config, dense=tuple(placed))
+
+
+def modules_text(pooling: str, layers: Sequence[Dense], width: int) -> dict[str, str]:
+    """modules.json and what belongs to it, by the names of files, for a folder that we write."""
+    kinds = [("Transformer", ""), ("Pooling", "1_Pooling")]
+    files: dict[str, Any] = {"1_Pooling/config.json": {"word_embedding_dimension": width, **flags_of(pooling)}}
+    for layer in layers:
+        kinds.append(("Dense", layer.place))
+        files[f"{layer.place}/config.json"] = dense_words(layer)
+    kinds.append(("Normalize", f"{len(kinds)}_Normalize"))
+    files["modules.json"] = [
+        {"idx": number, "name": str(number), "path": place, "type": f"sentence_transformers.models.{kind}"}
+        for number, (kind, place) in enumerate(kinds)
+    ]
+    return {name: json.dumps(values, indent=2) + "\n" for name, values in files.items()}
+
+
+def flags_of(pooling: str) -> dict[str, bool]:
+    """The configuration of a Pooling module."""
+    return {flag: named == pooling for flag, named in FLAGS.items()}
+
+
+def _place(path: Path, module: Mapping[str, Any]) -> str:
+    """The folder of a module in that of its model. Raises ModelFileError for one elsewhere."""
+    place = module.get("path")
+    if not isinstance(place, str) or not place or Path(place).is_absolute() or ".." in Path(place).parts:
+        raise ModelFileError(f"{path}: the path of a module is {shown(place)}; it must be a folder in this one")
+    return place
 
 
 def _modules(path: Path) -> list[Mapping[str, Any]]:

@@ -121,6 +121,21 @@ class SafetensorsFiles(Closing):
         return f"SafetensorsFiles({str(self.path)!r}, {len(self.paths)} files, {len(self.tensors)} tensors)"
 
 
+def joined(files: SafetensorsFiles, others: SafetensorsFiles, names: Mapping[str, str]) -> SafetensorsFiles:
+    """The tensors of both, those of `others` under other names. Raises ModelFileError for one that `names` lacks, or a
+    name that there is already."""
+    assert files._data is not None
+    assert others._data is not None
+    tensors, start = dict(files.tensors), len(files.paths)
+    for name, info in others.tensors.items():
+        if name not in names or names[name] in tensors:
+            known = ", ".join(names)
+            raise ModelFileError(f"{others.path} holds {shown(name)}, which has no place there; {known} have")
+        tensors[names[name]] = info._replace(name=names[name], part=start + info.part)
+    paths, data = [*files.paths, *others.paths], [*files._data, *others._data]
+    return SafetensorsFiles(files.path, paths, data, dict(files.metadata), tensors)
+
+
 def open_safetensors(path: str | PathLike[str]) -> SafetensorsFiles:
     """Open a .safetensors file, or the folder of a model: its index and shards, or its single file of any name.
 

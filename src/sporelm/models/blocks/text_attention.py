@@ -4,7 +4,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from sporelm import ops
+from sporelm.models.blocks.layer import Part
 from sporelm.models.blocks.linear import Linear, products
+from sporelm.models.blocks.rms_norm import RMSNorm
 from sporelm.models.inputs import LOCAL, ROPE, SLOPES
 from sporelm.models.texts import TextInputs
 from sporelm.weights.config import ModelConfig
@@ -15,24 +17,30 @@ class TextAttention:
     """o(softmax(rope(q) rope(k)) v) over the rows of a text.
 
     reach       how far before and behind itself a row sees; None: all of its text
+    normed      each head of queries and keys is normed before it is rotated
     """
 
-    def __init__(self, name: str, config: ModelConfig, reach: int | None = None) -> None:
+    def __init__(self, name: str, config: ModelConfig, reach: int | None = None, *, normed: bool = False) -> None:
         width, dim, bias = config.width, config.head_dim, config.attention_bias
         queries, keys, group = config.heads * dim, config.kv_heads * dim, config.heads // config.kv_heads
         self.q = Linear(f"{name}.attn_q", queries, width, bias=bias, split=Rows(dim * group))
         self.k = Linear(f"{name}.attn_k", keys, width, bias=bias, split=Rows(dim))
         self.v = Linear(f"{name}.attn_v", keys, width, bias=bias, split=Rows(dim))
         self.o = Linear(f"{name}.attn_o", width, queries, bias=config.attention_out_bias, split=Columns(dim * group))
+        parts = "qk" if normed else ""
+        self.norms = [RMSNorm(f"{name}.attn_{part}_norm", dim, config.eps) for part in parts]
         self.head_dim, self.scale, self.reach, self.rotates = dim, config.attention_scale, reach, config.rotary > 0
         self.biased = config.alibi > 0
         self.table = LOCAL if reach is not None and config.local_theta else ROPE
 
     def params(self) -> list[Param]:
-        return [*self.q.params(), *self.k.params(), *self.v.params(), *self.o.params()]
+        parts: list[Part] = [self.q, self.k, self.v, self.o, *self.norms]
+        return [param for part in parts for param in part.params()]
 
     def __call__(self, x: Any, texts: TextInputs, weights: Mapping[str, Any]) -> Any:  # x [tokens, width]
         q, k, v = products(x, weights, self.q, self.k, self.v)
+        if self.norms:
+            q, k = self.norms[0](q, weights), self.norms[1](k, weights)
         if self.rotates:
             table, dim = weights[self.table], self.head_dim
             q, k = (ops.rope(each, texts.positions, table, head_dim=dim, style="half") for each in (q, k))

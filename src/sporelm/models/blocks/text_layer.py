@@ -14,16 +14,24 @@ class TextLayer:
     """x + attention(x), then x + mlp(x), with two norms, the first of which may be absent.
 
     post     each sum is normed, as Vaswani et al. 2017 have it; else what the two parts read
+    behind   where it is not: norms of what the two parts add, if there are any
     """
 
     def __init__(
-        self, first_norm: Part | None, attention: TextAttention, second_norm: Part, mlp: Part, *, post: bool
+        self,
+        first_norm: Part | None,
+        attention: TextAttention,
+        second_norm: Part,
+        mlp: Part,
+        *,
+        post: bool,
+        behind: tuple[Part, Part] | None = None,
     ) -> None:
         self.first_norm, self.attention, self.second_norm, self.mlp = first_norm, attention, second_norm, mlp
-        self.post = post
+        self.post, self.behind = post, behind
 
     def params(self) -> list[Param]:
-        parts = (self.first_norm, self.attention, self.second_norm, self.mlp)
+        parts = (self.first_norm, self.attention, self.second_norm, self.mlp, *(self.behind or ()))
         return [param for part in parts if part is not None for param in part.params()]
 
     def __call__(self, x: Any, texts: TextInputs, weights: Mapping[str, Any]) -> Any:  # x [tokens, width]
@@ -32,5 +40,8 @@ class TextLayer:
             x = self.first_norm(ops.add(x, self.attention(x, texts, weights)), weights)
             return self.second_norm(ops.add(x, self.mlp(x, weights)), weights)
         read = x if self.first_norm is None else self.first_norm(x, weights)
-        x = ops.add(x, self.attention(read, texts, weights))
-        return ops.add(x, self.mlp(self.second_norm(x, weights), weights))
+        x = ops.add(x, self._behind(0, self.attention(read, texts, weights), weights))
+        return ops.add(x, self._behind(1, self.mlp(self.second_norm(x, weights), weights), weights))
+
+    def _behind(self, part: int, x: Any, weights: Mapping[str, Any]) -> Any:
+        return x if self.behind is None else self.behind[part](x, weights)

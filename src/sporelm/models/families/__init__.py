@@ -109,6 +109,12 @@ FAMILIES = (
         ("gemma4", "Gemma4ForCausalLM", "Gemma4ForConditionalGeneration"),
         ("transformers", "llama.cpp"),
     ),
+    Listed(
+        "gemma_embedding",
+        "EmbeddingGemma (encoder)",
+        ("gemma-embedding", "Gemma3TextModel"),
+        ("transformers", "llama.cpp"),
+    ),
     Listed("glm4", "GLM-4-0414", ("glm4", "Glm4ForCausalLM"), ("transformers", "llama.cpp")),
     Listed(
         "glm4moe",

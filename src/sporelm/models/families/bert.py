@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from sporelm.errors import UnsupportedModel
-from sporelm.models.blocks import MLP, Classifier, LayerNorm, TextAttention, TextLayer
+from sporelm.models.blocks import MLP, LayerNorm, TextAttention, TextLayer
 from sporelm.models.encoder import Encoder
 from sporelm.models.families.bert_names import BEFORE, CLASSES
 from sporelm.models.registry import architecture
@@ -80,6 +80,3 @@ class Bert(Encoder):
 
     def norm(self, name: str) -> LayerNorm:
         return LayerNorm(name, self.config.width, self.config.eps)
-
-    def head(self, config: ModelConfig, facts: TextFacts) -> Classifier:
-        return Classifier(facts.labels, config.width, dense=facts.dense, bias=True, activation="tanh")

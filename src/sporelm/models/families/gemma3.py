@@ -23,12 +23,12 @@ NUMBERS |= {"max_position_embeddings": 131072}
 NAMES = changed(COMMON, *NORMS, *AROUND, *less_one(*HEAD_NORMS))
 
 
-def _finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
+def gemma3_config(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
     config = scaled(embedded(config, values, kind), values, kind, LARGEST)
     return windowed(config, values, STEP, key="sliding_window_pattern") if kind == HF else config
 
 
-def _reworded(values: dict[str, Any]) -> dict[str, Any]:
+def reworded(values: dict[str, Any]) -> dict[str, Any]:
     """transformers 5 has rotary parameters for each kind of layer; before, there were two bases."""
     values = text_part(values)
     kinds = values.get("rope_parameters")
@@ -53,8 +53,8 @@ def _reworded(values: dict[str, Any]) -> dict[str, Any]:
         others={HF: text_names(NAMES)},
         ignored=OTHERS,
         only={"hidden_activation": ("gelu_pytorch_tanh",), **USUAL},
-        finish=_finished,
-        reworded=_reworded,
+        finish=gemma3_config,
+        reworded=reworded,
         full_layers=every(STEP),
         tells_layers=True,
         words=scalar,

@@ -1,6 +1,6 @@
 """Jina BERT v2 (jina-embeddings-v2): BERT with linear biases in place of positions, and GeGLU."""
 
-from sporelm.models.blocks import Classifier, GatedMLP, LayerNorm, TextAttention, TextLayer
+from sporelm.models.blocks import GatedMLP, LayerNorm, TextAttention, TextLayer
 from sporelm.models.encoder import Encoder
 from sporelm.models.registry import architecture
 from sporelm.models.text_facts import TYPES, TextFacts, noticed, said
@@ -82,6 +82,3 @@ class JinaBert(Encoder):
 
     def norm(self, name: str) -> LayerNorm:
         return LayerNorm(name, self.config.width, self.config.eps)
-
-    def head(self, config: ModelConfig, facts: TextFacts) -> Classifier:
-        return Classifier(facts.labels, config.width, dense=facts.dense, bias=True, activation="tanh")

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from sporelm.models.blocks import Classifier, GatedMLP, LayerNorm, TextAttention, TextLayer
+from sporelm.models.blocks import GatedMLP, LayerNorm, TextAttention, TextLayer
 from sporelm.models.encoder import Encoder
 from sporelm.models.registry import architecture
 from sporelm.models.text_facts import TYPES, TextFacts, noticed, said
@@ -103,6 +103,3 @@ class NomicBert(Encoder):
 
     def norm(self, name: str) -> LayerNorm:
         return LayerNorm(name, self.config.width, self.config.eps)
-
-    def head(self, config: ModelConfig, facts: TextFacts) -> Classifier:
-        return Classifier(facts.labels, config.width, dense=facts.dense, bias=True, activation="tanh")

@@ -22,6 +22,7 @@ from sporelm.tools.steps.cast import cast_tensor, with_file_type
 from sporelm.tools.steps.permute import permute_qk
 from sporelm.weights.config import MOST_VOCAB, ModelConfig
 from sporelm.weights.config_files import WINDOWED_LAYERS
+from sporelm.weights.dense import sayable
 from sporelm.weights.family import Family, value_of
 from sporelm.weights.fields import Fields
 from sporelm.weights.gguf import GgufFile
@@ -139,6 +140,9 @@ def _architecture(family: Family, config: ModelConfig) -> dict[str, Entry]:
         )
     if family.unsaid and (reason := family.unsaid(config)):
         raise UnsupportedModel(f"{config.name}: {reason}, which a GGUF file of {family.gguf!r} cannot say")
+    if config.dense and not (family.dense and sayable(config.dense, config.width)):
+        what = "its vectors go through Dense modules"
+        raise UnsupportedModel(f"{config.name}: {what}, which a GGUF file of {family.gguf!r} cannot say")
     window = None if len(config.full_layers) == config.layers else config.window
     found = {}
     if unusual:

@@ -1,6 +1,6 @@
 """Writing a folder: all its files or none, beside their places first, and nothing that does not belong to it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sporelm.errors import RequestError
-from sporelm.tools.hf.shards import cut, index_of, text_writer
+from sporelm.tools.hf.shards import Shard, cut, index_of, text_writer
 from sporelm.tools.hf.to_hf import HfFolder
 from sporelm.tools.output import AHEAD, Progress, Written, check_space
 from sporelm.weights.gguf.beside import Job, write_beside
+from sporelm.weights.safetensors import SINGLE_NAME
 
 # Files of other writers that would be read with ours, or instead of them.
 FOREIGN = (
@@ -50,6 +51,7 @@ def save_folder(
     texts = dict(found.texts)
     if len(shards) > 1 and (index := index_of(shards)) is not None:
         texts[index[0]] = index[1]
+    shards += [Shard(folder / place / SINGLE_NAME, tensors) for place, tensors in found.modules.items()]
     files = [FolderFile(shard.path, shard.nbytes, len(shard.tensors)) for shard in shards]
     files += [FolderFile(folder / name, len(text.encode()), 0) for name, text in texts.items()]
     _check_folder(folder, {file.path for file in files}, force)
@@ -57,14 +59,14 @@ def save_folder(
         check_space([Written(folder, sum(file.nbytes for file in files), 0, 0)])
     if dry_run:
         return files
-    total, done = sum(tensor.nbytes for tensor in found.tensors), 0
+    total, done = sum(tensor.nbytes for shard in shards for tensor in shard.tensors), 0
 
     def advance(nbytes: int) -> None:
         nonlocal done
         done += nbytes
         progress("writing", done, total)
 
-    is_new = not folder.exists()
+    made: list[Path] = []  # folders
     try:
         with ThreadPoolExecutor(threads, "spore-convert") as pool:
             writes: list[Callable[[Any], object]] = [
@@ -72,24 +74,33 @@ def save_folder(
             ]
             jobs = [Job(shard.path, write) for shard, write in zip(shards, writes, strict=True)]
             jobs += [Job(folder / name, text_writer(text)) for name, text in texts.items()]
-            _make(folder)
+            for place in _places(folder, [job.path for job in jobs]):
+                made += [place] * _made(place)
             try:
                 write_beside(jobs, replace=force)
             finally:
                 pool.shutdown(cancel_futures=True)
     except BaseException:
-        if is_new:
+        for place in reversed(made):
             with suppress(OSError):
-                folder.rmdir()  # empty, unless somebody else wrote into it
+                place.rmdir()  # empty, unless somebody else wrote into it
         raise
     return files
 
 
-def _make(folder: Path) -> None:
+def _places(folder: Path, files: Sequence[Path]) -> list[Path]:
+    """The folders that files need, the outer one first."""
+    return [folder, *sorted({path.parent for path in files} - {folder})]
+
+
+def _made(folder: Path) -> bool:
+    """Make a folder; whether there was none. Raises RequestError."""
+    is_new = not folder.exists()
     try:
         folder.mkdir(exist_ok=True)
     except OSError as reason:
         raise RequestError(f"{folder} cannot be made: {reason}") from None
+    return is_new
 
 
 def _check_folder(folder: Path, ours: set[Path], force: bool) -> None:

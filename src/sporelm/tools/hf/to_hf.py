@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,6 +23,7 @@ from sporelm.weights.config import ModelConfig
 from sporelm.weights.family import Family, value_of
 from sporelm.weights.load import ModelSource
 from sporelm.weights.names import HF, Param
+from sporelm.weights.pooling import modules_text, with_places
 from sporelm.weights.rope_fields import MOST_CONTEXT
 
 DTYPES = ("auto", "f32", "f16", "bf16")
@@ -30,11 +32,13 @@ MOST_PROBED = 1 << 22  # values of a vector that are looked at whole
 
 
 class HfFolder(NamedTuple):
-    """A folder to be written: texts by file name, tensors in order, and what could not be said, a line each."""
+    """A folder to be written: texts by file name, tensors in order, and what could not be said, a line each; and the
+    tensors of modules that have folders of their own in it, by their names."""
 
     texts: dict[str, str]
     tensors: tuple[LazyTensor, ...]
     notes: tuple[str, ...]
+    modules: Mapping[str, tuple[LazyTensor, ...]] = {}
 
 
 def to_hf(path: Path, *, dtype: str = "auto", vocab_only: bool = False) -> HfFolder:
@@ -68,11 +72,30 @@ def to_hf(path: Path, *, dtype: str = "auto", vocab_only: bool = False) -> HfFol
         names = _checked(source, params)
     finally:
         source.close()
-    tensors = _tensors(model, source, params, names, dtype)
+    config = with_places(source.config)
+    tensors, modules = _parted(_tensors(model, source, params, names, dtype), config)
     main = _main_type(tensors)
+    texts |= modules_text(config.pooling or "mean", config.dense, config.width) if _pools(config) else {}
     texts["config.json"] = _json(_configuration(source.config, family, values, tokenizer, main))
     texts["generation_config.json"] = _json(_generation(values, tokenizer))
-    return HfFolder(texts, tuple(tensors), tuple(notes))
+    return HfFolder(texts, tuple(tensors), tuple(notes), modules)
+
+
+def _pools(config: ModelConfig) -> bool:
+    """Whether the file says how one vector is made of a text."""
+    return bool(config.pooling or config.dense)
+
+
+def _parted(
+    tensors: Sequence[LazyTensor], config: ModelConfig
+) -> tuple[list[LazyTensor], dict[str, tuple[LazyTensor, ...]]]:
+    """The model's tensors, and those of the modules behind it by their folders."""
+    own = {tensor.name: tensor for tensor in tensors}
+    modules = {
+        layer.place: tuple(replace(own.pop(name), name=f"linear.{name.rpartition('.')[2]}") for name in layer.weights)
+        for layer in config.dense
+    }
+    return list(own.values()), modules
 
 
 def _tokenizer(values: Mapping[str, Any], path: Path, is_needed: bool) -> TokenizerFiles:

@@ -1,0 +1,177 @@
+"""What vectors go through once they are pooled: sentence-transformers' Dense and Normalize modules, in their order."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from close import assert_close
+from encoder_files import write_encoder
+from families import CASES, ENCODERS
+from sporelm import LLM
+from sporelm.cli.main import main
+from sporelm.errors import ModelFileError, UnsupportedModel
+from sporelm.tools.hf.from_hf import from_hf
+from sporelm.tools.hf.save_folder import save_folder
+from sporelm.tools.hf.to_hf import to_hf
+from sporelm.tools.output import Output, save
+
+EVERY = {case.name: case for case in (*ENCODERS, *CASES)}
+TEXTS = ["a dog", "some words, and more of them", "the"]
+PLAIN = {"bias": False, "activation_function": "torch.nn.modules.linear.Identity"}
+TANH = {"bias": True, "activation_function": "torch.nn.modules.activation.Tanh"}
+RELU = {"bias": False, "activation_function": "torch.nn.modules.activation.ReLU"}
+
+
+def with_modules(folder: Path, width: int, modules: list[tuple[str, dict[str, Any]]], pooling: str = "mean") -> Path:
+    """The folder with the modules behind its pooling: of a Dense its width and its configuration."""
+    kinds = [("Transformer", ""), ("Pooling", "1_Pooling")]
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode": pooling}))
+    random = np.random.RandomState(3)
+    for number, (kind, config) in enumerate(modules, 2):
+        kinds.append((kind, place := f"{number}_{kind}"))
+        (folder / place).mkdir()
+        if kind == "Dense":
+            out = config["out_features"]
+            (folder / place / "config.json").write_text(json.dumps({"in_features": width} | config))
+            tensors = {"linear.weight": random.randn(out, width).astype(np.float32)}
+            tensors |= {"linear.bias": random.randn(out).astype(np.float32)} if config["bias"] else {}
+            save_file(tensors, folder / place / "model.safetensors")
+            width = out
+    listed = [{"idx": n, "path": place, "type": f"x.{kind}"} for n, (kind, place) in enumerate(kinds)]
+    (folder / "modules.json").write_text(json.dumps(listed))
+    return folder
+
+
+def computed(folder: Path, rows: np.ndarray) -> np.ndarray:
+    """What sentence-transformers makes of pooled rows, in numpy."""
+    x = rows.astype(np.float64)
+    for module in json.loads((folder / "modules.json").read_text())[2:]:
+        if module["type"] == "x.Normalize":
+            x = x / np.linalg.norm(x, axis=1, keepdims=True)
+            continue
+        place = folder / module["path"]
+        weights, config = load_file(place / "model.safetensors"), json.loads((place / "config.json").read_text())
+        x = x @ weights["linear.weight"].T.astype(np.float64) + weights.get("linear.bias", 0)
+        name = config["activation_function"].rpartition(".")[2]
+        x = {"Tanh": np.tanh, "ReLU": lambda y: np.maximum(y, 0), "Identity": lambda y: y}[name](x)
+    return x
+
+
+ORDERS: dict[str, list[tuple[str, dict[str, Any]]]] = {
+    "tanh": [("Dense", TANH | {"out_features": 20}), ("Normalize", {})],
+    "normalized before": [("Normalize", {}), ("Dense", TANH | {"out_features": 20})],
+    "two": [("Dense", PLAIN | {"out_features": 64}), ("Dense", RELU | {"out_features": 33}), ("Normalize", {})],
+}
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_dense_layers_are_computed_in_their_order(tmp_path: Path, order: str) -> None:
+    folder = write_encoder(tmp_path, EVERY["bert"])
+    with LLM(folder, threads=1) as llm:
+        rows = llm.embed(TEXTS, pooling="mean", normalize=False)
+    with_modules(folder, 48, ORDERS[order])
+    expected = computed(folder, rows)
+    with LLM(folder, threads=1) as llm:
+        found = llm.embed(TEXTS, normalize=False)
+        alone = [llm.embed(text, normalize=False)[0] for text in TEXTS]
+        unit = llm.embed(TEXTS)
+    lengths = np.linalg.norm(expected, axis=1, keepdims=True)
+    assert_close(unit, expected / lengths, "f32")
+    assert_close(found, np.stack(alone), "exact")
+    if order == "normalized before":  # else the last module says what `normalize` asks for
+        assert_close(found, expected, "f32")
+    with pytest.raises(UnsupportedModel, match="its vectors go through Dense modules, which a GGUF file of 'bert'"):
+        from_hf(folder)
+
+
+def test_a_decoders_vectors_go_through_them_too(tmp_path: Path) -> None:
+    """As do those of Qwen3-Embedding's kind."""
+    folder = write_encoder(tmp_path, EVERY["qwen3"])
+    with LLM(folder, threads=1) as llm:
+        rows = llm.embed(TEXTS, pooling="last", normalize=False)
+    with_modules(folder, rows.shape[1], [("Dense", TANH | {"out_features": 12})], pooling="lasttoken")
+    with LLM(folder, threads=1) as llm:
+        assert llm.config.pooling == "last"
+        assert_close(llm.embed(TEXTS, normalize=False), computed(folder, rows), "f32")
+
+
+def gemma(folder: Path, name: str = "gemma-embedding", **more: Any) -> Path:
+    """A tiny EmbeddingGemma, whole."""
+    case = EVERY[name]
+    folder = write_encoder(folder, type(case)(name, case.config | more, None, reads=True))
+    width = case.config["hidden_size"] if "hidden_size" not in more else more["hidden_size"]
+    two = [("Dense", PLAIN | {"out_features": 4 * width}), ("Dense", PLAIN | {"out_features": width})]
+    return with_modules(folder, width, two)
+
+
+def test_embedding_gemma_goes_to_gguf_and_back_with_its_dense_layers(tmp_path: Path) -> None:
+    folder, file, back = gemma(tmp_path / "model"), tmp_path / "m.gguf", tmp_path / "back"
+    converted = from_hf(folder).model
+    save([Output(file, converted)])
+    said = {key: entry.value for key, entry in converted.metadata.items() if "dense" in key or "pooling" in key}
+    ends = {"2_feat_in": 48, "2_feat_out": 192, "3_feat_in": 192, "3_feat_out": 48}
+    assert said == {f"gemma-embedding.dense_{key}": size for key, size in ends.items()} | {
+        "gemma-embedding.pooling_type": 1
+    }
+    save_folder(to_hf(file), back, shard_bytes=1 << 30)
+    found = []
+    for path in (folder, file, back):
+        with LLM(path, threads=1) as llm:
+            assert llm.config.pooling == "mean"
+            found.append(llm.embed(TEXTS))
+    assert_close(found[1], found[0], "f32")
+    assert_close(found[2], found[1], "f32")
+    for place in ("2_Dense", "3_Dense"):
+        ours, theirs = (load_file(where / place / "model.safetensors") for where in (back, folder))
+        assert_close(ours["linear.weight"], theirs["linear.weight"], "exact")
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"activation_function": "torch.nn.modules.activation.GELU"}, UnsupportedModel, "'GELU' is not supported"),
+        ({"module_input_name": "token_embeddings"}, UnsupportedModel, "module_input_name 'token_embeddings' is not"),
+        ({"in_features": 47}, ModelFileError, "2_Dense takes 47 numbers, not the 48"),
+        ({"out_features": 9}, ModelFileError, "dense_2.weight is .*, its architecture has"),
+        ({"bias": True}, ModelFileError, "lacks 1 of its"),
+    ],
+)
+def test_other_dense_modules_are_refused(
+    tmp_path: Path, change: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    folder = with_modules(write_encoder(tmp_path, EVERY["bert"]), 48, [("Dense", PLAIN | {"out_features": 20})])
+    path = folder / "2_Dense" / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(error, match=message):
+        LLM(folder, threads=1)
+
+
+@pytest.mark.all
+@pytest.mark.parametrize(("form", "limit"), [("F16", 1e-3), ("Q4_K_M", 2e-2)])
+def test_llama_cpp_makes_the_same_vectors_of_the_same_file(
+    tmp_path: Path, root: Path, capsys: pytest.CaptureFixture[str], form: str, limit: float
+) -> None:
+    from peer_logits import load as load_peer
+    from peer_logits import peer_vector
+
+    if not (peer := os.environ.get("SPORE_PEER")):
+        pytest.skip("SPORE_PEER names no folder with llama.cpp's programs and libraries: bench/peer.sh builds one")
+    wide = {"hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 8, "vocab_size": 320, "head_dim": 32}
+    folder = gemma(tmp_path / "model", **wide, query_pre_attn_scalar=32)
+    file = tmp_path / "m.gguf"
+    save([Output(file, from_hf(folder, type_name="f16").model)])
+    if form != "F16":
+        assert main(["gguf", "quantize", str(file), "-t", form, "-o", str(tmp_path / "q.gguf")]) == 0
+        file = tmp_path / "q.gguf"
+        capsys.readouterr()
+    ids = np.random.RandomState(1).randint(5, 320, 70).tolist()
+    with LLM(file, threads=1) as llm:
+        ours = llm.embed([ids], normalize=False)[0]
+    theirs = peer_vector(load_peer(Path(peer), root), file, ids, 256)
+    assert np.abs(ours - theirs).max() / np.ptp(theirs) <= limit
