@@ -77,7 +77,7 @@ class Encoder(ABC):
             x = ops.add(x, self.types(texts.types, weights))
         if self.positions is not None:
             x = ops.add(x, self.positions(texts.positions, weights))
-        x = self.first_norm(x, weights)
+        x = x if self.first_norm is None else self.first_norm(x, weights)
         for layer in self.layers:
             x = layer(x, texts, weights)
         return x if self.last_norm is None else self.last_norm(x, weights)
