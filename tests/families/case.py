@@ -70,7 +70,13 @@ class Case:
     def widened(self) -> "Case":
         """The model for llama.cpp: with enough tokens for all bytes."""
         assert self.wide is not None
-        return replace(self, name=f"{self.name}-wide", config=self.config | self.wide | {"vocab_size": 320})
+        return replace(self, name=f"{self.name}-wide", config=changed(self.config, **self.wide, vocab_size=320))
+
+
+def changed(config: dict[str, Any], **values: Any) -> dict[str, Any]:
+    """A config.json with other values, in its text model's part if it has one."""
+    inner = config.get("text_config")
+    return config | ({"text_config": inner | values} if inner else values)
 
 
 def _random(name: str) -> np.random.RandomState:

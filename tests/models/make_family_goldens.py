@@ -15,6 +15,7 @@ GOLDENS = HERE / "goldens" / "families"
 sys.path.insert(0, str(HERE.parent))
 
 from families import EVERY, POSITIONS, Case, write_case  # noqa: E402
+from sporelm.weights.names import ignorable  # noqa: E402
 
 
 def transformers_logits(case: Case, folder: Path) -> np.ndarray:
@@ -23,17 +24,22 @@ def transformers_logits(case: Case, folder: Path) -> np.ndarray:
     Of an encoder: what it makes of each token, [tokens, width], or the scores of its head, [1, labels].
     """
     import torch
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
     if case.reads:
         return encoded(case, folder)
     write_case(folder, case)
+    writes = case.config["model_type"] in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    kind: Any = AutoModelForCausalLM if writes else AutoModelForImageTextToText
     plain: dict[str, Any] = {"attn_implementation": "eager", "dtype": torch.float32}
     if case.config.get("alibi"):
         plain["attn_implementation"] = "sdpa"  # Falcon's eager attention adds linear biases twice
     if case.model.config.experts:
         plain["experts_implementation"] = "eager"  # the usual one wants widths of whole blocks
-    model, info = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True, **plain)
+    model, info = kind.from_pretrained(folder, output_loading_info=True, **plain)
+    unread = ignorable(info["missing_keys"], "hf", case.model.family.ignored)  # what sees has no weights here
+    info["missing_keys"] = set(info["missing_keys"]) - unread
     strange = {kind: found for kind, found in info.items() if found}
     assert not strange, f"{case.name}: transformers says of the folder's tensors: {strange}"
     with torch.no_grad():

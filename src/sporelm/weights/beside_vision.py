@@ -8,7 +8,7 @@ from sporelm.weights.names import Names, Stored, Table
 OUTER = ("tie_word_embeddings", "quantization_config")  # beside the text model's own numbers
 # Parts that do not read text, left unread.
 OTHERS = (
-    *("model.visual.*", "model.vision_tower.*", "model.multi_modal_projector.*", "model.embed_vision.*"),
+    *("visual.*", "model.visual.*", "model.vision_tower.*", "model.multi_modal_projector.*", "model.embed_vision.*"),
     *("model.audio_tower.*", "model.embed_audio.*", "vision_tower.*", "multi_modal_projector.*"),
 )
 
@@ -21,11 +21,15 @@ def text_part(values: dict[str, Any]) -> dict[str, Any]:
     return {**values, **text, **{key: values[key] for key in ("architectures", *OUTER) if key in values}}
 
 
+def inner_names(table: Table, inner: str = "model.language_model.") -> Table:
+    """The names in such folders, where the text model's have `inner` in place of "model." in front."""
+    return tuple(_within(names, "model.", inner) for names in table)
+
+
 def text_names(table: Table) -> Table:
-    """The names in such folders: those of today, and those that transformers 4 wrote."""
-    today = tuple(_within(names, "model.", "model.language_model.") for names in table)
-    before = (_within(names, "model.", "language_model.model.") for names in table)
-    return (*today, *(_within(names, "lm_head.", "language_model.lm_head.") for names in before))
+    """The names in such folders: those of the text model alone, those of today, and those that transformers 4 wrote."""
+    before = inner_names(table, "language_model.model.")
+    return (*table, *inner_names(table), *(_within(names, "lm_head.", "language_model.lm_head.") for names in before))
 
 
 def _within(names: Names, start: str, other: str) -> Names:

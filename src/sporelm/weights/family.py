@@ -96,6 +96,7 @@ class HfClass(NamedTuple):
     defaults   what it takes where config.json has no such key, and differs from what we would take
     fields     keys of config.json that only it has -> attribute in `ModelConfig`, for folders that we write
     names      of its weights, where they are not its family's
+    inner      key of config.json under which the text model's numbers lie, in folders that we write
     """
 
     name: str
@@ -103,6 +104,7 @@ class HfClass(NamedTuple):
     defaults: Mapping[str, Any] = {}
     fields: tuple[tuple[str, str], ...] = ()
     names: Table = ()
+    inner: str = ""
 
 
 Finish = Callable[[ModelConfig, Fields, Kind], ModelConfig]
@@ -128,6 +130,7 @@ class Family:
     said            more of GGUF metadata, for files that we write: key -> (kind, value)
     choose          which of the classes a GGUF file's configuration is converted back into
     words           more of config.json, for folders that we write
+    rotary_words    likewise, of its rotary parameters
     positions       the key of config.json for the number of positions
     ffn_widths      the feed-forward block's width in widths, where config.json does not say it; 0: it must
     full_layers     of a number of layers: those that have no window where GGUF files speak of one
@@ -160,6 +163,7 @@ class Family:
     said: Callable[[ModelConfig], dict[str, tuple[str, Any]]] | None = None
     choose: Callable[[ModelConfig], str] | None = None
     words: Callable[[ModelConfig], dict[str, Any]] | None = None
+    rotary_words: Callable[[ModelConfig], dict[str, Any]] | None = None
     full_layers: Callable[[int], frozenset[int]] = lambda layers: frozenset()
     reworded: Callable[[dict[str, Any]], dict[str, Any]] = lambda values: values
     regrouped: Callable[[dict[str, Any]], dict[str, Any]] = lambda values: values

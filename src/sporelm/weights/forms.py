@@ -117,7 +117,7 @@ def gate_up_names(hf: str) -> Table:
 def brought(stored: StoredTensor, form: Stored, config: ModelConfig, shape: tuple[int, ...]) -> StoredTensor:
     """The weight, of this shape, out of the tensor that holds it. Raises UnsupportedModel for blocks that cannot be
     transposed."""
-    form = form.of_format(stored.format.values)
+    form = form.of_tensor(stored.format.values, stored.shape, config)
     if form.inner:
         return _of_experts(stored, form, config)
     if form.heads:

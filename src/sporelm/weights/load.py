@@ -177,7 +177,9 @@ def form_of(source: ModelSource, name: str) -> Stored:
             form = replace(form, flat=False)
         elif templated(name)[0] == CHOICE_BIAS:
             form = replace(form, above=True)
-    return form.of_format(format_of(held[form.name].type_name).values) if form.inner and form.name in held else form
+    if not form.inner or form.name not in held:
+        return form
+    return form.of_tensor(format_of(held[form.name].type_name).values, held[form.name].shape, source.config)
 
 
 def check_shapes(source: ModelSource, params: Sequence[Param], names: Mapping[str, str]) -> None:

@@ -67,6 +67,8 @@ class Stored:
                  numbers is never transposed (gpt-oss, whose quantized experts are [experts, out, in])
     heads        the rows of each head's matrix, of a weight [heads, out, in], one head after the other; with
                  `transposed` each is [in, out] there
+    unturned     of a configuration: the length of the tensor's last axis where it is not transposed, for it may be
+                 either way
     """
 
     name: str
@@ -83,14 +85,17 @@ class Stored:
     inner: bool = False
     unit: Callable[[Any], bool] | None = None
     heads: bool = False
+    unturned: Callable[[Any], int] | None = None
 
     def is_widened(self, values: int) -> bool:
         """Whether a tensor in blocks of so many values becomes F32: blocks of heads cannot be transposed."""
         return self.heads and self.transposed and values > 1
 
-    def of_format(self, values: int) -> "Stored":
-        """How a tensor in blocks of so many values is held."""
-        return replace(self, transposed=False) if self.inner and values > 1 else self
+    def of_tensor(self, values: int, shape: Sequence[int], config: Any) -> "Stored":
+        """How a tensor of this shape, in blocks of so many values, is held."""
+        turned = self.inner and values > 1
+        turned = turned or (self.unturned is not None and shape[-1] == self.unturned(config))
+        return replace(self, transposed=False) if turned else self
 
     @property
     def is_plain(self) -> bool:

@@ -210,6 +210,12 @@ FAMILIES = (
     Listed(
         "qwen2moe", "Qwen1.5-MoE, Qwen2-57B-A14B", ("qwen2moe", "Qwen2MoeForCausalLM"), ("transformers", "llama.cpp")
     ),
+    Listed(
+        "qwen2vl",
+        "Qwen2-VL, Qwen2.5-VL (text)",
+        ("qwen2vl", "Qwen2VLForConditionalGeneration", "Qwen2_5_VLForConditionalGeneration"),
+        ("transformers", "llama.cpp"),
+    ),
     Listed("qwen3", "Qwen3", ("qwen3", "Qwen3ForCausalLM"), ("transformers", "llama.cpp")),
     Listed(
         "qwen35",
@@ -227,6 +233,18 @@ FAMILIES = (
         "qwen3moe", "Qwen3-30B-A3B, Qwen3-235B-A22B", ("qwen3moe", "Qwen3MoeForCausalLM"), ("transformers", "llama.cpp")
     ),
     Listed("qwen3next", "Qwen3-Next", ("qwen3next", "Qwen3NextForCausalLM"), ("transformers", "llama.cpp")),
+    Listed(
+        "qwen3vl",
+        "Qwen3-VL (text)",
+        ("qwen3vl", "Qwen3VLForConditionalGeneration"),
+        ("transformers", "llama.cpp"),
+    ),
+    Listed(
+        "qwen3vlmoe",
+        "Qwen3-VL with experts (text)",
+        ("qwen3vlmoe", "Qwen3VLMoeForConditionalGeneration"),
+        ("transformers", "llama.cpp"),
+    ),
     Listed("seed_oss", "Seed-OSS", ("seed_oss", "SeedOssForCausalLM"), ("transformers", "llama.cpp")),
     Listed("smollm3", "SmolLM3", ("smollm3", "SmolLM3ForCausalLM"), ("transformers", "llama.cpp")),
     Listed(

@@ -48,7 +48,8 @@ class Reshaper:
         form = stored_form(param.name, kind, self._table)
         if kind != self.source or form.each:
             return form
-        return form.of_format(self.held[self.names[param.name]].ggml_type.values)
+        held = self.held[self.names[param.name]]
+        return form.of_tensor(held.ggml_type.values, held.shape, self.config)
 
     def _tensors(self, name: str, group: list[Param]) -> list[LazyTensor]:
         """What the target has of a group of weights: one tensor, or one for each expert."""

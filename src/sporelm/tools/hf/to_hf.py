@@ -159,7 +159,18 @@ def _configuration(
 ) -> dict[str, Any]:
     """config.json."""
     kind = family.class_of(config)
-    found: dict[str, Any] = {"_name_or_path": config.name, "architectures": [kind.name], "model_type": kind.model_type}
+    outer: dict[str, Any] = {"architectures": [kind.name], "model_type": kind.model_type}
+    outer |= {"tie_word_embeddings": config.tie_embeddings, "torch_dtype": TORCH_NAMES[main], **_token_ids(tokenizer)}
+    inner = _text_configuration(config, family, values)
+    if kind.inner:
+        return outer | {kind.inner: inner | {"model_type": f"{kind.model_type}_text"}}
+    return outer | inner | outer
+
+
+def _text_configuration(config: ModelConfig, family: Family, values: Mapping[str, Any]) -> dict[str, Any]:
+    """What config.json says of the text model's arithmetic."""
+    kind = family.class_of(config)
+    found: dict[str, Any] = {"_name_or_path": config.name}
     for field in family.fields:
         value = value_of(config, field.ours)
         if field.hf and field.kind != "bool" and value is not None:
@@ -173,15 +184,11 @@ def _configuration(
     if family.tells_layers and config.window and config.full_layers != family.full_layers(config.layers):
         windows = [config.window_of(layer) is not None for layer in range(config.layers)]
         found["layer_types"] = ["sliding_attention" if each else "full_attention" for each in windows]
+    if family.rotary_words:
+        found["rope_scaling"] = (found["rope_scaling"] or {"rope_type": "default"}) | family.rotary_words(config)
     if family.words:
         found |= family.words(config)
-    found |= {key: values[0] for key, values in family.only.items()}
-    found |= {
-        "tie_word_embeddings": config.tie_embeddings,
-        "torch_dtype": TORCH_NAMES[main],
-        "use_cache": True,
-    }
-    return found | _token_ids(tokenizer)
+    return found | {key: values[0] for key, values in family.only.items()} | {"use_cache": True}
 
 
 def _token_ids(tokenizer: TokenizerFiles) -> dict[str, Any]:

@@ -1,0 +1,70 @@
+"""Qwen3-VL with experts, its text model."""
+
+from dataclasses import replace
+
+from sporelm.models.families.qwen2moe import finished
+from sporelm.models.families.qwen2vl import told
+from sporelm.models.families.qwen3moe import Qwen3Moe
+from sporelm.models.families.qwen3vl import DEEPSTACK, NUMBERS, SEEING, fed
+from sporelm.models.registry import architecture
+from sporelm.weights.beside_vision import inner_names, text_names
+from sporelm.weights.config import ModelConfig
+from sporelm.weights.experts import FUSED_EXPERTS, MLP, expert_fields, fused_names, meaning
+from sporelm.weights.family import ATTENTION_BIAS, Family, HfClass, fields
+from sporelm.weights.fields import Fields
+from sporelm.weights.forms import expert_rows
+from sporelm.weights.names import COMMON, GGUF, HEAD_NORMS, HF, Kind, Table, changed, form_in
+
+EXPERTS = expert_fields(
+    ("step",),
+    count="num_experts",
+    used="num_experts_per_tok",
+    ffn="moe_intermediate_size",
+    step="decoder_sparse_step",
+)
+
+
+def _experts() -> Table:
+    """Folders hold [experts, in, out] as published, [experts, out, in] as transformers 5 writes it."""
+    found = []
+    for names in fused_names(f"{MLP}gate.weight", f"{MLP}experts.gate_up_proj", f"{MLP}experts.down_proj"):
+        form = form_in(names, HF)
+        if "_exps." in names.ours:
+            last = expert_rows if "_down_" in names.ours else lambda config: config.width
+            form = replace(form, inner=True, transposed=True, unturned=last)
+        found += [names._replace(hf=form)] if form.name else []
+    return tuple(found)
+
+
+NAMES = changed(COMMON, *HEAD_NORMS, *_experts())
+
+
+def _finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
+    return fed(finished(config, values, kind), values, kind)
+
+
+@architecture(
+    Family(
+        "qwen3vlmoe",
+        (
+            HfClass(
+                "Qwen3VLMoeForConditionalGeneration",
+                "qwen3_vl_moe",
+                {"num_key_value_heads": 16, "tie_word_embeddings": True, "num_experts": 60, "num_experts_per_tok": 4}
+                | {"moe_intermediate_size": 1408, **NUMBERS},
+                (("attention_bias", "attention_bias"),),
+                inner="text_config",
+            ),
+        ),
+        fields(*EXPERTS, *ATTENTION_BIAS, DEEPSTACK),
+        inner_names(NAMES),
+        others={HF: text_names(NAMES), GGUF: FUSED_EXPERTS},
+        fixed={"experts.renormalize": True},
+        finish=_finished,
+        unsaid=meaning(renormalize=True),
+        said=told("qwen3vlmoe"),
+        **SEEING,
+    )
+)
+class Qwen3VLMoe(Qwen3Moe):
+    """Qwen3-VL's layer with a mixture in place of its feed-forward block (Qwen team 2025)."""
