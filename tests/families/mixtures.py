@@ -38,6 +38,14 @@ SHARED = {"architectures": ["GraniteMoeSharedForCausalLM"], "model_type": "grani
 HUNYUAN = named("HunYuanMoEV1ForCausalLM", "hunyuan_v1_moe", num_experts=5, moe_topk=[2, 2], head_dim=16)
 HUNYUAN |= {"pad_token_id": None}
 ALPHA = {"head_dim": 12, "moe_topk": 1, "rope_scaling": {"type": "dynamic", "alpha": 1000.0, "factor": 1.0}}
+LLAMA4 = named("Llama4ForCausalLM", "llama4_text", num_local_experts=6, num_experts_per_tok=1, head_dim=16)
+LLAMA4 |= {"num_hidden_layers": 4, "intermediate_size_mlp": 56, "rms_norm_eps": 1e-5, "attention_chunk_size": 9}
+LLAMA4 |= {"floor_scale": 16, "attn_scale": 0.3, "interleave_moe_layer_step": 1, "pad_token_id": None}
+LLAMA4_SAID = {"attention_chunk_size": 8192, "floor_scale": 8192, "attn_scale": 0.1}  # as GGUF files have it
+SCOUT = {"rope_type": "llama3", "factor": 16.0, "low_freq_factor": 1.0, "high_freq_factor": 1.0}
+SCOUT |= {"original_max_position_embeddings": 64, "rope_theta": 5e5}
+MAVERICK = {"use_qk_norm": False, "moe_layers": [1, 2], "attn_temperature_tuning": False, "attention_chunk_size": 33}
+MAVERICK |= {"no_rope_layers": [1, 0, 1, 1], "layer_types": ["chunked_attention"] * 3 + ["full_attention"]}
 MINIMAX = named("MiniMaxM2ForCausalLM", "minimax_m2", num_local_experts=6, num_experts_per_tok=3, head_dim=16)
 MINIMAX |= {"rotary_dim": 8}
 MIXTRAL = named("MixtralForCausalLM", "mixtral", num_local_experts=5, num_experts_per_tok=2)
@@ -91,6 +99,23 @@ CASES = (
     ),
     Case("hunyuan-moe", HUNYUAN, WIDE | {"head_dim": 64}),
     Case("hunyuan-moe-odd-tied-alpha", HUNYUAN | ODD | TIED | ALPHA, None),
+    Case("llama4", LLAMA4, WIDE | LLAMA4_SAID | {"head_dim": 64, "intermediate_size_mlp": 512}),
+    Case(
+        "llama4-odd-tied",
+        LLAMA4
+        | ODD
+        | TIED
+        | {"head_dim": 12, "num_hidden_layers": 5}
+        | MAVERICK
+        | {"no_rope_layers": [1, 0, 1, 1, 1], "layer_types": ["chunked_attention"] * 4 + ["full_attention"]},
+        None,
+    ),
+    Case(
+        "llama4-steps-scaled",
+        LLAMA4 | LLAMA4_SAID | {"interleave_moe_layer_step": 2, "rope_scaling": SCOUT},
+        WIDE | {"head_dim": 64, "intermediate_size_mlp": 512},
+    ),
+    Case("llama4-dense", LLAMA4 | {"moe_layers": [], "layer_types": ["full_attention"] * 4}, None),
     Case("minimax-m2", MINIMAX, WIDE | {"head_dim": 64, "rotary_dim": 32}),
     Case("minimax-m2-odd-tied", MINIMAX | ODD | TIED | {"head_dim": 12, "rotary_dim": 12}, None),
     Case("mixtral", MIXTRAL),

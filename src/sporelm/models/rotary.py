@@ -46,7 +46,8 @@ def frequencies(context: int, head_dim: int, theta: float, scaling: RopeScaling)
             rates = rates / scaling.factor * (1 - kept) + rates * kept
         case Llama3():
             turns = scaling.original * rates / (2 * pi)  # of each frequency in the original context
-            kept = np.clip((turns - scaling.low) / (scaling.high - scaling.low), 0, 1)
+            span = scaling.high - scaling.low  # none in Llama 4: frequencies are kept or divided
+            kept = np.clip((turns - scaling.low) / span, 0, 1) if span else (turns >= scaling.low).astype(np.float64)
             rates = rates / scaling.factor * (1 - kept) + rates * kept
         case LongRope():
             rates = rates / np.array(scaling.long if context > scaling.original else scaling.short)

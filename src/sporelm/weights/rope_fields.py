@@ -209,7 +209,7 @@ def _checked(rope: Rope, head_dim: int, where: str) -> Rope:
         raise ModelFileError(f"{where}: a rotary base of {rope.theta:g} has no fast and slow frequencies for yarn")
     if isinstance(scaling, DynamicNtk) and head_dim <= 2:
         raise ModelFileError(f"{where}: dynamic rope scaling needs heads of 4 dimensions or more, they have {head_dim}")
-    if isinstance(scaling, Llama3) and scaling.high <= scaling.low:
-        what = f"high_freq_factor {scaling.high:g} must be above low_freq_factor {scaling.low:g}"
+    if isinstance(scaling, Llama3) and scaling.high < scaling.low:
+        what = f"high_freq_factor {scaling.high:g} is below low_freq_factor {scaling.low:g}"
         raise ModelFileError(f"{where}: {what}")
     return rope._replace(context_length=min(max(rope.context_length, scaling.reach), MOST_CONTEXT))

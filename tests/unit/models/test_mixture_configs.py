@@ -7,7 +7,7 @@ import pytest
 from families import CASES
 from sporelm.errors import ModelError, ModelFileError, UnsupportedModel
 from sporelm.models import build, config_from_gguf, config_from_hf
-from sporelm.models.blocks import GatedMLP, Mixture
+from sporelm.models.blocks import GatedMLP, Mixture, WeighedMixture
 from sporelm.weights.config import Experts, ModelConfig
 
 BY_NAME = {case.name: case for case in CASES}
@@ -47,11 +47,15 @@ def experts_of_gguf(architecture: str, tensor: str = "", **more: Any) -> Experts
         ("ernie-moe", {"num_hidden_layers": 5, "moe_layer_interval": 2}, [1, 3]),
         ("ernie-moe", {"num_hidden_layers": 5, "moe_layer_end_index": 2}, [1, 2]),
         ("glm4moe", {"num_hidden_layers": 3, "first_k_dense_replace": 0}, [0, 1, 2]),
+        ("llama4", {"num_hidden_layers": 5, "interleave_moe_layer_step": 2}, [1, 3]),
+        ("llama4", {"num_hidden_layers": 5, "moe_layers": [0, 4]}, [0, 4]),
+        ("llama4", {"num_hidden_layers": 5, "moe_layers": [], "interleave_moe_layer_step": 0}, []),
     ],
 )
 def test_which_layers_have_experts(name: str, change: dict[str, Any], expected: list[int]) -> None:
-    kinds = [type(layer.mlp) for layer in build(of_hf(name, **change)).layers]
-    assert kinds == [Mixture if index in expected else GatedMLP for index in range(len(kinds))]
+    layers = build(of_hf(name, **change)).layers
+    assert [index for index, layer in enumerate(layers) if not isinstance(layer.mlp, GatedMLP)] == expected
+    assert all(isinstance(layers[index].mlp, Mixture | WeighedMixture) for index in expected)
 
 
 def test_gguf_files_say_how_experts_are_chosen() -> None:
@@ -103,6 +107,9 @@ LATENT = {
         ("glm4moe", {"n_group": 4, "topk_group": 1}, ModelFileError, "a token uses 3 experts of 1 of 4 groups"),
         ("gpt-oss", {"swiglu_limit": 5.0}, UnsupportedModel, "swiglu_limit 5.0 is not supported; 7.0 is"),
         ("hunyuan-moe", {"moe_topk": [1, 2]}, ModelFileError, "moe_topk is \\[1, 2\\]; it must be whole"),
+        ("llama4", {"num_experts_per_tok": 2}, UnsupportedModel, "a token uses 2 experts; only one is supported"),
+        ("llama4", {"attention_chunk_size": None}, ModelFileError, "attention_chunk_size is missing"),
+        ("llama4", {"moe_layers": "x"}, UnsupportedModel, "moe_layers is 'x'; it must list layers"),
         ("olmoe", {"clip_qkv": 8.0}, UnsupportedModel, "clip_qkv 8.0 is not supported"),
     ],
 )
@@ -111,6 +118,19 @@ def test_what_cannot_be_computed_is_refused(
 ) -> None:
     with pytest.raises(kind, match=message):
         of_hf(name, **{"topk_group": 1} | change if name == "glm4moe" else change)
+
+
+def test_gguf_files_of_llama_4_mean_chunks_and_norms() -> None:
+    def of_gguf(**more: Any) -> ModelConfig:
+        numbers = {f"llama4.{key}": value for key, value in (NUMBERS | {"block_count": 5} | more).items()}
+        shapes = {"token_embd.weight": (9, 48)}
+        return config_from_gguf({"general.architecture": "llama4", **numbers}, shapes, "x")
+
+    scout, maverick = of_gguf(expert_used_count=1), of_gguf(expert_used_count=1, expert_count=128)
+    assert (scout.window, scout.full_layers, scout.nope_layers) == (8192, {3}, {3})
+    assert (scout.own.normed, maverick.own.normed) == (True, False)
+    with pytest.raises(ModelFileError, match="attention.sliding_window is 0; it must be whole, from 8192 to 8192"):
+        of_gguf(expert_used_count=1, **{"attention.sliding_window": 0})
 
 
 def test_a_gating_function_that_nobody_knows_is_refused() -> None:

@@ -165,7 +165,7 @@ HF_REFUSED: list[tuple[Any, type[ModelError], str]] = [
     ({"full_attention": {"rope_type": "linear"}}, UnsupportedModel, "rope parameter 'full_attention' is not known"),
     (HF_LLAMA3 | {"low_freq_factor": None}, ModelFileError, "low_freq_factor is missing"),
     (HF_LLAMA3 | {"high_freq_factor": 0}, ModelFileError, "high_freq_factor is 0"),
-    (HF_LLAMA3 | {"high_freq_factor": 1}, ModelFileError, "high_freq_factor 1 must be above low_freq_factor 1"),
+    (HF_LLAMA3 | {"high_freq_factor": 0.5}, ModelFileError, "high_freq_factor 0.5 is below low_freq_factor 1"),
     (HF_LLAMA3 | {"original_max_position_embeddings": None}, ModelFileError, "embeddings is missing"),
     (HF_LONG | {"long_factor": FEW[:3]}, ModelFileError, "long_factor is 3 values; it must be a list of 4 numbers"),
     (HF_LONG | {"short_factor": 1.0}, ModelFileError, "short_factor is 1.0; it must be a list of 4 numbers"),

@@ -21,6 +21,7 @@ from sporelm.models.blocks.selective_space import SelectiveSpace, SpaceChannels
 from sporelm.models.blocks.state_space import SpaceHeads, StateSpace
 from sporelm.models.blocks.text_attention import TextAttention
 from sporelm.models.blocks.text_layer import TextLayer
+from sporelm.models.blocks.weighed_mixture import WeighedMixture
 
 __all__ = [
     "MLP",
@@ -45,14 +46,15 @@ __all__ = [
     "ParallelLayer",
     "Part",
     "RMSNorm",
+    "SelectiveSpace",
     "ShortConv",
+    "SpaceChannels",
     "SpaceHeads",
     "State",
-    "SelectiveSpace",
     "StateSpace",
-    "SpaceChannels",
     "TextAttention",
     "TextLayer",
+    "WeighedMixture",
     "bare",
     "feed_forward",
     "pre_norm",

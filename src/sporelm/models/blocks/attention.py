@@ -7,7 +7,7 @@ from sporelm import ops
 from sporelm.models.blocks.layer_norm import HeadLayerNorm
 from sporelm.models.blocks.linear import Linear, products
 from sporelm.models.blocks.memory import Paged
-from sporelm.models.blocks.rms_norm import RMSNorm
+from sporelm.models.blocks.rms_norm import BareRMSNorm, RMSNorm
 from sporelm.models.inputs import LOCAL, ROPE, SLOPES, StepInputs
 from sporelm.weights.config import ModelConfig
 from sporelm.weights.names import Columns, Param, Rows
@@ -17,11 +17,12 @@ class Attention:
     """o(softmax(rope(q) rope(k)) v), each group of query heads sharing one head of keys and values.
 
     window      positions that a row sees; None for all
-    norm        before they are rotated, queries and keys are normed: all their "heads" by one norm, each row as a
-                "whole", or "each" head by a layer norm of its own
+    chunked     of as many positions as the window has a row sees its own chunk
+    norm        before they are rotated, queries and keys are normed: all their "heads" by one norm, by a "bare" one
+                without a weight, each row as a "whole", or "each" head by a layer norm of its own
     rotates     whether they are rotated, where the model rotates at all
     norms_last  they are rotated before they are normed
-    query_table name of the rotary table of queries, where keys have another
+    query_table name of the rotary table of queries, where keys have another, or none
     sinks       each head has a score of its own that no position gets (gpt-oss)
     gated       what is mixed is opened and shut by a sigmoid, number by number (Qiu et al. 2025)
     """
@@ -38,6 +39,7 @@ class Attention:
         query_table: str = "",
         sinks: bool = False,
         gated: bool = False,
+        chunked: bool = False,
     ) -> None:
         width, dim, bias = config.width, config.head_dim, config.attention_bias
         queries, keys = config.heads * dim, config.kv_heads * dim
@@ -50,10 +52,11 @@ class Attention:
         self.norms = _norms(name, config, norm)
         self.sinks = [Param(f"{name}.attn_sinks.weight", (config.heads,), Rows(group))] if sinks else []
         self.memory = Paged(config.kv_heads, dim)
-        self.window, self.scale, self.rotates = window, config.attention_scale, rotates and config.rotary > 0
+        self.scale, self.reach = config.attention_scale, {"chunk" if chunked else "window": window}
         self.table, self.cap = LOCAL if window is not None and config.local_theta else ROPE, config.score_cap
         self.style, self.biased = config.rope_style, config.alibi > 0
-        self.norms_last, self.query_table = norms_last, query_table or self.table
+        turned = self.table if rotates and config.rotary else ""
+        self.norms_last, self.query_table, self.key_table = norms_last, query_table or turned, turned
         self.limit = config.qkv_limit
 
     def params(self) -> list[Param]:
@@ -81,20 +84,24 @@ class Attention:
         return self.norms[0](q, weights), self.norms[1](k, weights)
 
     def _rotated(self, q: Any, k: Any, step: StepInputs, weights: Mapping[str, Any]) -> tuple[Any, Any]:
-        if not self.rotates:
-            return q, k
         how: dict[str, Any] = {"head_dim": self.memory.head_dim, "style": self.style}
-        q = ops.rope(q, step.positions, weights[self.query_table], **how)
-        return q, ops.rope(k, step.positions, weights[self.table], **how)
+        q, k = (
+            ops.rope(x, step.positions, weights[table], **how) if table else x
+            for x, table in ((q, self.query_table), (k, self.key_table))
+        )
+        return q, k
 
     def _options(self) -> dict[str, Any]:
         cap = {} if self.cap is None else {"softcap": self.cap}
-        return {"scale": self.scale, "window": self.window, **cap}
+        return {"scale": self.scale, **self.reach, **cap}
 
 
 def _norms(name: str, config: ModelConfig, kind: str) -> list[RMSNorm] | list[HeadLayerNorm]:
     """The norms of queries and of keys; none if `kind` is empty."""
     dim, counts = config.head_dim, {"q": config.heads, "k": config.kv_heads}
+    if kind == "bare":
+        bare: list[RMSNorm] = [BareRMSNorm(f"{name}.attn_{part}_norm", dim, config.eps) for part in counts]
+        return bare
     if kind == "each":
         return [
             HeadLayerNorm(f"{name}.attn_{part}_norm", count, dim, config.eps, count // config.kv_heads)

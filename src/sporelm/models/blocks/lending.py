@@ -6,11 +6,10 @@ from typing import Any
 from sporelm import ops
 from sporelm.models.blocks.attention import Attention
 from sporelm.models.blocks.linear import products
+from sporelm.models.blocks.rms_norm import ONES
 from sporelm.models.inputs import StepInputs
 from sporelm.weights.config import ModelConfig
 from sporelm.weights.names import Param
-
-ONES = "ones."  # tables of so many ones follow, the weight of a norm without one
 
 
 class LendingAttention(Attention):

@@ -3,8 +3,17 @@
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from sporelm import ops
 from sporelm.weights.names import Param
+
+ONES = "ones."  # tables of so many ones follow, the weight of a norm without one
+
+
+def ones_table(width: int) -> dict[str, np.ndarray]:
+    """The table that norms of this width without a weight read, by its name among the weights."""
+    return {f"{ONES}{width}": np.ones(width, np.float32)}
 
 
 class RMSNorm:
@@ -18,3 +27,13 @@ class RMSNorm:
 
     def __call__(self, x: Any, weights: Mapping[str, Any]) -> Any:  # x [tokens, width]
         return ops.rms_norm(x, weights[f"{self.name}.weight"], eps=self.eps)
+
+
+class BareRMSNorm(RMSNorm):
+    """The same without a weight; the model's tables have ONES."""
+
+    def params(self) -> list[Param]:
+        return []
+
+    def __call__(self, x: Any, weights: Mapping[str, Any]) -> Any:  # x [tokens, heads * width]
+        return ops.rms_norm(x, weights[f"{ONES}{self.width}"], eps=self.eps)

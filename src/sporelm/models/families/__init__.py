@@ -182,6 +182,12 @@ FAMILIES = (
         ("mamba", "MambaForCausalLM", "FalconMambaForCausalLM"),
         ("transformers", "llama.cpp"),
     ),
+    Listed(
+        "llama4",
+        "Llama 4 (text)",
+        ("llama4", "Llama4ForCausalLM", "Llama4ForConditionalGeneration"),
+        ("transformers", "llama.cpp"),
+    ),
     Listed("mamba2", "Mamba 2, Codestral Mamba", ("mamba2", "Mamba2ForCausalLM"), ("transformers", "llama.cpp")),
     Listed("minicpm", "MiniCPM 1 and 2", ("minicpm", "MiniCPMForCausalLM"), ("numpy", "llama.cpp")),
     Listed("minicpm3", "MiniCPM3", ("minicpm3", "MiniCPM3ForCausalLM"), ("transformers", "llama.cpp")),

@@ -7,7 +7,7 @@ import numpy as np
 
 from sporelm.models.blocks import FedLayer, GatedMLP, LayerInput, LayerInputs, LendingAttention, RMSNorm
 from sporelm.models.blocks.layer_inputs import LAYER_INPUT_NAMES
-from sporelm.models.blocks.lending import ONES
+from sporelm.models.blocks.rms_norm import ones_table
 from sporelm.models.blocks.side_mixture import FUSED, SIDE_NAMES, SideMixture
 from sporelm.models.decoder import Decoder
 from sporelm.models.families.gemma import USUAL
@@ -106,7 +106,7 @@ class Gemma4(Decoder):
 
     def tables(self, context: int) -> dict[str, np.ndarray]:
         config, dims = self.config, (self.config.head_dim, self.config.own.local_dim)
-        ones = {f"{ONES}{dim}": np.ones(dim, np.float32) for dim in dims}
+        ones = {name: table for dim in dims for name, table in ones_table(dim).items()}
         rows = self.inputs.tables() if self.inputs else {}
         return position_tables(config, context, config.own.local_dim) | ones | rows
 

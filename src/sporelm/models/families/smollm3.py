@@ -15,7 +15,7 @@ from sporelm.weights.windows import every
 STEP = 4  # what GGUF files mean
 
 
-def _unrotated(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
+def unrotated(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
     """`no_rope_layers` of config.json has 1 for each layer that rotates; without it, an interval."""
     found = every(STEP)(config.layers)
     if kind == HF:
@@ -53,7 +53,7 @@ def _words(config: ModelConfig) -> dict[str, Any]:
         ),
         fields(*ATTENTION_BIAS, Field("mlp_bias", "", "bool", "mlp_bias"), without=("window",)),
         only={"hidden_act": ("silu",), "use_sliding_window": (False,)},
-        finish=_unrotated,
+        finish=unrotated,
         words=_words,
         unsaid=_unsaid,
         paired_rows=True,
