@@ -44,8 +44,26 @@ LFM2MOE = named("Lfm2MoeForCausalLM", "lfm2_moe", norm_eps=1e-5, num_hidden_laye
 LFM2MOE |= {"layer_types": ["conv", "full_attention", "conv"], "num_experts": 6, "num_experts_per_tok": 2}
 LFM2MOE |= {"moe_intermediate_size": 24, "norm_topk_prob": True, "use_expert_bias": True}
 LFM2MOE_ODD = {"hidden_size": 70, "num_attention_heads": 7, "num_key_value_heads": 1, "norm_topk_prob": False}
+NEMOTRON: dict[str, Any] = named("NemotronHForCausalLM", "nemotron_h", layer_norm_epsilon=1e-5, mlp_hidden_act="relu2")
+NEMOTRON |= {"hybrid_override_pattern": "M-M*-", "head_dim": 12, "mamba_num_heads": 6, "mamba_head_dim": 16}
+NEMOTRON |= {"n_groups": 2, "ssm_state_size": 24, "conv_kernel": 4, "chunk_size": 32, "num_hidden_layers": 5}
+NEMOTRON_WIDE = {"hidden_size": 256, "intermediate_size": 512, "head_dim": 64, "mamba_num_heads": 8}
+NEMOTRON_WIDE |= {"mamba_head_dim": 64, "ssm_state_size": 64, "moe_intermediate_size": 256}
+NEMOTRON_WIDE |= {"moe_shared_expert_intermediate_size": 512}
+NANO = NEMOTRON | {"hybrid_override_pattern": "MEM*E", "n_routed_experts": 8, "num_experts_per_tok": 3}
+NANO |= {"moe_intermediate_size": 24, "moe_shared_expert_intermediate_size": 40, "routed_scaling_factor": 2.5}
+NANO |= {"n_group": 1, "topk_group": 1, "norm_topk_prob": True}
+SUPER = {"moe_latent_size": 32, "n_group": 4, "topk_group": 2, "norm_topk_prob": False}
+NEMOTRON_ODD = {"hidden_size": 70, "num_attention_heads": 7, "num_key_value_heads": 1, "head_dim": 10, "n_groups": 1}
+NEMOTRON_ODD |= {"mamba_num_heads": 7, "ssm_state_size": 9, "conv_kernel": 3, "use_bias": True, "use_conv_bias": False}
+NEMOTRON_ODD |= {"mlp_bias": True, "layers_block_type": ["mamba", "moe", "attention", "mlp"], "moe_latent_size": 22}
+NEMOTRON_ODD |= {"num_hidden_layers": 4, "time_step_limit": [0.0, float("inf")]}
 
 CASES = (
+    Case("nemotron-h", NEMOTRON, NEMOTRON_WIDE),
+    Case("nemotron-3-nano", NANO, NEMOTRON_WIDE),
+    Case("nemotron-3-super", NANO | SUPER, NEMOTRON_WIDE | {"moe_latent_size": 256, "num_experts_per_tok": 4}),
+    Case("nemotron-h-odd-biases", NANO | NEMOTRON_ODD, None),
     Case("lfm2moe", LFM2MOE, USUAL | {"moe_intermediate_size": 256}),
     Case("lfm2moe-odd-tied", LFM2MOE | LFM2MOE_ODD | TIED | {"use_expert_bias": False}, None),
     Case("lfm2", LFM2),

@@ -62,14 +62,14 @@ def work_of(config: "ModelConfig", weight_bytes: int, kv_value_bytes: float, exp
     """The work of a model. Bytes are those of all packed weights, of one number in the cache, and, among the weights'
     bytes, those of the experts."""
     from sporelm.models import build
-    from sporelm.models.blocks.memory import Paged, State
+    from sporelm.models.blocks import Layer, State
+    from sporelm.models.blocks.memory import each_of
 
     model = build(config)
-    memory = model.memory()
-    if len(memory) != config.layers:  # some layers read what others keep
-        memory = [Paged(config.kv_heads, config.head_dim)] * config.layers
-    states = [shape for each in memory if isinstance(each, State) for shape in each.shapes]
-    kept = [0 if isinstance(each, State) else prod(page_shape(each.kept)) // PAGE for each in memory]
+    # By layer, for some read what others keep.
+    read = [each_of(layer.memory()) if isinstance(layer, Layer) else () for layer in model.layers]
+    states = [shape for own in read for each in own if isinstance(each, State) for shape in each.shapes]
+    kept = [sum(prod(page_shape(each.kept)) // PAGE for each in own if not isinstance(each, State)) for own in read]
     windowed = [layer for layer in range(config.layers) if config.window_of(layer) is not None]
     window_values = sum(kept[layer] for layer in windowed)
     embedding = config.vocab * config.width

@@ -1,12 +1,14 @@
 """A decoder: embedding, layers, norm, and the scores of the next token."""
 
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
 
 from sporelm import ops
 from sporelm.models.blocks import Embedding, Layer, Linear, Memory, NormKind, Part, RMSNorm, pre_norm
+from sporelm.models.blocks.memory import each_of
 from sporelm.models.inputs import StepInputs
 from sporelm.models.position_tables import position_tables
 from sporelm.weights.config import ModelConfig
@@ -48,8 +50,8 @@ class Decoder:
         return [*self.embedding.params(), *layers, *self.norm.params(), *output, *head]
 
     def memory(self) -> list[Memory]:
-        """What each layer keeps; `forward` takes one cache for each."""
-        return [layer.memory() for layer in self.layers]
+        """What each layer keeps, one by one; `forward` takes one cache for each."""
+        return [each for layer in self.layers for each in each_of(layer.memory())]
 
     def tables(self, context: int) -> dict[str, np.ndarray]:
         """Constants that follow from the configuration, for `context` positions; they join the weights."""
@@ -68,8 +70,9 @@ class Decoder:
 
     def through(self, x: Any, step: StepInputs, weights: Mapping[str, Any], caches: Sequence[Any]) -> Any:
         """x [tokens, width] after all layers."""
-        for layer, cache in zip(self.layers, caches, strict=True):
-            x = layer(x, step, weights, cache)
+        left = iter(caches)
+        for layer in self.layers:
+            x = layer(x, step, weights, *islice(left, len(each_of(layer.memory()))))
         return x
 
     def forward(self, step: StepInputs, weights: Mapping[str, Any], caches: Sequence[Any]) -> dict[str, Any]:

@@ -116,6 +116,7 @@ class Family:
     """What an architecture is called and how its files describe it.
 
     gguf            its general.architecture
+    mixture         that of its mixtures of experts, where it is another
     classes         those of transformers with these weights and this meaning; the first is written by default
     fields          the numbers of its configuration
     names           of its weights
@@ -187,7 +188,12 @@ class Family:
     @property
     def called(self) -> tuple[str, ...]:
         """Every name of the architecture."""
-        return (self.gguf, *(one.name for one in self.classes))
+        mixture = (self.mixture,) if self.mixture else ()
+        return (self.gguf, *mixture, *(one.name for one in self.classes))
+
+    def written(self, config: ModelConfig) -> "Family":
+        """The family by the name that GGUF files of a configuration have."""
+        return replace(self, gguf=self.mixture) if self.mixture and config.experts else self
 
     def of_file(self, kind: Kind, tensors: Iterable[str]) -> "Family":
         """The family with its weights' names as files of a kind have them that hold these tensors."""

@@ -35,6 +35,22 @@ GGUF |= {"ssm.inner_size": 32}
         ("granite-hybrid", {"mamba_n_heads": 5}, ModelFileError, "no whole parts of each other"),
         ("jamba", {"attn_layer_offset": 3}, ModelFileError, "attn_layer_offset is 3; it must be whole, from 0 to 2"),
         ("mamba", {"hidden_act": "gelu"}, UnsupportedModel, "hidden_act 'gelu' is not supported; silu is"),
+        (
+            "nemotron-h",
+            {"hybrid_override_pattern": "M-X"},
+            UnsupportedModel,
+            "each of the 3 layers must be linear_.*'X'",
+        ),
+        ("nemotron-h", {"layers_block_type": 4}, ModelFileError, "layers_block_type is 4; it must be a list of kinds"),
+        ("nemotron-h", {"time_step_limit": [0.1, 1.0]}, UnsupportedModel, "time steps have limits, which is not supp"),
+        (
+            "nemotron-h",
+            {"mlp_hidden_act": "silu"},
+            UnsupportedModel,
+            "mlp_hidden_act 'silu' is not supported; relu2 is",
+        ),
+        ("nemotron-h", {"tie_word_embeddings": True}, UnsupportedModel, "tie_word_embeddings True is not supported"),
+        ("nemotron-3-nano", {"num_experts_per_tok": 9}, ModelFileError, "a token uses 9 of 8 experts"),
         ("lfm2", {"conv_bias": True}, UnsupportedModel, "conv_bias True is not supported; False is"),
     ],
 )
@@ -71,6 +87,28 @@ def test_layers_of_attention_in_gguf_files(change: dict[str, Any], attention: se
     values = {f"qwen35.{key}": value for key, value in (GGUF | change).items()}
     config = config_from_gguf({"general.architecture": "qwen35", **values}, {"token_embd.weight": (131, 48)}, "m.gguf")
     assert (config.layers, config.own.attention, config.own.value_dim) == (4, attention, 8)
+
+
+@pytest.mark.parametrize(
+    ("change", "architecture", "kinds"),
+    [
+        ({}, "nemotron_h", ("linear_attention", "mlp", "full_attention", "linear_attention")),
+        ({"expert_count": 4, "expert_used_count": 2}, "nemotron_h_moe", ("linear_attention", "moe")),
+        ({"block_count": 5, "nextn_predict_layers": 1}, "nemotron_h", ("linear_attention", "mlp")),
+    ],
+)
+def test_a_layer_is_what_its_lengths_say(change: dict[str, Any], architecture: str, kinds: tuple[str, ...]) -> None:
+    lengths: dict[str, Any] = {"attention.head_count_kv": [0, 0, 2, 0, 2], "feed_forward_length": [0, 88, 0, 0, 88]}
+    lengths |= {"expert_feed_forward_length": 88, "expert_shared_feed_forward_length": 88}
+    values = {f"{architecture}.{key}": value for key, value in (GGUF | lengths | change).items()}
+    values = {"general.architecture": architecture, **values}
+    config = config_from_gguf(values, {"token_embd.weight": (131, 48)}, "m.gguf")
+    assert (config.layers, config.kv_heads, config.ffn) == (4, 2, 88)
+    assert config.own.kinds[: len(kinds)] == kinds
+    assert bool(config.experts) == (architecture == "nemotron_h_moe")
+    used = {f"{architecture}.expert_used_count": [0, 2, 0, 0, 3], f"{architecture}.expert_count": 4}
+    with pytest.raises(ModelFileError, match=r"expert_used_count is .0, 2, 0, 0, 3\]; it must be whole"):
+        config_from_gguf(values | used, {"token_embd.weight": (131, 48)}, "m.gguf")
 
 
 @pytest.mark.parametrize("counts", [["a"] * 4, [2.0] * 4, [None] * 4, np.array([np.nan] * 4), np.array([[2] * 4])])

@@ -1,5 +1,6 @@
 """The parts that models are composed of, one file each; a block lists its weights and says what memory it keeps."""
 
+from sporelm.models.blocks.alone import Alone
 from sporelm.models.blocks.attention import Attention
 from sporelm.models.blocks.classifier import Classifier
 from sporelm.models.blocks.delta_net import DeltaHeads, DeltaNet
@@ -16,8 +17,8 @@ from sporelm.models.blocks.mixture import Mixture, feed_forward
 from sporelm.models.blocks.mlp import MLP
 from sporelm.models.blocks.pre_norm import NormKind, pre_norm
 from sporelm.models.blocks.rms_norm import RMSNorm
-from sporelm.models.blocks.short_conv import ShortConv
 from sporelm.models.blocks.selective_space import SelectiveSpace, SpaceChannels
+from sporelm.models.blocks.short_conv import ShortConv
 from sporelm.models.blocks.state_space import SpaceHeads, StateSpace
 from sporelm.models.blocks.text_attention import TextAttention
 from sporelm.models.blocks.text_layer import TextLayer
@@ -25,6 +26,7 @@ from sporelm.models.blocks.weighed_mixture import WeighedMixture
 
 __all__ = [
     "MLP",
+    "Alone",
     "Attention",
     "Classifier",
     "DeltaHeads",

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from sporelm import ops
-from sporelm.models.blocks.memory import Memory
+from sporelm.models.blocks.memory import Kept
 from sporelm.models.inputs import StepInputs
 from sporelm.weights.names import Param
 
@@ -18,14 +18,17 @@ class Part(Protocol):
 
 
 class Mixer(Protocol):
-    """Attention, or what stands in its place: rows in, rows out, each made of those before it in its sequence."""
+    """Attention, or what stands in its place: rows in, rows out, each made of those before it in its sequence.
+
+    It is called with x [tokens, width], the step, the weights, and a cache for each thing that it keeps.
+    """
 
     @property
-    def memory(self) -> Memory: ...
+    def memory(self) -> Kept: ...
 
     def params(self) -> list[Param]: ...
 
-    def __call__(self, x: Any, step: StepInputs, weights: Mapping[str, Any], cache: Any) -> Any: ...
+    def __call__(self, x: Any, step: StepInputs, weights: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any: ...
 
 
 class Layer:
@@ -54,11 +57,11 @@ class Layer:
         parts = (*first, self.mlp_norm, self.mlp, self.after_mlp)
         return [param for part in parts if part is not None for param in part.params()]
 
-    def memory(self) -> Memory:
+    def memory(self) -> Kept:
         return self.attention.memory
 
-    def __call__(self, x: Any, step: StepInputs, weights: Mapping[str, Any], cache: Any) -> Any:  # x [tokens, width]
-        mixed = self.attention(_normed(self.attention_norm, x, weights), step, weights, cache)
+    def __call__(self, x: Any, step: StepInputs, weights: Mapping[str, Any], *caches: Any) -> Any:  # x [tokens, width]
+        mixed = self.attention(_normed(self.attention_norm, x, weights), step, weights, *caches)
         x = ops.add(x, self._scaled(_normed(self.after_attention, mixed, weights)))
         if self.mlp is None:
             return x
@@ -72,9 +75,9 @@ class Layer:
 class ParallelLayer(Layer):
     """x + attention(norm(x)) + mlp(norm(x)) (GPT-J, Wang, Komatsuzaki 2021); without `mlp_norm` both read one."""
 
-    def __call__(self, x: Any, step: StepInputs, weights: Mapping[str, Any], cache: Any) -> Any:  # x [tokens, width]
+    def __call__(self, x: Any, step: StepInputs, weights: Mapping[str, Any], *caches: Any) -> Any:  # x [tokens, width]
         read = _normed(self.attention_norm, x, weights)
-        mixed = _normed(self.after_attention, self.attention(read, step, weights, cache), weights)
+        mixed = _normed(self.after_attention, self.attention(read, step, weights, *caches), weights)
         assert self.mlp is not None
         made = self.mlp(read if self.mlp_norm is None else self.mlp_norm(x, weights), weights)
         # The two first: what is added to x last can be merged with the norm that follows.

@@ -42,3 +42,9 @@ class State:
 
 
 Memory = Paged | Latent | State
+Kept = Memory | tuple[Memory, ...]  # of a block that keeps several things, or nothing
+
+
+def each_of(kept: Kept) -> tuple[Memory, ...]:
+    """What a block keeps, one by one: it takes as many caches."""
+    return kept if isinstance(kept, tuple) else (kept,)

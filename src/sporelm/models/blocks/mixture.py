@@ -1,4 +1,4 @@
-"""The mixture of experts: a router picks a few gated feed-forward blocks for each token (Shazeer et al. 2017)."""
+"""The mixture of experts: a router picks a few feed-forward blocks for each token (Shazeer et al. 2017)."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 from sporelm import ops
 from sporelm.models.blocks.gated_mlp import GatedMLP
 from sporelm.models.blocks.linear import Linear
+from sporelm.models.blocks.mlp import MLP
 from sporelm.weights.config import ModelConfig
 from sporelm.weights.names import Param
 
@@ -20,28 +21,30 @@ class Mixture:
         count, width, ffn = experts.count, config.width, experts.ffn or config.ffn
         self.router = Linear(f"{name}.ffn_gate_inp", count, width, bias=experts.bias)
         self.choice = Param(f"{name}.ffn_choice.bias", (count,)) if experts.choice_bias else None
-        self.gate = ExpertLinear(f"{name}.ffn_gate_exps", (count, ffn, width), bias=experts.bias)
-        self.up = ExpertLinear(f"{name}.ffn_up_exps", (count, ffn, width), bias=experts.bias)
-        self.down = ExpertLinear(f"{name}.ffn_down_exps", (count, width, ffn), bias=experts.bias)
+        inside, bias = experts.latent or width, config.mlp_bias
+        self.narrow = Linear(f"{name}.ffn_latent_down", inside, width, bias=bias) if experts.latent else None
+        self.widen = Linear(f"{name}.ffn_latent_up", width, inside, bias=bias) if experts.latent else None
+        self.gates = [ExpertLinear(f"{name}.ffn_gate_exps", (count, ffn, inside), bias=experts.bias)]
+        if experts.plain:
+            self.gates = []
+        self.up = ExpertLinear(f"{name}.ffn_up_exps", (count, ffn, inside), bias=experts.bias)
+        self.down = ExpertLinear(f"{name}.ffn_down_exps", (count, inside, ffn), bias=experts.bias)
         shared = experts.shared_width
-        self.shared = GatedMLP(name, config, part="_shexp", ffn=shared) if shared else None
+        self.shared = _shared(name, config, shared) if shared else None
         gated = shared and experts.shared_gate
         self.shared_gate = Linear(f"{name}.ffn_gate_inp_shexp", 1, width) if gated else None
 
     def params(self) -> list[Param]:
-        parts = (self.router, self.gate, self.up, self.down, self.shared_gate, self.shared)
+        experts = (*self.gates, self.up, self.down)
+        parts = (self.router, self.narrow, *experts, self.widen, self.shared_gate, self.shared)
         choice = [] if self.choice is None else [self.choice]
         return [*choice, *(param for part in parts if part is not None for param in part.params())]
 
     def __call__(self, x: Any, weights: Mapping[str, Any]) -> Any:  # x [tokens, width]
         shares, ids = self._routed(x, weights)
-        gate, up = self.gate(x, weights, ids), self.up(x, weights, ids)
-        if self.experts.clamp is None:
-            inner = ops.silu_mul(gate, up)
-        else:
-            alpha, limit = self.experts.clamp
-            inner = ops.clamped_swiglu(gate, up, alpha=alpha, limit=limit)
+        inner = self._inner(x if self.narrow is None else self.narrow(x, weights), weights, ids)
         mixed = ops.combine_experts(self.down(inner, weights, ids), shares)
+        mixed = mixed if self.widen is None else self.widen(mixed, weights)
         if self.shared is None:
             return mixed
         shared = self.shared(x, weights)
@@ -50,6 +53,16 @@ class Mixture:
             shared = ops.combine_experts(shared, share)
         both = ops.add(mixed, shared)
         return ops.scale(both, factor=0.5) if self.experts.averaged else both
+
+    def _inner(self, x: Any, weights: Mapping[str, Any], ids: Any) -> Any:
+        """What each expert's last matrix reads: [tokens, k, ffn]."""
+        gates, up = [gate(x, weights, ids) for gate in self.gates], self.up(x, weights, ids)
+        if not gates:
+            return ops.activate(up, kind=self.experts.plain)
+        if self.experts.clamp is None:
+            return ops.silu_mul(gates[0], up)
+        alpha, limit = self.experts.clamp
+        return ops.clamped_swiglu(gates[0], up, alpha=alpha, limit=limit)
 
     def _routed(self, x: Any, weights: Mapping[str, Any]) -> Any:
         """Weights and ids of each token's experts."""
@@ -66,6 +79,14 @@ class Mixture:
             top_groups=experts.top_groups or 1,
             group_score=experts.group_score,
         )
+
+
+def _shared(name: str, config: ModelConfig, ffn: int) -> GatedMLP | MLP:
+    """The block that every token goes through, of the experts' kind."""
+    assert config.experts is not None
+    if config.experts.plain:
+        return MLP(name, config, config.experts.plain, part="_shexp", ffn=ffn)
+    return GatedMLP(name, config, part="_shexp", ffn=ffn)
 
 
 class ExpertLinear:

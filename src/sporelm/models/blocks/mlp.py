@@ -10,12 +10,12 @@ from sporelm.weights.names import Columns, Param, Rows
 
 
 class MLP:
-    """down(activation(up(x)))."""
+    """down(activation(up(x))); `part` ends its weights' names, `ffn` is its width if not the model's."""
 
-    def __init__(self, name: str, config: ModelConfig, activation: str) -> None:
-        width, ffn, bias = config.width, config.ffn, config.mlp_bias
-        self.up = Linear(f"{name}.ffn_up", ffn, width, bias=bias, split=Rows())
-        self.down = Linear(f"{name}.ffn_down", width, ffn, bias=bias, split=Columns())
+    def __init__(self, name: str, config: ModelConfig, activation: str, *, part: str = "", ffn: int = 0) -> None:
+        width, ffn, bias = config.width, ffn or config.ffn, config.mlp_bias
+        self.up = Linear(f"{name}.ffn_up{part}", ffn, width, bias=bias, split=Rows())
+        self.down = Linear(f"{name}.ffn_down{part}", width, ffn, bias=bias, split=Columns())
         self.activation = activation
 
     def params(self) -> list[Param]:

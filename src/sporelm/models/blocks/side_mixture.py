@@ -54,6 +54,6 @@ class SideMixture(Mixture):
         options = {"k": self.experts.used, "scores": "softmax", "renormalize": True}
         shares, ids = ops.route(self.router(read, weights), None, weights[self.factors.name], **options)
         x = before(x, weights)
-        inner = ops.activate_mul(self.gate(x, weights, ids), self.up(x, weights, ids), kind=self.mlp.activation)
+        inner = ops.activate_mul(self.gates[0](x, weights, ids), self.up(x, weights, ids), kind=self.mlp.activation)
         mixed = ops.combine_experts(self.down(inner, weights, ids), shares)
         return ops.add(dense, post(mixed, weights))

@@ -206,6 +206,12 @@ FAMILIES = (
     ),
     Listed("mpt", "MPT", ("mpt", "MptForCausalLM", "MPTForCausalLM"), ("transformers", "llama.cpp")),
     Listed("nemotron", "Nemotron 4, Minitron", ("nemotron", "NemotronForCausalLM"), ("transformers", "llama.cpp")),
+    Listed(
+        "nemotron_h",
+        "Nemotron-H, Nemotron Nano 2, Nemotron 3",
+        ("nemotron_h", "nemotron_h_moe", "NemotronHForCausalLM"),
+        ("transformers", "llama.cpp"),
+    ),
     Listed("nomic_bert", "Nomic Embed (encoders)", ("nomic-bert", "NomicBertModel"), ("transformers", "llama.cpp")),
     Listed("olmo", "OLMo 1", ("olmo", "OlmoForCausalLM"), ("transformers", "llama.cpp")),
     Listed("olmo2", "OLMo 2, OLMo 3", ("olmo2", "Olmo2ForCausalLM", "Olmo3ForCausalLM"), ("transformers", "llama.cpp")),

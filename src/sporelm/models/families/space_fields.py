@@ -21,7 +21,7 @@ SIZES = (lambda c: c.own.inner, lambda c: c.own.channels, lambda c: c.own.heads)
 def space_fields(
     taps: str, heads: str, groups: str, size: str, head_dim: str, expand: str, bias: str, taps_bias: str
 ) -> tuple[Field, ...]:
-    """The numbers of `SpaceHeads`, by their keys in config.json."""
+    """The numbers of `SpaceHeads`, by their keys in config.json; without `expand` heads say how wide they are."""
     return (
         Field("own.taps", "ssm.conv_kernel", "u32", taps, 2, MOST_TAPS),
         Field("own.heads", "ssm.time_step_rank", "u32", heads, 1, MOST_HEADS),
@@ -68,7 +68,10 @@ def space_names(mixer: str) -> Table:
 def finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
     """What follows from the numbers of heads; limits of time steps."""
     own: SpaceHeads = config.own
-    own = replace(own, inner=own.expand * config.width) if kind == HF else replace(own, head_dim=own.inner // own.heads)
+    if kind == HF:
+        own = replace(own, inner=own.expand * config.width or own.heads * own.head_dim)
+    else:
+        own = replace(own, head_dim=own.inner // own.heads)
     if own.inner != own.heads * own.head_dim or own.heads % own.groups:
         what = f"{own.inner} numbers of {own.heads} heads, {own.groups} groups"
         raise ModelFileError(f"{values.where}: {what}: they are no whole parts of each other")

@@ -66,7 +66,7 @@ def from_hf(folder: Path, *, type_name: str = "auto", pre: str | None = None, vo
     values = read_object(folder / "config.json")
     source = open_source(folder)
     try:
-        family = source.family
+        family = source.family.written(source.config)
         params = build(source.config).params()
         names = matched(source, params)
         found = fields_of_folder(folder, source.config.vocab, pre)
