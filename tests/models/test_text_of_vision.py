@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,8 +13,13 @@ from safetensors.numpy import save_file
 from available import opened
 from close import assert_close
 from families import CASES, write_case
-from sporelm.errors import UnsupportedModel
+from hf_folders import tokenizer_json, write_tokenizer
+from sporelm.errors import ModelError, UnsupportedModel
 from sporelm.models import config_from_hf
+from sporelm.tools.hf.from_hf import from_hf
+from sporelm.tools.hf.to_hf import to_hf
+from sporelm.tools.output import Output, save
+from sporelm.weights.gguf import open_gguf
 from sporelm.weights.rope_scaling import UNSCALED
 from stepping import Stepper
 
@@ -90,3 +96,77 @@ def test_an_output_of_its_own_is_heeded(load: Callable[..., Stepper], tmp_path: 
     for runner in (wanted, found):
         runner.close()
     cpu.close()
+
+
+def logits(load: Callable[..., Stepper], ids: list[int], *places: Path) -> list[np.ndarray]:
+    """Of a prompt, by the models in these folders."""
+    cpu = opened("cpu", threads=1)
+    found = []
+    for place in places:
+        runner = load(place, cpu, context=64, eager=True)
+        found.append(runner.step([(0, ids)])["logits"])
+        runner.close()
+    cpu.close()
+    return found
+
+
+@pytest.mark.parametrize("name", ["qwen2vl", "qwen3vl"])
+@pytest.mark.parametrize(("inner", "tower"), [("model.", "visual."), ("language_model.model.", "vision_tower.")])
+def test_names_of_qwen_before_transformers_5(
+    name: str, inner: str, tower: str, load: Callable[..., Stepper], tmp_path: Path
+) -> None:
+    case = BY_NAME[name]
+    places = [write_case(tmp_path / kind, case) for kind in ("new", "old")]
+    tensors = {key.replace("model.language_model.", inner): values for key, values in case.tensors().items()}
+    save_file(tensors | {f"{tower}merger.bias": np.ones(3, np.float32)}, places[1] / "model.safetensors")
+    wanted, found = logits(load, case.ids()[:9], *places)
+    assert_close(found, wanted, "exact")
+
+
+def test_experts_of_qwen3_vl_lie_either_way(load: Callable[..., Stepper], tmp_path: Path) -> None:
+    """[experts, in, out] as published, [experts, out, in] as transformers 5 writes what it has read."""
+    case = BY_NAME["qwen3vlmoe"]
+    places = [write_case(tmp_path / kind, case) for kind in ("published", "written")]
+    tensors = case.tensors()
+    turned = {name: np.ascontiguousarray(each.swapaxes(1, 2)) for name, each in tensors.items() if ".experts." in name}
+    assert len(turned) == 4
+    save_file(tensors | turned, places[1] / "model.safetensors")
+    wanted, found = logits(load, case.ids()[:9], *places)
+    assert_close(found, wanted, "exact")
+    write_tokenizer(places[1], tokenizer_json(case.model.config.vocab))
+    save([Output(tmp_path / "m.gguf", from_hf(places[1]).model)])
+    (again,) = logits(load, case.ids()[:9], tmp_path / "m.gguf")
+    assert_close(again, wanted, "f32")
+
+
+@pytest.mark.parametrize(
+    ("rope", "message"),
+    [
+        ({"mrope_section": [2, 1, 2]}, r"mrope_section is \[2, 1, 2\]; it must be whole, 4 in all"),
+        ({"mrope_section": [4.0, 0, 0]}, "it must be whole"),
+        ({"mrope_section": 4}, "mrope_section is 4; it must be three numbers of pairs"),
+        ({}, "mrope_section is None; it must be three numbers of pairs"),
+        ({"mrope_section": [2, 1, 1], "mrope_interleaved": True}, "mrope_interleaved True is not supported; False is"),
+        ({"mrope_section": [2, 1, 1], "factor_of_time": 2}, "rope parameter 'factor_of_time' is not known"),
+    ],
+)
+def test_what_rotary_parameters_say_of_images_is_checked(rope: dict[str, Any], message: str) -> None:
+    with pytest.raises(ModelError, match=message):
+        config_from_hf(BY_NAME["qwen2vl"].config | {"rope_scaling": rope}, "config.json")
+
+
+def test_a_folder_made_of_a_file_says_how_images_are_placed(tmp_path: Path) -> None:
+    """Sections, their turns, and in GGUF files the layers that get more of images."""
+    case, file = BY_NAME["qwen3vl"], tmp_path / "m.gguf"
+    place = write_case(tmp_path / "model", case)
+    write_tokenizer(place, tokenizer_json(case.model.config.vocab))
+    save([Output(file, from_hf(place).model)])
+    with open_gguf(file) as opened_file:
+        metadata = opened_file.metadata
+    assert list(metadata["qwen3vl.rope.dimension_sections"]) == [4, 2, 2, 0]
+    assert metadata["qwen3vl.n_deepstack_layers"] == 1
+    values = json.loads(to_hf(file).texts["config.json"])
+    rope = {"rope_type": "default", "mrope_section": [4, 2, 2], "mrope_interleaved": True}
+    assert (values["model_type"], values["text_config"]["model_type"]) == ("qwen3_vl", "qwen3_vl_text")
+    assert values["text_config"]["rope_scaling"] == rope
+    assert config_from_hf(values, "config.json").own == replace(case.model.config.own, deepstack=3)

@@ -129,7 +129,7 @@ def test_gguf_files_of_llama_4_mean_chunks_and_norms() -> None:
     scout, maverick = of_gguf(expert_used_count=1), of_gguf(expert_used_count=1, expert_count=128)
     assert (scout.window, scout.full_layers, scout.nope_layers) == (8192, {3}, {3})
     assert (scout.own.normed, maverick.own.normed) == (True, False)
-    with pytest.raises(ModelFileError, match="attention.sliding_window is 0; it must be whole, from 8192 to 8192"):
+    with pytest.raises(ModelFileError, match="sliding_window is 0; it must be whole, from 8192 to 8192"):
         of_gguf(expert_used_count=1, **{"attention.sliding_window": 0})
 
 

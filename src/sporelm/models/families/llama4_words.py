@@ -53,7 +53,7 @@ def finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
             raise UnsupportedModel(f"{values.where}: moe_layers is {shown(told)}; it must list layers")
         if told != [layer for layer in range(layers) if experts.at(layer)]:
             experts = replace(experts, step=1, dense=frozenset(range(layers)) - {*told})
-    window = None if len(full) == layers else values.integer("attention_chunk_size", 1, MOST_CONTEXT, CHUNK)
+    window = None if len(full) == layers else values.integer("attention_chunk_size", 1, MOST_CONTEXT)
     return replace(config, window=window, full_layers=full, experts=experts)
 
 
