@@ -1,5 +1,6 @@
 """What vectors go through once they are pooled: sentence-transformers' Dense and Normalize modules, in their order."""
 
+import asyncio
 import json
 import os
 from pathlib import Path
@@ -12,13 +13,14 @@ from safetensors.numpy import load_file, save_file
 from close import assert_close
 from encoder_files import write_encoder
 from families import CASES, ENCODERS
-from sporelm import LLM
+from sporelm import LLM, AsyncLLM
 from sporelm.cli.main import main
-from sporelm.errors import ModelFileError, UnsupportedModel
+from sporelm.errors import ModelFileError, RequestError, UnsupportedModel
 from sporelm.tools.hf.from_hf import from_hf
 from sporelm.tools.hf.save_folder import save_folder
 from sporelm.tools.hf.to_hf import to_hf
 from sporelm.tools.output import Output, save
+from sporelm.weights.prompts import Prompts, prompts_of
 
 EVERY = {case.name: case for case in (*ENCODERS, *CASES)}
 TEXTS = ["a dog", "some words, and more of them", "the"]
@@ -175,3 +177,45 @@ def test_llama_cpp_makes_the_same_vectors_of_the_same_file(
         ours = llm.embed([ids], normalize=False)[0]
     theirs = peer_vector(load_peer(Path(peer), root), file, ids, 256)
     assert np.abs(ours - theirs).max() / np.ptp(theirs) <= limit
+
+
+def test_prompts_of_the_models_makers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = with_modules(write_encoder(tmp_path, EVERY["bert"]), 48, [])
+    said: dict[str, Any] = {"prompts": {"query": "find: ", "document": ""}, "default_prompt_name": None}
+    path = folder / "config_sentence_transformers.json"
+    path.write_text(json.dumps(said))
+    with LLM(folder, threads=1) as llm:
+        plain, query = llm.embed("a dog"), llm.embed("a dog", prompt_name="query")
+        assert_close(query, llm.embed("find: a dog"), "exact")
+        assert_close(llm.embed("a dog", prompt_name="document"), plain, "exact")
+        with pytest.raises(RequestError, match="prompt_name is 'passage': it is one of document, query"):
+            llm.embed("a dog", prompt_name="passage")
+        with pytest.raises(RequestError, match="prompts are put before texts, not before ids"):
+            llm.embed([[5, 6]], prompt_name="query")
+    assert main(["embed", str(folder), "a dog", "--prompt-name", "query", "--threads", "1", "--json"]) == 0
+    assert_close(json.loads(capsys.readouterr().out)["vectors"], query, "f32")
+    path.write_text(json.dumps(said | {"default_prompt_name": "query"}))
+    with LLM(folder, threads=1) as llm:
+        assert_close(llm.embed("a dog"), query, "exact")
+        assert_close(llm.embed("a dog", prompt_name=""), plain, "exact")
+        assert_close(asyncio.run(looped(folder)), query, "exact")
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode": "mean", "include_prompt": False}))
+    with LLM(folder, threads=1) as llm, pytest.raises(UnsupportedModel, match="include_prompt False is not supported"):
+        llm.embed("a dog")
+
+
+async def looped(folder: Path) -> np.ndarray:
+    async with AsyncLLM(folder, threads=1) as llm:
+        return await llm.embed("a dog")
+
+
+@pytest.mark.parametrize("damage", [{"prompts": ["query"]}, {"prompts": {}, "default_prompt_name": "query"}])
+def test_damaged_prompts_are_said(tmp_path: Path, damage: dict[str, Any]) -> None:
+    (tmp_path / "config_sentence_transformers.json").write_text(json.dumps(damage))
+    with pytest.raises(ModelFileError, match="config_sentence_transformers"):
+        prompts_of(tmp_path)
+
+
+def test_a_model_without_prompts_says_so() -> None:
+    with pytest.raises(RequestError, match="this model's files have no prompts"):
+        Prompts().named("query")

@@ -175,18 +175,22 @@ class LLM(OpenModel):
         *,
         pooling: str | None = None,
         normalize: bool = True,
+        prompt_name: str | None = None,
         adapter: str | None = None,
     ) -> NDArray[np.float32]:
         """A vector for each text, or list of token ids: float32 [texts, width].
 
-        pooling    of what the model makes of each position: "mean", "last", or "cls", the first; None: as its files
-                   say, and the mean where they do not
-        normalize  to length 1, so that the product of two is the cosine between them
-        adapter    the name of one that is loaded
+        pooling      of what the model makes of each position: "mean", "last", or "cls", the first; None: as its files
+                     say, and the mean where they do not
+        normalize    to length 1, so that the product of two is the cosine between them
+        prompt_name  of the prompts that the model's folder has, the one to put before each text: "query", say; None: as
+                     the folder says; "": none
+        adapter      the name of one that is loaded
 
         Raises RequestError, ContextOverflow.
         """
-        ids, number = [self.text_ids(text) for text in several(texts)], self.adapters.number(adapter)
+        ids = [self.embed_ids(text, prompt_name) for text in several(texts)]
+        number = self.adapters.number(adapter)
         chosen = pooling_of(self.config, pooling, ids)
         return embed(self, ids, chosen, normalize=normalize, adapter=number)
 

@@ -13,9 +13,10 @@ from sporelm.backends.backend import Backend, Progress
 from sporelm.engine import Engine, Metrics
 from sporelm.engine.reading import EncoderEngine
 from sporelm.engine.request import token_ids
-from sporelm.errors import ContextOverflow, RequestError
+from sporelm.errors import ContextOverflow, RequestError, shown
 from sporelm.text import Tokenizer
 from sporelm.weights.config import ModelConfig
+from sporelm.weights.prompts import Prompts, prompts_of
 
 if TYPE_CHECKING:
     from sporelm.text import ChatTemplate
@@ -54,6 +55,7 @@ class OpenModel:
         self.adapters = Adapters(self)
         self._metrics = self._opened.engine.metrics
         self._template: ChatTemplate | None = None  # read when first needed: not every use is a chat
+        self._prompts: Prompts | None = None  # likewise
         try:
             self.watching.start(self._opened)
             self.adapters.load(wanted)
@@ -184,6 +186,20 @@ class OpenModel:
             return token_ids("the prompt", text)
         self.check_readable(text)
         return self.tokenizer.encode(text)
+
+    def embed_ids(self, text: Prompt, prompt_name: str | None = None) -> list[int]:
+        """The ids of a text to be embedded, with one of the prompts of the model's folder in front: that of this
+        name, for None the one that its makers put before every text, for "" none; ids are taken as they are.
+
+        Raises as `prompt_ids`, and RequestError for an unknown name or one with ids.
+        """
+        if not isinstance(text, str):
+            if prompt_name is not None:
+                raise RequestError(f"prompt_name is {shown(prompt_name)}: prompts are put before texts, not before ids")
+            return self.text_ids(text)
+        if self._prompts is None:
+            self._prompts = prompts_of(self.opened.path)
+        return self.text_ids(self._prompts.named(prompt_name) + text)
 
     def render(self, messages: Sequence[Message]) -> str:
         """The messages as the model wants to read them, up to where its answer begins."""

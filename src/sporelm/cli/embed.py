@@ -29,6 +29,11 @@ def parser() -> Parser:
         metavar="HOW",
         help="mean of all positions, cls for the first, or last; default: as the model's files say, else mean",
     )
+    made.add_argument(
+        "--prompt-name",
+        metavar="NAME",
+        help="put this prompt of the model's folder before each text: query, say; default: as the folder says",
+    )
     made.add_argument("--no-normalize", action="store_true", help="leave vectors as long as they are")
     made.add_argument("--json", action="store_true", help='print {"model": ..., "vectors": [[...], ...]}')
     options.add_engine(made, guessing=False)
@@ -56,7 +61,8 @@ def run(args: argparse.Namespace) -> None:
     texts = given_texts(args.texts, args.file, "texts")
     llm = options.open_model(args)
     try:
-        vectors = llm.embed(texts, pooling=args.pooling, normalize=not args.no_normalize)
+        how = {"pooling": args.pooling, "prompt_name": args.prompt_name}
+        vectors = llm.embed(texts, **how, normalize=not args.no_normalize)
         name = llm.config.name
     finally:
         llm.close()

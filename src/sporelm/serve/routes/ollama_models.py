@@ -249,7 +249,7 @@ async def embed(call: Call, body: EmbedRequest) -> EmbedReply:
     model = await call.model(name)
     llm = model.llm.llm
     translated(body.options or {}, llm.max_context)
-    prompts = await in_thread_if(call.large, lambda: prompts_of(body.input, llm, llm.text_ids))
+    prompts = await in_thread_if(call.large, lambda: prompts_of(body.input, llm, llm.embed_ids))
     vectors = await embedded(call, model, prompts, None)
     if body.dimensions is not None and body.dimensions != vectors.shape[1]:
         raise Refusal(400, f"dimensions is {body.dimensions}: vectors of {model.name} have {vectors.shape[1]}")

@@ -25,6 +25,7 @@ class EmbeddingRequest(Body, kw_only=True):
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: Annotated[int, Meta(ge=1, le=1 << 20)] | None = None
     pooling: Literal["mean", "last", "cls"] | None = None
+    prompt_name: str | None = None
     user: str | None = None
 
 
@@ -52,7 +53,9 @@ async def embeddings(call: Call, body: EmbeddingRequest) -> Embeddings:
     check_count(call, body.input)
     model = await call.model(body.model)
     llm = model.llm.llm
-    prompts = await in_thread_if(call.large, lambda: prompts_of(body.input, llm, llm.text_ids))
+    prompts = await in_thread_if(
+        call.large, lambda: prompts_of(body.input, llm, lambda text: llm.embed_ids(text, body.prompt_name))
+    )
     vectors = await embedded(call, model, prompts, body.pooling)
     width = vectors.shape[1]
     if body.dimensions is not None and body.dimensions != width:

@@ -1,0 +1,48 @@
+"""The prompts that a model's makers put before texts to be embedded: config_sentence_transformers.json of its folder.
+
+GGUF files have no key for them.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from sporelm.errors import ModelFileError, RequestError, UnsupportedModel, shown
+from sporelm.weights.json_object import read_object
+
+NAME = "config_sentence_transformers.json"
+
+
+class Prompts(NamedTuple):
+    """texts    by name
+    default  the name of that which is put before every text for which none is asked; None: there is none
+    """
+
+    texts: Mapping[str, str] = {}
+    default: str | None = None
+
+    def named(self, name: str | None) -> str:
+        """The prompt of a name, that of None the default, that of "" none. Raises RequestError for an unknown name."""
+        name = self.default or "" if name is None else name
+        if name in self.texts or name == "":
+            return self.texts.get(name, "")
+        known = f"it is one of {', '.join(sorted(self.texts))}" if self.texts else "this model's files have no prompts"
+        raise RequestError(f"prompt_name is {shown(name)}: {known}")
+
+
+def prompts_of(path: Path) -> Prompts:
+    """Those of a model's folder; none for a file. Raises ModelFileError for damaged files, UnsupportedModel for prompts
+    whose rows are not to count when a text's are pooled."""
+    place = path / NAME
+    if not place.is_file():
+        return Prompts()
+    values = read_object(place)
+    texts, default = values.get("prompts") or {}, values.get("default_prompt_name")
+    if not isinstance(texts, dict) or not all(isinstance(text, str) for text in texts.values()):
+        raise ModelFileError(f"{place}: prompts is {shown(texts)}; it must have a text for each name")
+    if default is not None and default not in texts:
+        raise ModelFileError(f"{place}: default_prompt_name is {shown(default)}, which is none of its prompts")
+    for pooling in path.glob("*_Pooling/config.json"):
+        if any(texts.values()) and read_object(pooling).get("include_prompt") is False:
+            raise UnsupportedModel(f"{pooling}: include_prompt False is not supported for prompts; True is")
+    return Prompts(texts, default)
