@@ -62,6 +62,7 @@ FAMILIES = (
         ("cohere2moe", "Cohere2MoeForCausalLM"),
         ("transformers", "llama.cpp"),
     ),
+    Listed("dbrx", "DBRX", ("dbrx", "DbrxForCausalLM"), ("transformers", "llama.cpp")),
     Listed("deepseek", "DeepSeek MoE (V1)", ("deepseek", "DeepseekForCausalLM"), ("numpy", "llama.cpp")),
     Listed(
         "deepseek2",
@@ -82,6 +83,7 @@ FAMILIES = (
         ("ernie4_5-moe", "Ernie4_5_MoeForCausalLM"),
         ("transformers", "llama.cpp"),
     ),
+    Listed("exaone", "EXAONE 3, EXAONE 3.5", ("exaone", "ExaoneForCausalLM"), ("numpy", "llama.cpp")),
     Listed("exaone4", "EXAONE 4", ("exaone4", "Exaone4ForCausalLM"), ("transformers", "llama.cpp")),
     Listed(
         "exaone_moe",

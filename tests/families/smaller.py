@@ -1,0 +1,31 @@
+"""Families that are others with a part changed."""
+
+from typing import Any
+
+from families.case import ODD, TIED, WIDE, Case, named
+
+LLAMA3: dict[str, Any] = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+LLAMA3["original_max_position_embeddings"] = 32
+EXAONE = named("ExaoneForCausalLM", "exaone", activation_function="silu", layer_norm_epsilon=1e-5)
+EXAONE["num_layers"] = EXAONE.pop("num_hidden_layers")
+DBRX: dict[str, Any] = {"architectures": ["DbrxForCausalLM"], "model_type": "dbrx", "vocab_size": 131, "d_model": 48}
+DBRX |= {"n_heads": 6, "n_layers": 2, "max_seq_len": 256, "tie_word_embeddings": False}
+DBRX["rope_parameters"] = {"rope_type": "default", "rope_theta": 5e5}
+DBRX["attn_config"] = {"kv_n_heads": 2, "clip_qkv": 1.1, "rope_theta": 5e5}
+DBRX["ffn_config"] = {"ffn_hidden_size": 40, "moe_num_experts": 6, "moe_top_k": 2, "moe_normalize_expert_weights": 1.0}
+DBRX_ODD: dict[str, Any] = {
+    "d_model": 70,
+    "n_heads": 7,
+    "attn_config": {"kv_n_heads": 1, "rope_theta": 1e4, "clip_qkv": 2.5},
+}
+DBRX_ODD["ffn_config"] = DBRX["ffn_config"] | {"moe_normalize_expert_weights": None, "ffn_act_fn": {"name": "silu"}}
+DBRX_ODD["rope_parameters"] = {"rope_type": "default", "rope_theta": 1e4}
+DBRX_WIDE: dict[str, Any] = {"d_model": 256, "n_heads": 8, "attn_config": DBRX["attn_config"] | {"kv_n_heads": 4}}
+DBRX_WIDE["ffn_config"] = DBRX["ffn_config"] | {"ffn_hidden_size": 512}
+
+CASES = (
+    Case("exaone", EXAONE, WIDE | {"rope_scaling": LLAMA3}, numpy="exaone"),
+    Case("exaone-odd-tied", EXAONE | ODD | TIED, None, numpy="exaone"),
+    Case("dbrx", DBRX, DBRX_WIDE),
+    Case("dbrx-odd", DBRX | DBRX_ODD, None),
+)
