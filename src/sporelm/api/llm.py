@@ -166,7 +166,7 @@ class LLM(OpenModel):
             scores[done : done + len(chunk)] = chunk
             done += len(chunk)
 
-        whole(self.engine.logits(ids, take, self.adapters.number(adapter)))
+        whole(self.engine.logits(ids, take, self.adapters.number(adapter)), self.engine)
         return scores
 
     def embed(

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sporelm import ops
-from sporelm.api.stepwise import Stepwise, room_for, whole
+from sporelm.api.stepwise import Stepwise, whole
 from sporelm.engine.encoding import Text
 from sporelm.engine.reading import EncoderEngine
 from sporelm.engine.request import whole_number
@@ -32,7 +32,7 @@ def rerank(
     llm: "OpenModel", query: str, documents: Sequence[str], top_n: int | None, *, normalize: bool
 ) -> list[Ranked]:
     """The documents, the best first. Raises RequestError, ContextOverflow."""
-    return ranked(whole(scored(llm, pairs_of(llm, query, documents, top_n))), top_n, normalize=normalize)
+    return ranked(whole(scored(llm, pairs_of(llm, query, documents, top_n)), llm.engine), top_n, normalize=normalize)
 
 
 def pairs_of(llm: "OpenModel", query: str, documents: Sequence[str], top_n: int | None) -> list[Text]:
@@ -99,7 +99,6 @@ def scored(llm: "OpenModel", texts: Sequence[Text]) -> Stepwise[list[float]]:
         head = _yes_less_no(llm) if head is None else head
 
     for number, text in enumerate(texts):
-        yield from room_for(engine, len(text.tokens))
         yield from engine.hidden(text.tokens, take)
         assert head is not None
         note(number, float(last @ head))

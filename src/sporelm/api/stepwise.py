@@ -9,17 +9,13 @@ T = TypeVar("T")
 Stepwise = Generator[bool, None, T]  # yields after each step whether it still holds pages; its value is the result
 
 
-def room_for(engine: Engine, length: int) -> Stepwise[None]:
-    """Wait until a text of this length has room beside others' texts."""
-    while not engine.has_room(length):
-        yield False
-
-
-def whole(work: Stepwise[T]) -> T:
-    """The result of all steps, one after the other."""
+def whole(work: Stepwise[T], engine: Engine) -> T:
+    """The result of all steps, one after the other. While it waits for pages, those who have them are served."""
     while True:
         try:
-            next(work)
+            holds = next(work)
         except StopIteration as end:
             result: T = end.value
             return result
+        if not holds and engine.scheduler.texts.waiting:
+            engine.step()

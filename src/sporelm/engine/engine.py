@@ -1,10 +1,9 @@
 """The engine: requests in, tokens out, step by step. It knows token ids only."""
 
 import threading
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from itertools import count
 from pathlib import Path
-from secrets import token_hex
 from time import perf_counter
 from typing import Any, Protocol
 
@@ -20,13 +19,11 @@ from sporelm.engine.limits import Limits
 from sporelm.engine.request import FinishReason, Request
 from sporelm.engine.runner import Scores
 from sporelm.engine.sampling import Sampler
-from sporelm.engine.scheduler import Advance, Scheduler, Text
+from sporelm.engine.scheduler import Advance, Scheduler
 from sporelm.engine.speculative import Speculation
-from sporelm.engine.step import Part, Step
+from sporelm.engine.step import Step
+from sporelm.engine.texts import Take, TextSteps
 from sporelm.errors import MemoryShortage, RequestError
-
-MOST_LOST = 3  # times that a text is begun anew whose pages others needed
-Take = Callable[[NDArray[np.float32]], object]
 
 
 class StepRunner(Protocol):
@@ -70,16 +67,18 @@ class Engine:
         self.sampler = Sampler()
         self.watch: Watch | None = None
         self.numbers = count(1)
+        self.last = 0  # the number of the request that came last
         self._choosing: Step | None = None  # the step for which tokens are being chosen
         self._closed = False
-        self._turn = threading.RLock()
+        self.turn = threading.RLock()
+        self.texts = TextSteps(self)
 
     def add(self, request: Request) -> Request:
         """Queue a request and give it its number. Raises ContextOverflow, QueueFull or RequestError if it cannot be
         served."""
-        with self._turn:
+        with self.turn:
             self.check_open()
-            request.id = next(self.numbers)
+            request.id = self.last = next(self.numbers)
             self.scheduler.add(request)
             ends = sorted(request.stop_ids)
             vocab, constraint = self.limits.vocab, request.constraint
@@ -98,13 +97,15 @@ class Engine:
             raise RequestError("this model is closed: open it again")
 
     def step(self) -> list[Advance]:
-        """Run one step and say what it did for each request that has a new token or has ended.
+        """Run one step and say what it did for each request that has a new token or has ended. Where requests must wait
+        for a text, it is one of that text.
 
         If it is interrupted or the back-end fails, the next step goes on as if this one had not been; only requests
         for whom tokens were being chosen may fail.
         """
-        with self._turn:
+        with self.turn:
             if self.scheduler.idle:
+                self.texts.go_on()
                 return []
             try:
                 return self._step()
@@ -115,6 +116,9 @@ class Engine:
     def _step(self) -> list[Advance]:
         began = perf_counter()
         step = self.scheduler.next_step()
+        if not step.parts:
+            self.texts.go_on()
+            return []
         tokens = step.num_tokens
         scheduled = perf_counter()
         scores = self.runner.run(step)
@@ -165,7 +169,7 @@ class Engine:
 
     def cancel(self, request: Request) -> None:
         """End a request now. Changes the store. Does nothing if it has ended already, or was never added."""
-        with self._turn:
+        with self.turn:
             if request.finish_reason is None:
                 self.scheduler.end(request, "cancelled")
                 self._forget(request)
@@ -192,7 +196,7 @@ class Engine:
 
     def uses_adapter(self, number: int) -> bool:
         """Whether a request that waits or runs, or a text, has this adapter."""
-        with self._turn:
+        with self.turn:
             return self.scheduler.uses_adapter(number)
 
     def use_adapters(
@@ -203,7 +207,7 @@ class Engine:
 
         Raises RequestError while a request uses one that would go.
         """
-        with self._turn:
+        with self.turn:
             self.check_open()
             for number in self.scheduler.adapters.keys() - known.keys() - {0}:
                 if self.scheduler.uses_adapter(number):
@@ -216,19 +220,19 @@ class Engine:
 
         What it holds is found by others of the same salt alone.
         """
-        with self._turn:
+        with self.turn:
             self.check_open()
             return self.store.new(salt)
 
     def fork(self, sequence: KvSequence) -> KvSequence:
         """A sequence that begins with what this one holds, in shared pages."""
-        with self._turn:
+        with self.turn:
             self.check_open()
             return self.store.fork(sequence)
 
     def drop(self, sequence: KvSequence) -> None:
         """Forget a sequence. Raises RequestError while a request uses it."""
-        with self._turn:
+        with self.turn:
             if sequence.busy:
                 raise RequestError("a request still uses this sequence: cancel it first")
             self.store.drop(sequence)
@@ -240,7 +244,7 @@ class Engine:
         sequence, if the file cannot be written, or if there is one already that is no session.
         """
         check_replaceable(path)
-        with self._turn:
+        with self.turn:
             self.check_open()
             if sequence.busy:
                 raise RequestError("a request still uses this sequence: wait for it, or cancel it first")
@@ -263,11 +267,11 @@ class Engine:
 
         Raises ModelNotFound, ModelFileError, RequestError, and MemoryShortage if there are not the pages for it.
         """
-        with self._turn:
+        with self.turn:
             self.check_open()
             like = Like(self.runner.export_pages([]), self.runner.export_states([]))
         asleep = read_asleep(path, model, like, self.limits.max_context, self.limits.vocab)  # while others go on
-        with self._turn:
+        with self.turn:
             self.check_open()
             if asleep.adapter not in self.scheduler.adapters.values():
                 told = f"an adapter that is not loaded, known by {asleep.adapter[:12]}"
@@ -297,83 +301,15 @@ class Engine:
 
         Raises ContextOverflow, RequestError for no tokens or unknown ones, MemoryShortage.
         """
-        return self._rows(tokens, lambda step: self.runner.run(step).logits, take, adapter)
+        return self.texts.rows(tokens, lambda step: self.runner.run(step).logits, take, adapter)
 
     def hidden(self, tokens: Sequence[int], take: Take, adapter: int = 0) -> Generator[bool, None, None]:
         """What each position is before tokens are scored, float32 [chunk, width]; else as `logits`."""
-        return self._rows(tokens, self.runner.embed, take, adapter)
-
-    def has_room(self, length: int) -> bool:
-        """Whether a text of this length could be computed beside those that are being computed, none of which would
-        have to give way. True if there are none: then nothing is gained by waiting."""
-        with self._turn:
-            lengths = [text.length for text in self.scheduler.texts.values()]
-            return not lengths or self.store.can_have(sum(map(pages_for, [length, *lengths])), len(lengths) + 1)
-
-    def _rows(
-        self, tokens: Sequence[int], run: Callable[[Step], NDArray[np.float32]], take: Take, adapter: int
-    ) -> Generator[bool, None, None]:
-        """One row for every position of a text. Between two steps its pages are an idle sequence's: if they are needed
-        elsewhere, what they held is computed anew, some times."""
-        with self._turn:
-            self.check_open()
-            probe = Request(tokens, max_tokens=1, adapter=adapter)
-            self.scheduler.check(probe, rolls=False)
-            known = probe.known
-            sequence = self.store.new(token_hex(16), self.scheduler.adapters[adapter])  # a salt that nobody else has
-            sequence.marks = None  # nobody will go on from anywhere in it
-            self.scheduler.texts[sequence.number] = Text(adapter, len(known))
-        held = taken = lost = 0
-        try:
-            while True:
-                with self._turn:
-                    self.check_open()
-                    begin, found = self._chunk(sequence, known, adapter, run)
-                    lost += begin < held
-                    if lost > MOST_LOST:
-                        raise MemoryShortage(f"requests took the pages of a text {lost} times: ask again later")
-                    held = sequence.length
-                    if held > taken:
-                        take(found[max(0, taken - begin) :])
-                        taken = held
-                if taken == len(known):
-                    return
-                yield True
-        finally:
-            with self._turn:
-                self.scheduler.texts.pop(sequence.number, None)
-                self.store.discard(sequence)
-                self.store.drop(sequence)
-
-    def _chunk(
-        self, sequence: KvSequence, known: Sequence[int], adapter: int, run: Callable[[Step], NDArray[np.float32]]
-    ) -> tuple[int, NDArray[np.float32]]:
-        """One step of a text alone, short if others wait for their next token: its first position, and its rows."""
-        self.store.use(sequence)
-        try:
-            self.store.wake(sequence, known, [])
-            begin, budget = sequence.length, self.limits.token_budget
-            decoding = sum(request.decoding for request in self.scheduler.running.values())
-            if decoding:
-                budget = min(budget, self.scheduler.pace.allowed(decoding))
-            ids = known[begin : begin + budget]
-            copies: list[tuple[int, int]] = []
-            if not self.store.reserve(sequence, begin + len(ids), copies):
-                scarce = self.store.scarce(sequence, begin + len(ids))
-                raise MemoryShortage(f"{scarce} are in use by running requests: finish some before asking")
-            part = Part(0, ids, begin, sequence.table, len(ids), adapter, sequence.state)
-            began, step = perf_counter(), Step([part], copies, self.store.take_copies())
-            found = run(step)
-            if self.watch is not None:
-                self.watch.stepped(step, (began, began, *[perf_counter()] * 3))
-            self.store.extend(sequence, ids)
-        finally:
-            sequence.busy = False
-        return begin, found
+        return self.texts.rows(tokens, self.runner.embed, take, adapter)
 
     def close(self) -> None:
         """Cancel what runs, once its step is done, and forget what sleeps; no request is taken after that."""
-        with self._turn:
+        with self.turn:
             self._closed = True
             for request in [*self.scheduler.running.values(), *self.scheduler.waiting]:
                 self.cancel(request)

@@ -10,12 +10,13 @@ from numpy.typing import NDArray
 from sporelm.backends.backend import Backend, Progress
 from sporelm.engine.adapted import Adapted, OnDevice
 from sporelm.engine.encoding import EncoderRunner, Text
-from sporelm.engine.engine import Engine, Take
+from sporelm.engine.engine import Engine
 from sporelm.engine.limits import Limits
 from sporelm.engine.request import Request, token_ids
 from sporelm.engine.runner import Scores
 from sporelm.engine.scheduler import Scheduler
 from sporelm.engine.step import Part, Step
+from sporelm.engine.texts import Take
 from sporelm.engine.worker import Worker
 from sporelm.errors import RequestError, shown
 
@@ -93,7 +94,7 @@ class EncoderEngine(Engine):
             self.check_text(text)
         for numbers in self._steps([len(text.tokens) for text in texts]):
             batch = [texts[number] for number in numbers]
-            with self._turn:
+            with self.turn:
                 self.check_open()
                 began = perf_counter()
                 found = self.worker.runner.score(batch) if scores else self.worker.runner.embed(batch)
@@ -120,10 +121,6 @@ class EncoderEngine(Engine):
     def hidden(self, tokens: Sequence[int], take: Take, adapter: int = 0) -> Generator[bool, None, None]:
         """As that of other engines, in one step."""
         return self.read([Text(tokens)], lambda number, rows: take(rows))
-
-    def has_room(self, length: int) -> bool:
-        """Always: a text holds nothing between steps."""
-        return True
 
     def _steps(self, lengths: Sequence[int]) -> Iterator[list[int]]:
         """The numbers of texts that share a step, in their order."""

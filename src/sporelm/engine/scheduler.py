@@ -22,6 +22,7 @@ from sporelm.engine.request import FinishReason, Request
 from sporelm.engine.sampling import NOT_A_TOKEN, Picked
 from sporelm.engine.speculative import Speculation
 from sporelm.engine.step import Part, Step
+from sporelm.engine.texts import TextLine
 from sporelm.errors import BackendError, RequestError, shown
 from sporelm.ops.attention import PAGE
 
@@ -32,13 +33,6 @@ class Advance(NamedTuple):
     request: Request
     token: int | None
     finish_reason: FinishReason | None
-
-
-class Text(NamedTuple):
-    """A text that is computed for its rows, in steps of its own."""
-
-    adapter: int
-    length: int  # tokens
 
 
 class _Draft:
@@ -70,7 +64,7 @@ class Scheduler:
         self.speculation = speculation
         self.owners: Counter[str] = Counter()  # of those that run
         self.adapters: dict[int, str] = {0: ""}  # what each that is loaded is known by; 0 is none
-        self.texts: dict[int, Text] = {}  # that are being computed, by sequence
+        self.texts = TextLine()
         self.titles: Mapping[int, str] = {}  # what users call those that are loaded
         self.metrics = Metrics(self._load)
 
@@ -101,7 +95,7 @@ class Scheduler:
 
     def uses_adapter(self, number: int) -> bool:
         """Whether a request that waits or runs, or a text, has this adapter."""
-        return any(user.adapter == number for user in (*self.waiting, *self.running.values(), *self.texts.values()))
+        return any(user.adapter == number for user in (*self.waiting, *self.running.values(), *self.texts))
 
     def uses(self, sequence: KvSequence) -> bool:
         """Whether a request that waits or runs has this sequence."""
@@ -113,12 +107,13 @@ class Scheduler:
         return not self.running and not self.waiting.lines
 
     def next_step(self) -> Step:
-        """What to run now. Changes sequences (pages made ready) and admits requests; computes nothing."""
+        """What to run now: nothing, where requests must wait for texts. Changes sequences (pages made ready) and admits
+        requests; computes nothing."""
         draft = _Draft(self.limits.token_budget)
         self._fill(draft)
         if not draft.parts:
             self._fill(draft)  # whoever has just given way has left pages
-        if not draft.parts and not self.idle:
+        if not draft.parts and not self.idle and not self.texts:
             raise BackendError(f"nothing can run: all {self.limits.num_pages} pages are held; close a conversation")
         return Step(list(draft.parts.values()), draft.copies, self.store.take_copies())
 
@@ -297,7 +292,10 @@ class Scheduler:
         return self.store.dormitory.ready(request.sequence)
 
     def _admit(self, request: Request, draft: _Draft) -> bool:
-        """Let a waiting request run if all that it knows now finds pages. Changes the store and the queue."""
+        """Let a waiting request run if all that it knows now finds pages, and no text goes first. Changes the store and
+        the queue."""
+        if self.texts.hold_back(request):
+            return False
         if (
             (draft.copies or self.store.copying)
             and request.sequence is not None
@@ -307,10 +305,14 @@ class Scheduler:
         sequence = request.sequence or self._begin(request)
         self.store.use(sequence)
         kept = self._reuse(request, sequence)
-        missing = pages_for(len(request.known)) - pages_for(kept)
-        if self.running and not self.store.can_have(missing, self.store.missing_states(sequence)):
+        missing = pages_for(len(request.known)) - pages_for(kept) + self.texts.num_pages
+        states = self.store.missing_states(sequence) + len(self.texts.begun)
+        if (self.running or self.texts.begun) and not self.store.can_have(missing, states):
             self._rest(request, sequence)
+            self.texts.short = request
             return False
+        if self.texts.short is request:
+            self.texts.short = None
         self.store.truncate(sequence, kept)
         self.store.wake(sequence, request.known[:-1], draft.copies)
         if not request.started:

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sporelm.api.llm import LLM
-from sporelm.api.stepwise import Stepwise, room_for
+from sporelm.api.stepwise import Stepwise
 from sporelm.serve.models import ServedModel
 from sporelm.serve.scores import TextLogprobs, real
 
@@ -55,7 +55,6 @@ def scored(llm: LLM, ids: list[int], top: int) -> Stepwise[PromptScores]:
                 logprobs.append(real(row[token]))
                 others.append(best_of(row, top, llm.tokenizer.id_to_piece) if top else {})
 
-    yield from room_for(llm.engine, len(ids))
     yield from llm.engine.logits(ids, take)
     return PromptScores(llm.tokenizer.pieces(ids), logprobs, others)
 

@@ -204,7 +204,7 @@ def gather(
         for number, ids in enumerate(windows[done:], done + 1):
             if progress is not None:
                 progress("gathering", number - 1, len(windows))
-            whole(opened.engine.logits(ids, lambda scores: None))
+            whole(opened.engine.logits(ids, lambda scores: None), opened.engine)
             yield Imatrix(gatherer.entries(), (dataset,), number, run.context), len(windows)
 
 

@@ -140,8 +140,33 @@ def test_steps_of_texts_and_of_requests_take_turns():
     kinds = "".join("t" if step.parts[0].request == 0 else "r" for step in made.runner.steps)
     assert "ttt" not in kinds.rstrip("t")  # one step of a text, and then one of those who wait for tokens
     assert [request.generated for request in requests] == [expected(request.prompt, 8) for request in requests]
-    alone = whole(pooled_texts(engine(), 40))
+    alone = whole(pooled_texts(engine(), 40), engine())
     assert all((result[0] == alone[0]).all() and error is None for _, result, error in texts.found)
+    assert_nothing_is_held(pump)
+    pump.close()
+
+
+def test_texts_wait_while_all_pages_are_held_and_can_be_left_meanwhile():
+    made = engine(num_pages=4, max_batch=1)
+    pump, texts, ended = Pump(made), Ends(), Semaphore(0)
+    request = Request(prompt(250), max_tokens=6)
+
+    def begin() -> None:
+        pump.follow(request, lambda news: ended.release() if news.finish_reason else None)
+        made.step()  # now it has all pages
+        works = [texts.work(number, pooled_texts(made, 200)) for number in range(3)]
+        for work in works:
+            pump.work(work)
+        pump.leave(works[1])
+
+    pump.wait_for(begin)
+    texts.wait(2)
+    assert ended.acquire(timeout=10)
+    assert request.generated == expected(request.prompt, 6)
+    alone = whole(pooled_texts(engine(), 200), engine())
+    assert [number for number, _, _ in texts.found] == [0, 2]
+    assert all((result[0] == alone[0]).all() and error is None for _, result, error in texts.found)
+    assert made.metrics.preemptions == 0
     assert_nothing_is_held(pump)
     pump.close()
 
@@ -178,7 +203,7 @@ def test_many_lists_of_texts_hold_few_pages_and_pass_each_other():
     most, run = [0], made.runner.embed
 
     def embed(step: Step) -> Any:
-        most[0] = max(most[0], len(made.scheduler.texts))
+        most[0] = max(most[0], len(made.scheduler.texts.begun))
         return run(step)
 
     made.runner.embed = embed  # type: ignore[method-assign]

@@ -5,9 +5,11 @@ from collections.abc import Generator
 import numpy as np
 import pytest
 
+from sporelm.api.embedding import pooled_all
+from sporelm.api.stepwise import whole
 from sporelm.engine import Engine, Request
 from sporelm.engine.kv.session_folder import SessionFolder
-from sporelm.errors import MemoryShortage, RequestError
+from sporelm.errors import RequestError
 from unit.engine.fake import engine, expected
 from unit.engine.test_engine import prompt, rows_of
 
@@ -19,11 +21,21 @@ class Rows:
 
     def __init__(self, made: Engine, ids: list[int] = TEXT) -> None:
         self.chunks: list[np.ndarray] = []
+        self.done = False
         self.steps: Generator[bool, None, None] = made.logits(ids, lambda chunk: self.chunks.append(chunk.copy()))
 
     @property
     def whole(self) -> np.ndarray:
         return np.concatenate(self.chunks)
+
+    def more(self) -> bool | None:
+        """One step: whether it holds pages now, False while it waits; None at its end."""
+        held = next(self.steps, None)
+        self.done = held is None
+        return held
+
+    def text_waits(self, made: Engine) -> bool:
+        return any(text.lost or not text.begun for text in made.scheduler.texts)
 
 
 def assert_nothing_is_held(made: Engine) -> None:
@@ -106,9 +118,7 @@ def test_a_text_gives_way_and_each_row_is_taken_once(tmp_path, sleeps):
     rows = Rows(made)
     for _ in range(3):
         next(rows.steps)
-    request = made.add(Request(prompt(130, 3), max_tokens=5))
-    made.run([request])
-    assert request.generated == expected(request.prompt, 5)
+    assert made.store.make_free(5)  # as a session that is woken does
     done = len(made.runner.steps)
     assert sum(rows.steps) == (1 if sleeps else 4)
     assert np.array_equal(rows.whole, alone)
@@ -118,44 +128,141 @@ def test_a_text_gives_way_and_each_row_is_taken_once(tmp_path, sleeps):
     made.close()
 
 
-def test_a_text_whose_pages_are_always_needed_is_told():
+def test_a_request_that_came_later_waits_for_a_text_and_does_not_take_its_pages():
     made = engine(num_pages=5)
-    rows = Rows(made)
-    for seed in range(4):
-        next(rows.steps)
-        next(rows.steps)
-        made.run([made.add(Request(prompt(250, seed), max_tokens=1))])
-    with pytest.raises(MemoryShortage, match="took the pages of a text 4 times"):
-        next(rows.steps)
-    assert len(rows.chunks) == 2
+    rows = Rows(made)  # of four pages
+    next(rows.steps)
+    small, large = (made.add(Request(prompt(length, 3), max_tokens=5)) for length in (50, 130))
+    made.step()
+    assert list(made.scheduler.running.values()) == [small]
+    assert [not more for more in rows.steps] == [False] * 3
+    made.run([small, large])
+    assert large.generated == expected(large.prompt, 5)
+    assert made.metrics.preemptions == 0
     assert_nothing_is_held(made)
 
 
-def test_a_text_that_finds_no_pages_is_told():
+def test_whoever_steps_computes_a_text_for_which_all_wait():
+    """Nobody else may be there to do it."""
+    made = engine(num_pages=5)
+    rows = Rows(made)
+    next(rows.steps)
+    request = made.add(Request(prompt(130, 3), max_tokens=5))
+    made.run([request])
+    assert request.generated == expected(request.prompt, 5)
+    assert np.array_equal(rows.whole, rows_of(engine(), TEXT))
+    assert not list(rows.steps)
+    assert_nothing_is_held(made)
+
+
+def test_a_text_that_fails_in_anothers_step_fails_alone():
+    made = engine(num_pages=5)
+
+    def take(chunk: np.ndarray) -> None:
+        raise ValueError("of no use")
+
+    steps = made.logits(TEXT, take)
+    request = made.add(Request(prompt(130, 3), max_tokens=5))
+    other = Rows(made)
+    next(other.steps)
+    made.run([request])
+    assert request.generated == expected(request.prompt, 5)
+    with pytest.raises(ValueError, match="of no use"):
+        list(steps)
+    list(other.steps)
+    assert_nothing_is_held(made)
+
+
+def test_a_text_waits_for_pages_and_is_not_passed():
+    made = engine(num_pages=4, max_batch=2)
+    request = made.add(Request(prompt(150), max_tokens=90))
+    for _ in range(30):
+        made.step()
+    rows, order = Rows(made), list[str]()
+    assert next(rows.steps) is False
+    later = made.add(Request(prompt(20, 5), max_tokens=3))  # for which there would be room
+    second = Rows(made, prompt(30, 5))
+    while not (later.finish_reason and second.done and rows.done):
+        made.step()
+        for name, each in (("later", later.finish_reason), ("first", rows.more()), ("second", second.more())):
+            if each is not False and name not in order and (name != "later" or each):
+                order += [name]
+    assert order == ["first", "second", "later"]
+    assert request.generated == expected(request.prompt, 90)
+    assert later.generated == expected(later.prompt, 3)
+    assert np.array_equal(rows.whole, rows_of(engine(), TEXT))
+    assert_nothing_is_held(made)
+
+
+def test_a_text_that_waits_can_be_left():
+    made = engine(num_pages=4, max_batch=1)
+    request = made.add(Request(prompt(150), max_tokens=60))
+    made.step()
+    rows = Rows(made)
+    assert next(rows.steps) is False
+    assert made.scheduler.texts.waiting
+    rows.steps.close()
+    assert not made.scheduler.texts
+    made.run([request])
+    assert request.generated == expected(request.prompt, 60)
+    assert_nothing_is_held(made)
+
+
+def test_texts_do_not_pass_a_request_that_found_no_pages():
+    made = engine(num_pages=5)
+    first = Rows(made)
+    next(first.steps)
+    request = made.add(Request(prompt(130, 3), max_tokens=2))
+    urgent = made.add(Request(prompt(30, 3), max_tokens=20, priority=-1))
+    made.step()
+    made.step()
+    assert made.scheduler.texts.short is request
+    late = Rows(made, prompt(10, 1))
+    assert next(late.steps) is False
+    list(first.steps)
+    assert next(late.steps) is False  # the request has not been asked again yet
+    made.run([request, urgent])
+    assert not list(late.steps)
+    assert_nothing_is_held(made)
+
+
+def test_a_text_robbed_again_and_again_comes_to_its_end():
+    """Requests that grow take its pages; then nobody begins who came later, until it is done."""
+    made = engine(num_pages=6, max_batch=4)
+    growing = [made.add(Request(prompt(60, seed), max_tokens=190)) for seed in range(2)]
+    made.step()
+    rows = Rows(made)
+    assert next(rows.steps) is True
+    for request in growing:
+        while request.num_computed < 130:  # three pages each
+            made.step()
+    crowd = [made.add(Request(prompt(60, seed), max_tokens=60)) for seed in range(3, 9)]
+    waited = 0
+    while not rows.done:
+        more = rows.more()
+        waited += more is False
+        made.step()
+        assert rows.done or not any(request.started for request in crowd) or not rows.text_waits(made)
+    assert waited
+    assert np.array_equal(rows.whole, rows_of(engine(), TEXT))
+    made.run([*growing, *crowd])
+    assert all(request.generated == expected(request.prompt, request.max_tokens) for request in (*growing, *crowd))
+    assert_nothing_is_held(made)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_texts_of_a_program_without_a_pump_wait_too(count):
+    """Who waits serves the others meanwhile: they may be a stream that nobody reads now."""
     made = engine(num_pages=4, max_batch=1)
     request = made.add(Request(prompt(150), max_tokens=90))
     for _ in range(30):
         made.step()
-    with pytest.raises(MemoryShortage, match="all 4 pages are in use by running requests"):
-        rows_of(made, TEXT)
+    found = whole(pooled_all(made, [TEXT] * count, "mean", 0), made)
+    alone = whole(pooled_all(engine(), [TEXT], "mean", 0), engine())
+    assert all((each == alone[0]).all() for each in found)
     made.run([request])
     assert request.generated == expected(request.prompt, 90)
     assert_nothing_is_held(made)
-
-
-def test_room_is_counted_beside_other_texts():
-    made = engine(num_pages=8)
-    assert made.has_room(10_000)  # alone it would be told
-    rows = Rows(made)  # of four pages
-    next(rows.steps)
-    assert made.has_room(256)
-    assert not made.has_room(257)
-    request = made.add(Request(prompt(60), max_tokens=2))
-    made.step()
-    assert not made.has_room(256)
-    made.cancel(request)
-    rows.steps.close()
-    assert made.has_room(10_000)
 
 
 def test_an_adapter_stays_while_a_text_has_it():

@@ -1,0 +1,211 @@
+"""Texts of which every position's row is wanted: computed in steps of their own, between those of requests.
+
+A text has its place among requests by when it came. It begins when its pages can be had beside those of the texts that
+have begun, and waits until then, as a request does: who came later does not pass it. Between two steps its pages are an
+idle sequence's. If running requests need them, it waits once more, and computes them anew; until that is done nobody
+begins who came later. So each text comes to its end, however many ask.
+"""
+
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
+from secrets import token_hex
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sporelm.engine.kv.pages import pages_for
+from sporelm.engine.kv.sequence import KvSequence
+from sporelm.engine.kv.store import SequenceStore
+from sporelm.engine.request import Request
+from sporelm.engine.step import Part, Step
+from sporelm.errors import MemoryShortage
+
+if TYPE_CHECKING:
+    from sporelm.engine.engine import Engine
+
+Rows = NDArray[np.float32]
+Take = Callable[[Rows], object]
+
+
+@dataclass(eq=False)
+class RowText:
+    """One text. `compute` gives a step's rows, `take` is given those that are new."""
+
+    after: int  # the number of the last request that came before it
+    known: Sequence[int]
+    adapter: int
+    sequence: KvSequence
+    compute: Callable[[Step], Rows]
+    take: Take
+    begun: bool = False  # it has had room
+    lost: bool = False  # and has given it to others since
+    held: int = 0  # positions that were held after its last step
+    taken: int = 0
+    failure: Exception | None = None  # of a step that somebody else had it do
+
+    @property
+    def pages(self) -> int:
+        return pages_for(len(self.known))
+
+    @property
+    def done(self) -> bool:
+        return self.taken == len(self.known)
+
+
+class TextLine:
+    """All texts that have begun or wait, in the order of their arrival."""
+
+    def __init__(self) -> None:
+        self.short: Request | None = None  # the request that found no room when one was last to begin
+        self._texts: dict[int, RowText] = {}  # by sequence
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+    def __iter__(self) -> Iterator[RowText]:
+        return iter(list(self._texts.values()))
+
+    @property
+    def begun(self) -> list[RowText]:
+        return [text for text in self._texts.values() if text.begun]
+
+    @property
+    def waiting(self) -> bool:
+        """Whether one waits."""
+        return any(not text.begun for text in self._texts.values())
+
+    @property
+    def num_pages(self) -> int:
+        """Pages that those which have begun hold or will hold."""
+        return sum(text.pages for text in self.begun)
+
+    def add(self, text: RowText) -> None:
+        """Let a text wait. Changes the line."""
+        self._texts[text.sequence.number] = text
+
+    def remove(self, text: RowText) -> None:
+        """Forget a text. Changes the line; does nothing if it is not there."""
+        self._texts.pop(text.sequence.number, None)
+
+    def hold_back(self, request: Request) -> bool:
+        """Whether a request must let a text pass that came before it. Changes nothing."""
+        late = request.priority >= 0
+        return late and any(text.after < request.id and (text.lost or not text.begun) for text in self._texts.values())
+
+    def settle(self, text: RowText, store: SequenceStore, *, alone: bool) -> bool:
+        """Whether a text may be computed now; it waits if others have taken its pages. `alone`: no request runs.
+        Changes the text."""
+        if text.begun and text.sequence.length < text.held:
+            text.begun, text.lost = False, True
+        if text.begun or any(not each.begun for each in self._before(text)) or self._is_late(text):
+            return text.begun
+        begun = self.begun
+        pages = text.pages + sum(each.pages for each in begun)
+        text.begun = (alone and not begun) or store.can_have(pages, len(begun) + 1)
+        return text.begun
+
+    def _before(self, text: RowText) -> Iterator[RowText]:
+        for each in self._texts.values():
+            if each is text:
+                return
+            yield each
+
+    def _is_late(self, text: RowText) -> bool:
+        """Whether a request finds no room that came before this text, or is more urgent."""
+        short = self.short
+        if short is None or short.finish_reason is not None:
+            return False
+        return (short.priority, short.id) <= (0, text.after)
+
+
+class TextSteps:
+    """The steps of an engine's texts."""
+
+    def __init__(self, engine: "Engine") -> None:
+        self.engine = engine
+
+    def rows(
+        self, tokens: Sequence[int], compute: Callable[[Step], Rows], take: Take, adapter: int
+    ) -> Generator[bool, None, None]:
+        """`Engine.logits` and its like: one row for every position of a text."""
+        engine = self.engine
+        store, line = engine.store, engine.scheduler.texts
+        with engine.turn:
+            engine.check_open()
+            probe = Request(tokens, max_tokens=1, adapter=adapter)
+            engine.scheduler.check(probe, rolls=False)
+            sequence = store.new(token_hex(16), engine.scheduler.adapters[adapter])  # a salt that nobody else has
+            sequence.marks = None  # nobody will go on from anywhere in it
+            text = RowText(engine.last, probe.known, adapter, sequence, compute, take)
+            line.add(text)
+        try:
+            while True:
+                with engine.turn:
+                    engine.check_open()
+                    if text.failure is not None:
+                        raise text.failure
+                    if not text.done:
+                        self._advance(text)
+                if text.done:
+                    return
+                yield text.begun
+        finally:
+            with engine.turn:
+                line.remove(text)
+                store.discard(sequence)
+                store.drop(sequence)
+
+    def go_on(self) -> None:
+        """One step of the text that came first, if there is one: requests wait for it, and nobody else may be there to
+        compute it. If it fails, that is told to whom it belongs. Only in the engine's turn."""
+        line = self.engine.scheduler.texts
+        for text in line:
+            try:
+                self._advance(text)
+            except Exception as reason:
+                text.failure = reason
+            if text.done or text.failure is not None:
+                line.remove(text)
+                self.engine.store.discard(text.sequence)
+            return
+
+    def _advance(self, text: RowText) -> None:
+        """The next step of a text, if it need not wait."""
+        engine = self.engine
+        if not engine.scheduler.texts.settle(text, engine.store, alone=not engine.scheduler.running):
+            return
+        begin, found = self._chunk(text)
+        text.held = text.sequence.length
+        if text.held > text.taken:
+            text.take(found[max(0, text.taken - begin) :])
+            text.taken = text.held
+
+    def _chunk(self, text: RowText) -> tuple[int, Rows]:
+        """One step of a text alone, short if others wait for their next token: its first position, and its rows.
+        Running requests may leave it no pages: then it waits once more."""
+        engine, sequence = self.engine, text.sequence
+        store, running = engine.store, engine.scheduler.running
+        store.use(sequence)
+        try:
+            store.wake(sequence, text.known, [])
+            begin, budget = sequence.length, engine.limits.token_budget
+            if decoding := sum(request.decoding for request in running.values()):
+                budget = min(budget, engine.scheduler.pace.allowed(decoding))
+            ids = text.known[begin : begin + budget]
+            copies: list[tuple[int, int]] = []
+            if not store.reserve(sequence, begin + len(ids), copies):
+                if not running:
+                    raise MemoryShortage(f"{store.scarce(sequence, begin + len(ids))} are in use: ask again later")
+                text.begun, text.lost = False, True
+                return begin, np.zeros((0, 0), np.float32)
+            part = Part(0, ids, begin, sequence.table, len(ids), text.adapter, sequence.state)
+            began, step = perf_counter(), Step([part], copies, store.take_copies())
+            found = text.compute(step)
+            if engine.watch is not None:
+                engine.watch.stepped(step, (began, began, *[perf_counter()] * 3))
+            store.extend(sequence, ids)
+        finally:
+            sequence.busy = False
+        return begin, found
