@@ -50,6 +50,11 @@ MINIMAX = named("MiniMaxM2ForCausalLM", "minimax_m2", num_local_experts=6, num_e
 MINIMAX |= {"rotary_dim": 8}
 MIXTRAL = named("MixtralForCausalLM", "mixtral", num_local_experts=5, num_experts_per_tok=2)
 OLMOE = named("OlmoeForCausalLM", "olmoe", num_experts=6, num_experts_per_tok=3, num_key_value_heads=6)
+PHIMOE = named("PhimoeForCausalLM", "phimoe", num_local_experts=16, num_experts_per_tok=2, router_jitter_noise=0.01)
+LONG = {"rope_type": "longrope", "short_mscale": 1.2, "long_mscale": 1.2, "rope_theta": 1e4}
+LONG |= {"short_factor": [1.0, 1.1, 1.3, 1.7, 2.0], "long_factor": [1.0, 2.0, 4.0, 8.0, 9.0]}
+LONG |= {"original_max_position_embeddings": 256}
+BIASES = {"attention_bias": True, "lm_head_bias": True}
 QWEN2MOE = named("Qwen2MoeForCausalLM", "qwen2_moe", num_experts=6, num_experts_per_tok=3, moe_intermediate_size=24)
 QWEN2MOE |= {"shared_expert_intermediate_size": 40, "norm_topk_prob": False}
 QWEN3MOE = named("Qwen3MoeForCausalLM", "qwen3_moe", num_experts=6, num_experts_per_tok=2, moe_intermediate_size=24)
@@ -122,6 +127,9 @@ CASES = (
     Case("mixtral-odd-tied", MIXTRAL | ODD | TIED | {"num_experts_per_tok": 1}, None),
     Case("olmoe", OLMOE, WIDE | {"num_key_value_heads": 8}),
     Case("olmoe-odd-tied", OLMOE | ODD | TIED | {"norm_topk_prob": True}, None),
+    Case("phimoe", PHIMOE | BIASES, None),
+    Case("phimoe-odd-tied-long", PHIMOE | ODD | TIED | {"rope_scaling": LONG, "max_position_embeddings": 512}, None),
+    Case("phimoe-window", PHIMOE | {"sliding_window": 9}, None),
     Case("qwen2moe", QWEN2MOE, WIDE | {"moe_intermediate_size": 256, "shared_expert_intermediate_size": 512}),
     Case("qwen2moe-odd-tied", QWEN2MOE | ODD | TIED | {"norm_topk_prob": True}, None),
     Case("qwen2moe-dense-layers", QWEN2MOE | {"decoder_sparse_step": 2, "num_hidden_layers": 3}, None),

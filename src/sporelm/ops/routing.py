@@ -10,7 +10,7 @@ from sporelm.ops.op import op, require
 from sporelm.ops.spec import Spec, fixed
 from sporelm.tensor.dtype import F32, I32
 
-SCORES = ("softmax", "softmax_of_chosen", "sigmoid")
+SCORES = ("softmax", "softmax_of_chosen", "softmax_of_near", "sigmoid")
 GROUP_SCORES = ("max", "sum_of_two")
 MOST_EXPERTS = 4096  # of a layer: bounds what a kernel keeps beside a row
 
@@ -28,11 +28,13 @@ def _routed(
     groups: int = 1,
     top_groups: int = 1,
     group_score: str = "max",
+    near: float = 0.0,
 ) -> tuple[Spec, Spec]:
     given = rows("logits", logits)
     tokens, experts = given.shape[0], fixed(given.shape[1])
     require(1 <= experts <= MOST_EXPERTS, f"logits {given} are of {experts} experts; 1 to {MOST_EXPERTS} are allowed")
     require(scores in SCORES, f"scores {scores!r} must be one of {', '.join(SCORES)}")
+    require(0 <= near < np.inf, f"near {near} must be positive")
     require(group_score in GROUP_SCORES, f"group_score {group_score!r} must be one of {', '.join(GROUP_SCORES)}")
     for name, numbers in (("selection_bias", selection_bias), ("factors", factors)):
         if numbers is not None:
@@ -62,12 +64,15 @@ def route(
     groups=1,
     top_groups=1,
     group_score="max",
+    near=0.0,
 ):
     """The k experts of each token: their weights float32 [tokens, k] and ids int32 [tokens, k], in falling order of
     what they were chosen by, lower ids first among equals; NaN counts as the least.
 
     scores       of an expert: "softmax" over all experts (Switch, Fedus et al. 2021; Qwen's, DeepSeek V2's),
-                 "softmax_of_chosen", over the k that were chosen (Mixtral's, gpt-oss's), or "sigmoid" (DeepSeek V3's)
+                 "softmax_of_chosen", over the k that were chosen (Mixtral's, gpt-oss's), or "sigmoid" (DeepSeek V3's);
+                 "softmax_of_near", for each that is chosen over itself and those not chosen yet whose logit s is near its
+                 own, m: where (m - s) / max(|s|, m) is at most `near` (Phi-3.5-MoE's; Liu et al. 2024)
     selection_bias   is added to the scores when experts are chosen, and to no weight (DeepSeek V3, ERNIE 4.5)
     groups       experts stand in so many groups of equal size, and only those of the `top_groups` best may be chosen. A
                  group is as good as its best expert ("max": DeepSeek V2's group-limited choice) or as its best two
@@ -87,6 +92,8 @@ def route(
     weights = np.take_along_axis(scored, ids, axis=1)
     if scores == "softmax_of_chosen":
         weights = _softmax(weights)
+    if scores == "softmax_of_near":
+        weights = _softmax_of_near(logits, ids, np.float32(near))
     if renormalize:
         with np.errstate(divide="ignore", invalid="ignore"):  # all of them are 0
             weights = weights / (weights.sum(axis=1, keepdims=True) + epsilon)
@@ -98,6 +105,20 @@ def _softmax(x: NDArray[np.float64]) -> NDArray[np.float64]:
     with np.errstate(invalid="ignore"):  # an infinite logit: NaN
         powers = np.exp(x - x.max(axis=1, keepdims=True))
     return powers / powers.sum(axis=1, keepdims=True)
+
+
+def _softmax_of_near(logits: NDArray[np.float32], ids: NDArray[np.int64], near: np.float32) -> NDArray[np.float64]:
+    """float64 [tokens, k]: of each that was chosen, among those near it that were not chosen before."""
+    weights, rows = np.empty(ids.shape), np.arange(len(ids))
+    left = np.ones(logits.shape, np.bool_)
+    for slot, chosen in enumerate(ids.T):
+        own = logits[rows, chosen][:, None]
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            far = (own - logits) / np.maximum(np.abs(logits), own) > near
+            powers = np.exp(logits.astype(np.float64) - own)
+        weights[:, slot] = 1 / np.where(left & ~far, powers, 0).sum(axis=1)
+        left[rows, chosen] = False
+    return weights
 
 
 def _scored(logits: NDArray[np.float64], scores: str) -> NDArray[np.float64]:

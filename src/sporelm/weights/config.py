@@ -50,6 +50,7 @@ class Experts:
     bias: bool = False  # of the router and of each expert's matrices
     plain: str = ""  # the activation function of blocks without gates, as `ops.activate` has it; "": they have gates
     latent: int | None = None  # numbers of a row that experts read and make, by two matrices that all share
+    near: float = 0.0  # of `ops.route`
     clamp: tuple[float, float] | None = None  # alpha and limit of `ops.clamped_swiglu`, in place of SiLU
     # Layers that have a dense block in place of experts:
     leading: int = 0  # the first ones

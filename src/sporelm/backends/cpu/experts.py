@@ -47,6 +47,7 @@ def route(low: Emitter, call: Call) -> None:
     fields |= {"vectors": low.vectors(fixed(experts_count)), "k": options["k"], "scale": float(options["scale"])}
     fields |= {"weights": low.at(weights), "weights_stride": stride_of(weights), "ids": low.at(ids)}
     fields |= {"groups": options["groups"], "top_groups": options["top_groups"], "epsilon": float(options["epsilon"])}
+    fields["near"] = float(options["near"])
     fields |= {name: low.at(value) for name, value in (("bias", bias), ("factors", factors)) if value is not None}
     kernel = routing.route(low.places.target, choice)
     low.emit(kernel, fields, cell_of(tokens), grain=low.row_grain(tokens))

@@ -19,6 +19,7 @@ def route(
     groups: int = 1,
     top_groups: int = 1,
     group_score: str = "max",
+    near: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
     scored = logits.softmax(dim=1) if scores == "softmax" else logits.sigmoid() if scores == "sigmoid" else logits
     by_logits = selection_bias is None and (groups == 1 or group_score == "max")
@@ -30,10 +31,23 @@ def route(
     weights = scored.gather(1, ids)
     if scores == "softmax_of_chosen":
         weights = weights.softmax(dim=1)
+    if scores == "softmax_of_near":
+        weights = _softmax_of_near(logits, ids, near)
     if renormalize:
         weights = weights / (weights.sum(dim=1, keepdim=True) + epsilon)
     weights = weights * scale
     return weights if factors is None else weights * factors[ids], ids.int()
+
+
+def _softmax_of_near(logits: Tensor, ids: Tensor, near: float) -> Tensor:
+    """Of each that was chosen, among those near it that were not chosen before."""
+    weights, left = [], torch.ones_like(logits, dtype=torch.bool)
+    for chosen in ids.split(1, dim=1):
+        own = logits.gather(1, chosen)
+        far = (own - logits) / torch.maximum(logits.abs(), own) > near
+        weights.append(1 / (logits - own).exp().masked_fill(far | ~left, 0.0).sum(dim=1, keepdim=True))
+        left = left.scatter(1, chosen, False)
+    return torch.cat(weights, dim=1)
 
 
 def _greatest(values: Tensor, shut: Tensor, k: int) -> Tensor:

@@ -78,6 +78,7 @@ class Mixture:
             groups=experts.groups or 1,
             top_groups=experts.top_groups or 1,
             group_score=experts.group_score,
+            near=experts.near,
         )
 
 

@@ -20,11 +20,11 @@ NAMES = changed(
 )
 
 
-def _windowed(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
+def windowed(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
     return replace(config, window=window_of(values, "sliding_window", None)) if kind == HF else config
 
 
-def _reworded(values: dict[str, Any]) -> dict[str, Any]:
+def reworded(values: dict[str, Any]) -> dict[str, Any]:
     """LongRoPE as its first folders call it, and as transformers reads them."""
     scaling = values.get("rope_scaling")
     if not isinstance(scaling, dict) or scaling.get("rope_type", scaling.get("type")) not in ("su", "yarn"):
@@ -51,8 +51,8 @@ def _words(config: ModelConfig) -> dict[str, Any]:
             ),
         ),
         names=NAMES,
-        finish=_windowed,
-        reworded=_reworded,
+        finish=windowed,
+        reworded=reworded,
         words=_words,
         partial_rotary=True,
         windowless=True,

@@ -60,7 +60,9 @@ def route(target: Any, choice: Choice) -> Kernel:
                 expert = _take_greatest(k, f, keys)
                 k.store(expert, ids, slot * 4)
                 logit = k.load(f32, row, expert.sext(i64) * 4)
-                k.store(_score(k, choice, logit, peak, total), weights, slot * 4)
+                near = choice.scores == "softmax_of_near"
+                score = _share_of_near(k, f, row, keys, logit) if near else _score(k, choice, logit, peak, total)
+                k.store(score, weights, slot * 4)
             if choice.scores == "softmax_of_chosen":
                 _soften(k, f, weights)
             _scale(k, f, choice, weights)
@@ -71,6 +73,7 @@ def route(target: Any, choice: Choice) -> Kernel:
 
     text = "x:p x_stride:i experts:i vectors:i k:i weights:p weights_stride:i ids:p scale:f"
     text += (" bias:p" if choice.biased else "") + (" epsilon:f" if choice.renormalize else "")
+    text += " near:f" if choice.scores == "softmax_of_near" else ""
     text += (" groups:i top_groups:i" if choice.grouped else "") + (" factors:p" if choice.factored else "")
     return Kernel(choice.name, fields(text), body, scratch=3 * nbytes)
 
@@ -104,6 +107,19 @@ def _score(k: Builder, choice: Choice, logit: Val, peak: Val | None, total: Val 
     if logit.type == k.vf:
         peak, total = k.splat(peak), k.splat(total)
     return k.exp(logit - peak) / total
+
+
+def _share_of_near(k: Builder, f: Any, row: Val, keys: Val, own: Val) -> Val:
+    """The softmax of one logit, whose expert was just taken, among those near it that are not taken yet."""
+    wide, peak, limit = 4 * k.lanes, k.splat(own), k.splat(f.near)
+    total = k.zero(k.vf)
+    with k.range(f.vectors) as v:
+        x, key = k.load(k.vf, row, v * wide), k.load(k.vi, keys, v * wide)
+        size = k.fabs(x)
+        far = (peak - x) / k.select(size < peak, peak, size) > limit
+        powers = k.select(far, k.const(k.vf, 0), k.exp(x - peak))
+        total.set(total.value + k.select(key.equals(k.const(k.vi, TAKEN)), k.const(k.vf, 0), powers))
+    return k.const(f32, 1) / (k.exp(own - own) + k.sum(total.value))
 
 
 def _key(k: Builder, x: Val) -> Val:
