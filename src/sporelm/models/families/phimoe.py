@@ -42,7 +42,7 @@ def _words(config: ModelConfig) -> dict[str, Any]:
     scaling = config.rope_scaling
     if not isinstance(scaling, LongRope):
         return {}
-    found = {"rope_type": "longrope", "short_factor": [*scaling.short], "long_factor": [*scaling.long]}
+    found: dict[str, Any] = {"rope_type": "longrope", "short_factor": [*scaling.short], "long_factor": [*scaling.long]}
     found |= dict.fromkeys(MAGNITUDES, scaling.attention) | {"rope_theta": config.rope_theta}
     return {"rope_scaling": {**found, "original_max_position_embeddings": scaling.original}, "rope_parameters": None}
 
