@@ -23,9 +23,21 @@ DBRX_ODD["rope_parameters"] = {"rope_type": "default", "rope_theta": 1e4}
 DBRX_WIDE: dict[str, Any] = {"d_model": 256, "n_heads": 8, "attn_config": DBRX["attn_config"] | {"kv_n_heads": 4}}
 DBRX_WIDE["ffn_config"] = DBRX["ffn_config"] | {"ffn_hidden_size": 512}
 
+OPT = named("OPTForCausalLM", "opt", ffn_dim=88, do_layer_norm_before=True, activation_function="relu")
+del OPT["intermediate_size"], OPT["num_key_value_heads"]
+# As the model of 350M, and as Galactica.
+OPT_POST = {"word_embed_proj_dim": 24, "do_layer_norm_before": False, "enable_bias": False, "tie_word_embeddings": True}
+OPT_ODD = {"hidden_size": 70, "num_attention_heads": 7, "activation_function": "gelu", "tie_word_embeddings": False}
+OPT_ODD |= {"layer_norm_elementwise_affine": False}
+OPT_BARE = {"_remove_final_layer_norm": True, "enable_bias": False}
+
 CASES = (
     Case("exaone", EXAONE, WIDE | {"rope_scaling": LLAMA3}, numpy="exaone"),
     Case("exaone-odd-tied", EXAONE | ODD | TIED, None, numpy="exaone"),
     Case("dbrx", DBRX, DBRX_WIDE),
+    Case("opt", OPT | {"tie_word_embeddings": True}, None),
+    Case("opt-post-norms", OPT | OPT_POST, None),
+    Case("opt-odd", OPT | OPT_ODD, None),
+    Case("opt-no-last-norm", OPT | OPT_BARE, None),
     Case("dbrx-odd", DBRX | DBRX_ODD, None),
 )

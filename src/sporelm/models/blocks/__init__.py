@@ -15,6 +15,7 @@ from sporelm.models.blocks.linear import Linear
 from sporelm.models.blocks.memory import Memory, Paged, State
 from sporelm.models.blocks.mixture import Mixture, feed_forward
 from sporelm.models.blocks.mlp import MLP
+from sporelm.models.blocks.post_norm import PostNormLayer, Unchanged
 from sporelm.models.blocks.pre_norm import NormKind, pre_norm
 from sporelm.models.blocks.rms_norm import RMSNorm
 from sporelm.models.blocks.selective_space import SelectiveSpace, SpaceChannels
@@ -47,6 +48,7 @@ __all__ = [
     "Paged",
     "ParallelLayer",
     "Part",
+    "PostNormLayer",
     "RMSNorm",
     "SelectiveSpace",
     "ShortConv",
@@ -57,6 +59,7 @@ __all__ = [
     "TextAttention",
     "TextLayer",
     "WeighedMixture",
+    "Unchanged",
     "bare",
     "feed_forward",
     "pre_norm",

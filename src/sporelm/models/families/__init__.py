@@ -219,6 +219,7 @@ FAMILIES = (
     Listed("olmo2", "OLMo 2, OLMo 3", ("olmo2", "Olmo2ForCausalLM", "Olmo3ForCausalLM"), ("transformers", "llama.cpp")),
     Listed("olmoe", "OLMoE", ("olmoe", "OlmoeForCausalLM"), ("transformers", "llama.cpp")),
     Listed("opt", "OPT, Galactica", ("opt", "OPTForCausalLM"), ("transformers",)),
+    Listed("opt", "OPT, Galactica", ("opt", "OPTForCausalLM"), ("transformers",)),
     Listed("phi2", "Phi-1, Phi-1.5, Phi-2", ("phi2", "PhiForCausalLM"), ("transformers", "llama.cpp")),
     Listed("phi3", "Phi-3, Phi-3.5, Phi-4", ("phi3", "Phi3ForCausalLM"), ("transformers", "llama.cpp")),
     Listed("phimoe", "Phi-3.5-MoE", ("phimoe", "PhimoeForCausalLM", "PhiMoEForCausalLM"), ("transformers",)),
