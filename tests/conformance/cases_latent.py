@@ -80,7 +80,8 @@ def stored(on: On, shape: Latents, tokens: int, style: str) -> Any:
     rows = on.values(tokens, shape.width)
     if shape.kv != "f32":  # a root mean square of which the norm rounds nothing
         rows[:, : shape.rank] = np.sign(rows[:, : shape.rank])
-    ops.store_latent(on.tensor(rows), weight, positions, table, cache, slots, eps=0.0, style=style)
+    where = (positions, table) if style != "still" else (None, None)
+    ops.store_latent(on.tensor(rows), weight, *where, cache, slots, eps=0.0, style=style)
     return on.backend.export_pages(cache, range(PAGES)).astype(np.float32)
 
 
@@ -100,7 +101,7 @@ def cases() -> Iterator[Case]:
     for shape in CHOSEN:
         mark, large = shape in COMMON, shape.rank > 100
         for tokens in (1, 33):
-            for style in ("half", "adjacent"):
+            for style in ("half", "adjacent", "still"):
                 name = f"{shape} {style} x{tokens}"
                 yield case("store_latent", name, stored, shape, tokens, style, common=mark)
         for step in STEPS:

@@ -64,7 +64,17 @@ def of_one_row(tensors: dict[str, LazyTensor]) -> dict[str, LazyTensor]:
     }
 
 
+def of_four_axes(tensors: dict[str, LazyTensor]) -> dict[str, LazyTensor]:
+    """Kimi's decays and taps as llama.cpp's converter writes them."""
+    axes = {"ssm_a": 2} | {f"ssm_conv1d_{part}.weight": 1 for part in "qkv"}
+    return {
+        name: replace(each, shape=(*[1] * axes.get(name.split(".", 2)[-1], 0), *each.shape))
+        for name, each in tensors.items()
+    }
+
+
 HELD = [("mixtral", single), ("deepseek2", fused), ("qwen3next", fused)]
+HELD += [("kimi-linear", of_four_axes)]
 HELD += [(name, of_one_row) for name in ("qwen2moe", "qwen35moe", "ernie-moe")]
 
 

@@ -37,12 +37,15 @@ def _stored(
     require(0 < rank < width, f"weight {scale} must have fewer elements than x {given} has columns")
     require(where.shape == given.shape[:1], f"slots {where} must have one element a row of x {given}")
     key = Spec((given.shape[0], width - rank), given.dtype)
-    rope.results((key, positions, table), {"head_dim": width - rank, "style": style})
+    require((positions is None) == (table is None), "positions and table must be given together, or neither")
+    if table is not None:
+        rope.results((key, positions, table), {"head_dim": width - rank, "style": style})
     return ()
 
 
 def _places_inside(x: Any, weight: Any, positions: Any, table: Any, cache: Any, slots: Any, **options: Any) -> None:
-    positions_inside(x, positions, table)
+    if table is not None:
+        positions_inside(x, positions, table)
     slots_inside(x, x, cache, slots)
 
 
@@ -71,11 +74,13 @@ def store_latent(x, weight, positions, table, cache, slots, *, eps, style):
     """Norm each row's first numbers, rotate the others, and write the row to its slot.
 
     x [tokens, rank + rotated], weight [rank] of the norm by root mean square; positions int32 [tokens] and table as for
-    `rope`; slots int32 [tokens], of which no two of a step are the same.
+    `rope`, or None: nothing is rotated; slots int32 [tokens], of which no two of a step are the same.
     """
     rank = len(weight)
     normed = rms_norm.meaning(x[:, :rank], weight, eps=eps)
-    turned = rope.meaning(x[:, rank:], positions, table, head_dim=x.shape[1] - rank, style=style)
+    turned = x[:, rank:]
+    if table is not None:
+        turned = rope.meaning(turned, positions, table, head_dim=x.shape[1] - rank, style=style)
     put(cache, slots // PAGE, 0, slots % PAGE, np.concatenate([normed, turned], axis=1)[:, None])
     return ()
 

@@ -123,7 +123,7 @@ def brought(stored: StoredTensor, form: Stored, config: ModelConfig, shape: tupl
     if form.heads:
         return _of_heads(stored, form, config, shape)
     if form.above:
-        stored = _seen_as(stored, stored.shape[1:])
+        stored = _seen_as(stored, stored.shape[form.above :])
     if form.between:
         stored = _seen_as(stored, (stored.shape[0], *stored.shape[2:]))
     if form.transposed:
@@ -226,7 +226,7 @@ def stored_shapes(
         if form.between:
             found[name] = (found[name][0], 1, *found[name][1:])
         if form.above:
-            found[name] = (1, *found[name])
+            found[name] = (*[1] * form.above, *found[name])
     return found
 
 
@@ -268,5 +268,5 @@ def _joined(parts: list[tuple[Stored, NDArray[np.float32]]], config: ModelConfig
     if form.flat:
         return values.reshape(-1)
     values = np.ascontiguousarray(values.swapaxes(-1, -2)) if form.transposed else values
-    values = values[None] if form.above else values
-    return values.reshape(len(values), 1, *values.shape[1:]) if form.between else values
+    values = values.reshape(len(values), 1, *values.shape[1:]) if form.between else values
+    return values.reshape(*[1] * form.above, *values.shape)

@@ -176,8 +176,8 @@ def form_of(source: ModelSource, name: str) -> Stored:
         if form.flat:  # as matrices of one row: a shared expert's gate
             form = replace(form, flat=False)
         elif templated(name)[0] == CHOICE_BIAS:
-            form = replace(form, above=True)
-    if not form.inner or form.name not in held:
+            form = replace(form, above=1)
+    if not (form.inner or form.between) or form.name not in held:
         return form
     return form.of_tensor(format_of(held[form.name].type_name).values, held[form.name].shape, source.config)
 

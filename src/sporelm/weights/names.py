@@ -59,7 +59,7 @@ class Stored:
     columns      of a configuration: the numbers of the tensor's columns that are those of the weight, in our order
     flat         a matrix is a vector, row by row
     between      the tensor has one axis more, of length 1: its second
-    above        likewise, its first
+    above        so many axes of length 1 in front of all others
     log          the tensor has logarithms of what the weight is less than zero by
     skip         rows at the tensor's beginning that are of no weight; zeros, where we write it
     unit         of a configuration: whether the weight's rows are the tensor's, brought to length one
@@ -80,7 +80,7 @@ class Stored:
     skip: int = 0
     columns: Callable[[Any], Any] | None = None
     between: bool = False
-    above: bool = False
+    above: int = 0
     log: bool = False
     inner: bool = False
     unit: Callable[[Any], bool] | None = None
@@ -95,13 +95,21 @@ class Stored:
         """How a tensor of this shape, in blocks of so many values, is held."""
         turned = self.inner and values > 1
         turned = turned or (self.unturned is not None and shape[-1] == self.unturned(config))
-        return replace(self, transposed=False) if turned else self
+        form = replace(self, transposed=False) if turned else self
+        if self.between and not self.above and len(shape) == 4:  # Kimi Linear's, by llama.cpp's converter
+            form = replace(form, above=2 if shape[1] == 1 else 1)
+        return form
 
     @property
     def is_plain(self) -> bool:
         changed = self.transposed or self.plus or self.each or self.flat or self.skip or self.between or self.log
         changed = changed or self.heads or self.above
-        return self.rows is None and self.columns is None and self.unit is None and not changed
+        changed = changed or self.unit is not None or self.times is not None
+        return self.rows is None and self.columns is None and not changed
+
+    def is_multiplied(self, config: Any) -> bool:
+        """Whether the tensor's values are other numbers than the weight's, by what they are multiplied."""
+        return self.times is not None and bool((np.asarray(self.times(config)) != 1).any())
 
     def tensors(self, param: "Param") -> list[str]:
         """The tensors that hold the weight, or the one that it is part of."""

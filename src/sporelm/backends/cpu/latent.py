@@ -32,9 +32,10 @@ def _store_latent(low: Emitter, call: Call) -> None:
     x, weight, positions, table, cache, slots = call.args
     pages, rank = _pages(cache), fixed(spec_of(weight).shape[0])
     tokens = spec_of(x).shape[0]
-    turn = Turn(pages.width - rank, spec_of(table).bound[1], call.options["style"])
+    turn = Turn(pages.width - rank, 0 if table is None else spec_of(table).bound[1], call.options["style"])
     fields: dict[str, Any] = {"x": low.at(x), "x_stride": stride_of(x), "weight": low.at(weight)}
-    fields |= {"positions": low.at(positions), "table": low.at(table), "table_stride": stride_of(table)}
+    if table is not None:
+        fields |= {"positions": low.at(positions), "table": low.at(table), "table_stride": stride_of(table)}
     fields |= {"cache": low.at(cache), "page_bytes": cache.storage.stride, "slots": low.at(slots)}
     fields["eps"] = float(call.options["eps"])
     kernel = store_latent(low.places.target, pages, rank, turn)

@@ -22,8 +22,8 @@ def linear_heads(x: Tensor, weight: Weight) -> Tensor:
 def store_latent(
     x: Tensor,
     weight: Tensor,
-    positions: Tensor,
-    table: Tensor,
+    positions: Tensor | None,
+    table: Tensor | None,
     cache: Tensor | BlockPages,
     slots: Tensor,
     *,
@@ -31,7 +31,9 @@ def store_latent(
     style: str,
 ) -> tuple[()]:
     rank, page, offset = len(weight), (slots // PAGE).long(), (slots % PAGE).long()
-    turned = rope(x[:, rank:], positions, table, head_dim=x.shape[1] - rank, style=style)
+    turned = x[:, rank:]
+    if positions is not None and table is not None:
+        turned = rope(turned, positions, table, head_dim=x.shape[1] - rank, style=style)
     row = torch.cat((rms_norm(x[:, :rank], weight, eps=eps), turned), dim=1)
     if isinstance(cache, BlockPages):
         cache.blocks[:, 0, 0][page, offset] = rounded_blocks(row)

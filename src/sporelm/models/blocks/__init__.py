@@ -20,6 +20,7 @@ from sporelm.models.blocks.pre_norm import NormKind, pre_norm
 from sporelm.models.blocks.rms_norm import RMSNorm
 from sporelm.models.blocks.selective_space import SelectiveSpace, SpaceChannels
 from sporelm.models.blocks.short_conv import ShortConv
+from sporelm.models.blocks.split_delta_net import SplitDeltaNet
 from sporelm.models.blocks.state_space import SpaceHeads, StateSpace
 from sporelm.models.blocks.text_attention import TextAttention
 from sporelm.models.blocks.text_layer import TextLayer
@@ -54,6 +55,7 @@ __all__ = [
     "ShortConv",
     "SpaceChannels",
     "SpaceHeads",
+    "SplitDeltaNet",
     "State",
     "StateSpace",
     "TextAttention",

@@ -17,7 +17,7 @@ EPS = 1e-6  # of its own norms, whatever the model's is: in transformers, and in
 
 class LatentAttention:
     """o(values(softmax(scores) latents)): scores of queries, through the matrix that makes keys, with rows of latents
-    and a rotated key; queries may come out of a latent of their own."""
+    and a key that is rotated where the model rotates; queries may come out of a latent of their own."""
 
     def __init__(self, name: str, config: ModelConfig) -> None:
         shape: LatentShape = config.own
@@ -33,6 +33,7 @@ class LatentAttention:
         self.o = Linear(f"{name}.attn_o", width, heads * shape.value, split=Columns(shape.value))
         self.memory = Latent(shape.rank + shape.rotary, shape.rank)
         self.heads, self.dim, self.scale, self.style = heads, dim, config.attention_scale, config.rope_style
+        self.rotates = config.rotary > 0
 
     def params(self) -> list[Param]:
         first = [] if self.q_a is None else [*self.q_a.params(), *self.q_norm.params()]
@@ -43,8 +44,9 @@ class LatentAttention:
         q, row = products(x, weights, self.q_a or self.q, self.kv_a)
         if self.q_a is not None:
             q = self.q(self.q_norm(q, weights), weights)
-        q = ops.rope(q, step.positions, weights[ROPE], head_dim=self.dim, style=self.style)
-        norm, places = weights[self.kv_norm.name], (step.positions, weights[ROPE])
+        norm, places = weights[self.kv_norm.name], (step.positions, weights[ROPE]) if self.rotates else (None, None)
+        if self.rotates:
+            q = ops.rope(q, *places, head_dim=self.dim, style=self.style)
         ops.store_latent(row, norm, *places, cache, step.slots, eps=EPS, style=self.style)
         latent = ops.linear_heads(q, weights[self.k_b.name])
         held = (cache, step.starts, step.lengths, step.pages)

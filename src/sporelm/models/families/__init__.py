@@ -167,6 +167,7 @@ FAMILIES = (
         ("jina-bert-v2", "JinaBertModel", "JinaBertForMaskedLM"),
         ("numpy", "llama.cpp"),
     ),
+    Listed("kimi_linear", "Kimi Linear", ("kimi-linear", "KimiLinearForCausalLM"), ("transformers", "llama.cpp")),
     Listed("lfm2", "LFM2, LFM2.5", ("lfm2", "Lfm2ForCausalLM"), ("transformers", "llama.cpp")),
     Listed("lfm2moe", "LFM2 with experts", ("lfm2moe", "Lfm2MoeForCausalLM"), ("transformers", "llama.cpp")),
     Listed(

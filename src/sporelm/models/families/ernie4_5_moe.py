@@ -60,7 +60,7 @@ def _unsaid(config: ModelConfig) -> str:
             COMMON,
             *expert_names(),
             *shared_names(),
-            choice_bias_name(Stored(f"{MLP}moe_statics.e_score_correction_bias", above=True)),
+            choice_bias_name(Stored(f"{MLP}moe_statics.e_score_correction_bias", above=1)),
         ),
         fixed={"rope_style": "adjacent", "experts.choice_bias": True, "experts.renormalize": True},
         only={"hidden_act": ("silu",), "use_bias": (False,)},

@@ -1,0 +1,28 @@
+"""Hybrids of linear attention whose layers keep a matrix of keys and values: delta nets made apart."""
+
+from typing import Any
+
+from families.case import WIDE, Case, named
+
+KIMI = named("KimiLinearForCausalLM", "kimi_linear", num_hidden_layers=4, num_key_value_heads=6, pad_token_id=None)
+KIMI |= {"kv_lora_rank": 24, "qk_rope_head_dim": 8, "qk_nope_head_dim": 12, "v_head_dim": 10, "num_experts": 8}
+KIMI |= {"num_experts_per_token": 3, "moe_intermediate_size": 24, "num_shared_experts": 2, "first_k_dense_replace": 1}
+KIMI |= {"routed_scaling_factor": 1.5, "num_expert_group": 1, "topk_group": 1, "moe_renormalize": True}
+KIMI |= {"rms_norm_eps": 1e-6, "mla_use_nope": True, "model_max_length": 512}
+KIMI["linear_attn_config"] = {"head_dim": 16, "num_heads": 6, "short_conv_kernel_size": 4}
+KIMI["linear_attn_config"] |= {"kda_layers": [1, 2, 4], "full_attn_layers": [3]}
+del KIMI["max_position_embeddings"]
+# Seven heads of ten; a latent for queries, groups of experts, as many delta heads as they like.
+KIMI_ODD: dict[str, Any] = {"hidden_size": 70, "num_attention_heads": 7, "num_key_value_heads": 7, "q_lora_rank": 20}
+KIMI_ODD |= {"num_expert_group": 4, "topk_group": 2, "moe_renormalize": False, "num_hidden_layers": 3}
+KIMI_ODD |= {"linear_head_dim": 10, "linear_num_heads": 3, "linear_conv_kernel_dim": 3}
+KIMI_ODD |= {"layer_types": ["linear_attention", "full_attention", "linear_attention"], "v_head_dim": 15}
+KIMI_ODD = {key: value for key, value in (KIMI | KIMI_ODD).items() if key != "linear_attn_config"}
+KIMI_WIDE: dict[str, Any] = {"kv_lora_rank": 256, "qk_rope_head_dim": 32, "qk_nope_head_dim": 64, "v_head_dim": 64}
+KIMI_WIDE |= {"moe_intermediate_size": 256, "num_key_value_heads": 8}
+KIMI_WIDE["linear_attn_config"] = KIMI["linear_attn_config"] | {"head_dim": 128, "num_heads": 8}
+
+CASES = (
+    Case("kimi-linear", KIMI, WIDE | KIMI_WIDE),
+    Case("kimi-linear-odd-groups", KIMI_ODD, None),
+)

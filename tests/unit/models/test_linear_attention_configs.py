@@ -1,0 +1,77 @@
+"""Configurations of hybrids of linear attention: the words that they may have, and what is refused."""
+
+from typing import Any
+
+import pytest
+
+from families import CASES
+from sporelm.errors import ModelError, ModelFileError, UnsupportedModel
+from sporelm.models import config_from_gguf, config_from_hf
+
+BY_NAME = {case.name: case for case in CASES}
+LINEAR: dict[str, Any] = BY_NAME["kimi-linear"].config["linear_attn_config"]
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "kind", "message"),
+    [
+        ("kimi-linear", {"mla_use_nope": False}, UnsupportedModel, "mla_use_nope False is not supported; True is"),
+        ("kimi-linear", {"moe_router_activation_func": "softmax"}, UnsupportedModel, "func 'softmax' is not supported"),
+        ("kimi-linear", {"use_grouped_topk": False}, UnsupportedModel, "use_grouped_topk False is not supported"),
+        ("kimi-linear", {"layer_types": ["mamba2"] * 4}, UnsupportedModel, "kinds of layers must be of full_att"),
+        (
+            "kimi-linear",
+            {"linear_attn_config": LINEAR | {"kda_layers": [1, 2], "full_attn_layers": [3]}},
+            ModelFileError,
+            "3 layers have a kind, there are 4",
+        ),
+        (
+            "kimi-linear",
+            {"linear_attn_config": LINEAR | {"kda_layers": [1, "2", 4, 5]}},
+            UnsupportedModel,
+            r"they are \['linear_attention', None,",
+        ),
+        (
+            "kimi-linear",
+            {"linear_attn_config": LINEAR | {"head_dim": 0}},
+            ModelFileError,
+            "linear_head_dim is 0; it must be whole",
+        ),
+        ("kimi-linear", {"num_hidden_layers": 10**400}, ModelFileError, "num_hidden_layers is 1000"),
+        ("kimi-linear", {"num_experts_per_token": 9}, ModelFileError, "a token uses 9 of 8 experts"),
+    ],
+)
+def test_refused(name: str, change: dict[str, Any], kind: type[ModelError], message: str) -> None:
+    with pytest.raises(kind, match=message) as caught:
+        config_from_hf(BY_NAME[name].config | change, "config.json")
+    assert "\n" not in str(caught.value)
+
+
+def test_kimi_in_the_words_of_transformers() -> None:
+    """`KimiLinearConfig` takes words of DeepSeek's for its own."""
+    values = BY_NAME["kimi-linear"].config
+    words = {"num_experts": "num_local_experts", "num_experts_per_token": "num_experts_per_tok"}
+    words |= {"moe_renormalize": "norm_topk_prob", "model_max_length": "max_position_embeddings"}
+    other = {words.get(key, key): value for key, value in values.items() if key != "linear_attn_config"}
+    other |= {"linear_head_dim": 16, "linear_num_heads": 6, "linear_conv_kernel_dim": 4}
+    other["layer_types"] = ["linear_attention"] * 2 + ["full_attention", "linear_attention"]
+    other["mlp_layer_types"] = ["dense"] + ["sparse"] * 3
+    assert config_from_hf(other, "config.json") == config_from_hf(values, "config.json")
+
+
+def test_kimi_in_gguf_files() -> None:
+    """As llama.cpp's converter writes them: one head of keys where there is attention, nothing of groups."""
+    values: dict[str, Any] = {"block_count": 4, "context_length": 512, "embedding_length": 48}
+    values |= {"feed_forward_length": 88, "attention.head_count": 6, "attention.head_count_kv": [0, 0, 1, 0]}
+    values |= {"attention.layer_norm_rms_epsilon": 1e-6, "attention.kv_lora_rank": 24, "rope.dimension_count": 8}
+    values |= {"attention.key_length": 32, "attention.key_length_mla": 20, "attention.value_length_mla": 10}
+    values |= {"ssm.conv_kernel": 4, "kda.head_dim": 16, "expert_count": 8, "expert_used_count": 3}
+    values |= {"expert_feed_forward_length": 24, "expert_shared_count": 2, "leading_dense_block_count": 1}
+    values |= {"expert_weights_scale": 1.5, "expert_gating_func": 2, "vocab_size": 131}
+    metadata = {"general.architecture": "kimi-linear"} | {f"kimi-linear.{key}": each for key, each in values.items()}
+    shapes = {"token_embd.weight": (131, 48), "output.weight": (131, 48)}
+    found, wanted = config_from_gguf(metadata, shapes, "m.gguf"), BY_NAME["kimi-linear"].model.config
+    assert found.own == wanted.own
+    assert found.experts is not None
+    assert (found.experts.scores, found.experts.renormalize, found.experts.scale) == ("sigmoid", True, 1.5)
+    assert (found.rotary, found.head_dim, found.kv_heads) == (0, 20, 6)
