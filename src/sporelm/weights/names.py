@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, NamedTuple
 
+import numpy as np
+
 from sporelm.weights.rope_fields import FACTOR_TENSORS
 
 Kind = Literal["gguf", "hf"]
@@ -67,6 +69,8 @@ class Stored:
                  numbers is never transposed (gpt-oss, whose quantized experts are [experts, out, in])
     heads        the rows of each head's matrix, of a weight [heads, out, in], one head after the other; with
                  `transposed` each is [in, out] there
+    times        of a configuration: by what the tensor is the weight multiplied, a number or an array that broadcasts
+                 against the weight (Falcon-H1, whose multipliers GGUF files have in their weights)
     unturned     of a configuration: the length of the tensor's last axis where it is not transposed, for it may be
                  either way
     """
@@ -86,6 +90,7 @@ class Stored:
     unit: Callable[[Any], bool] | None = None
     heads: bool = False
     unturned: Callable[[Any], int] | None = None
+    times: Callable[[Any], Any] | None = None
 
     def is_widened(self, values: int) -> bool:
         """Whether a tensor in blocks of so many values becomes F32: blocks of heads cannot be transposed."""

@@ -106,7 +106,7 @@ def _finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
     )
 )
 class KimiLinear(Decoder):
-    """DeepSeek V3's layer; a delta net with a decay for each channel in place of most of its attention (Kimi Team 2025)."""
+    """DeepSeek V3's layer; a delta net with a decay for each channel in place of most of its attention."""
 
     def layer(self, config: ModelConfig, index: int) -> Layer:
         own: KimiShape = config.own
