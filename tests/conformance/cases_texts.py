@@ -15,13 +15,20 @@ HEADS = ((64, 1, 3), (2, 1, 3), (26, 3, 2), (16, 7, 1), (80, 2, 2), (128, 4, 1))
 
 
 def attended(
-    on: On, heads: tuple[int, int, int], texts: tuple[int, ...], reach: int | None, gain: float, slope: float = 0.0
+    on: On,
+    heads: tuple[int, int, int],
+    texts: tuple[int, ...],
+    reach: int | None,
+    gain: float,
+    slope: float = 0.0,
+    bias: float = 0.0,
 ) -> Any:
     head_dim, group, kv_heads = heads
     tokens, narrow = sum(texts), head_dim * kv_heads
     given = (on.rows(tokens, narrow * group, scale=gain), on.rows(tokens, narrow), on.rows(tokens, narrow))
     starts = on.ints(np.concatenate([[0], np.cumsum(texts)]))
     more = [on.tensor(np.abs(on.values(group * kv_heads, scale=slope)))] if slope else []
+    more += [*([] if slope else [None]), on.rows(group * kv_heads, 640, scale=bias)] if bias else []
     return ops.text_attention(*given, starts, *more, head_dim=head_dim, scale=head_dim**-0.5, reach=reach)
 
 
@@ -45,6 +52,12 @@ def cases() -> Iterator[Case]:
             name = f"{heads} {TEXTS[3]} reach {reach} slopes of {slope:g}"
             marks = {"common": heads == HEADS[0]}
             yield case("text_attention", name, attended, heads, TEXTS[3], reach, 1.0, slope, **marks)
+    for heads in HEADS:
+        for texts in TEXTS:
+            for reach, slope in ((None, 0.0), (64, 0.5)):
+                name = f"{heads} {texts} reach {reach} slopes of {slope:g} biases"
+                marks = {"common": heads == HEADS[0], "rare": heads not in HEADS[:4]}
+                yield case("text_attention", name, attended, heads, texts, reach, 1.0, slope, 3.0, **marks)
     for gain in (0.0, 8.0):
         name = f"{HEADS[0]} {TEXTS[3]} queries of {gain:g}"
         yield case("text_attention", name, attended, HEADS[0], TEXTS[3], None, gain)

@@ -18,13 +18,15 @@ def text_cases() -> Iterator[Case]:
     for reach in (None, 9):
         yield Case("text_attention", f"reach {reach}", partial(attention, reach=reach))
     yield Case("text_attention", "slopes", partial(attention, reach=None, slopes=True))
+    yield Case("text_attention", "biases", partial(attention, reach=None, biases=True))
     yield Case("mean_rows", "", mean)
 
 
-def attention(backend: Backend, *, reach: int | None, slopes: bool = False) -> Any:
+def attention(backend: Backend, *, reach: int | None, slopes: bool = False, biases: bool = False) -> Any:
     wide = HEADS * HEAD_DIM, KV_HEADS * HEAD_DIM, KV_HEADS * HEAD_DIM
     rows = [backend.tensor(values(STARTS[-1], width, seed=seed)) for seed, width in enumerate(wide)]
     given = [backend.tensor(STARTS), *([backend.tensor(np.abs(values(HEADS)) / 8)] if slopes else [])]
+    given += [None, backend.tensor(values(HEADS, 256))] if biases else []
     return ops.text_attention(*rows, *given, head_dim=HEAD_DIM, scale=HEAD_DIM**-0.5, reach=reach)
 
 

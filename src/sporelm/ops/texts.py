@@ -7,13 +7,23 @@ import numpy as np
 
 from sporelm.errors import OpError
 from sporelm.ops.arguments import ints, rows, vector, within
+from sporelm.ops.attention import PAGE
 from sporelm.ops.op import op, require
 from sporelm.ops.spec import Spec, fixed
 from sporelm.tensor.dtype import F32
 
 
 def _attended(
-    q: Any, k: Any, v: Any, starts: Any, slopes: Any = None, *, head_dim: int, scale: float, reach: int | None = None
+    q: Any,
+    k: Any,
+    v: Any,
+    starts: Any,
+    slopes: Any = None,
+    biases: Any = None,
+    *,
+    head_dim: int,
+    scale: float,
+    reach: int | None = None,
 ) -> Spec:
     queries, keys, values = rows("q", q), rows("k", k), rows("v", v)
     ints("starts", starts)
@@ -23,8 +33,15 @@ def _attended(
     wide = fixed(keys.shape[1])
     require(wide % head_dim == 0, f"k {keys} must be whole heads of {head_dim}")
     require(fixed(queries.shape[1]) % wide == 0, f"q {queries} must be whole groups of k {keys}")
+    heads = fixed(queries.shape[1]) // head_dim
+    if biases is not None:
+        table = rows("biases", biases)
+        require(table.shape[0] == heads, f"biases {table} must have one row a head: {heads}")
+        require(
+            fixed(table.shape[1]) % (2 * PAGE) == 0, f"biases {table} must have whole pages of {PAGE} on both sides"
+        )
     if slopes is not None:
-        heads, given = fixed(queries.shape[1]) // head_dim, vector("slopes", slopes)
+        given = vector("slopes", slopes)
         require(given.shape == (heads,), f"slopes {given} must have one element a head: {heads}")
     require(reach is None or reach >= 0, f"reach {reach} must not be negative")
     return queries
@@ -44,16 +61,18 @@ def _runs_inside(x: Any, firsts: Any, stops: Any) -> None:
         raise OpError(f"stops[{index}] is {ends[index]}; it must be more than firsts[{index}], {begins[index]}")
 
 
-def _texts_inside(q: Any, k: Any, v: Any, starts: Any, slopes: Any = None, **options: Any) -> None:
-    """Raise OpError unless the texts are the rows of q, each of them in one."""
+def _texts_inside(q: Any, k: Any, v: Any, starts: Any, slopes: Any = None, biases: Any = None, **options: Any) -> None:
+    """Raise OpError unless the texts are the rows of q, each of them in one, and none is longer than biases reach."""
     first = starts.numpy()
     ordered = len(first) > 1 and first[0] == 0 and first[-1] == q.shape[0] and (np.diff(first) >= 0).all()
     if not ordered:
         raise OpError(f"starts {first.tolist()[:8]} must rise from 0 to the {q.shape[0]} rows of q")
+    if biases is not None and np.diff(first).max() > biases.shape[1] // 2:
+        raise OpError(f"a text has {np.diff(first).max()} rows; biases are for {biases.shape[1] // 2}")
 
 
 @op(_attended, indices=_texts_inside, host=("starts",))
-def text_attention(q, k, v, starts, slopes=None, *, head_dim, scale, reach=None):
+def text_attention(q, k, v, starts, slopes=None, biases=None, *, head_dim, scale, reach=None):
     """softmax(q k * scale) v of the rows of each text, all of which see each other (Vaswani et al. 2017, the encoder).
 
     q [tokens, heads * head_dim]; k, v [tokens, kv_heads * head_dim], each key head shared by a group of query heads;
@@ -61,6 +80,8 @@ def text_attention(q, k, v, starts, slopes=None, *, head_dim, scale, reach=None)
     stand at most so many places before it or after it (Longformer's window, Beltagy et al. 2020).
     slopes float32 [heads], if given, are by how much a score falls with each place between the two (ALiBi in both
     directions, Press et al. 2022 as Jina has it).
+    biases float32 [heads, 2 * far], if given, are added to scores: column far + d to that of a row and one d places
+    behind it (Raffel et al. 2020). far is a multiple of 64, and no text has more rows.
     """
     tokens, kv_heads = len(q), k.shape[1] // head_dim
     out = np.zeros(q.shape, np.float32)
@@ -74,6 +95,9 @@ def text_attention(q, k, v, starts, slopes=None, *, head_dim, scale, reach=None)
         apart = np.abs(place - place[:, None])
         if slopes is not None:
             scores -= slopes.reshape(kv_heads, -1, 1) * apart[:, None, None].astype(np.float32)
+        if biases is not None:
+            added = biases[:, biases.shape[1] // 2 + place - place[:, None]]  # [heads, rows, rows]
+            scores += added.reshape(kv_heads, -1, *apart.shape).transpose(2, 0, 1, 3)
         if reach is not None:
             seen = apart <= reach
             scores = np.where(seen[:, None, None], scores, -np.inf)

@@ -275,6 +275,14 @@ WRONG: dict[str, tuple[Callable[[Arguments], Any], str]] = {
         lambda a: ops.text_attention(*[a.f32(3, 8)] * 3, a.i32(0, 3), a.f32(3), head_dim=4, scale=1.0),
         "must have one element a head: 2",
     ),
+    "text_attention biases": (
+        lambda a: ops.text_attention(*[a.f32(3, 8)] * 3, a.i32(0, 3), None, a.f32(3, 128), head_dim=4, scale=1.0),
+        "must have one row a head: 2",
+    ),
+    "text_attention pages of biases": (
+        lambda a: ops.text_attention(*[a.f32(3, 8)] * 3, a.i32(0, 3), None, a.f32(2, 6), head_dim=4, scale=1.0),
+        "must have whole pages of 64 on both sides",
+    ),
     "text_attention reach": (lambda a: a.read(reach=-1), "reach -1 must not be negative"),
     "mean_rows": (lambda a: ops.mean_rows(a.other(3, 8), a.i32(0), a.i32(2)), "x i32"),
     "mean_rows stops": (lambda a: ops.mean_rows(a.f32(3, 8), a.i32(0, 1), a.i32(2)), "must have one shape"),

@@ -13,11 +13,12 @@ from sporelm.ops.spec import fixed, spec_of
 
 def text_attention(low: Emitter, call: Call) -> None:
     """Keys and values into pages, which all layers have in turn, then tiles of rows over them."""
-    q, k, v, starts, slopes = (*call.args, None)[:5]
+    q, k, v, starts, slopes, biases = (*call.args, None, None)[:6]
     head_dim, reach, target = call.options["head_dim"], call.options.get("reach"), low.places.target
     kv_heads = fixed(spec_of(k).shape[1]) // head_dim
     pages = Pages(head_dim, "f32")
-    heads = Heads(pages, fixed(spec_of(q).shape[1]) // (head_dim * kv_heads), slopes=slopes is not None)
+    group, extras = fixed(spec_of(q).shape[1]) // (head_dim * kv_heads), (slopes is not None, biases is not None)
+    heads = Heads(pages, group, slopes=extras[0], biases=extras[1])
     count = kernels.most_pages(most(spec_of(q).shape[0]), most(spec_of(starts).shape[0]))
     shared: dict[str, Any] = {"page_bytes": pages.page_bytes(kv_heads), "starts": low.at(starts), "kv_heads": kv_heads}
     shared["pages"] = low.shared(f"text pages of {pages.name}", count * pages.page_bytes(kv_heads))
@@ -28,6 +29,8 @@ def text_attention(low: Emitter, call: Call) -> None:
     fields |= {"out": low.at(call.results[0]), "out_stride": stride_of(q)}
     if slopes is not None:
         fields["slopes"] = low.at(slopes)
+    if biases is not None:
+        fields |= {"biases": low.at(biases), "spread": fixed(spec_of(biases).shape[1])}
     if reach is not None:
         fields["reach"] = reach
     low.emit(kernels.text_attention(target, heads, windowed=reach is not None), fields, tiles, factor=kv_heads)

@@ -14,6 +14,7 @@ def text_attention(
     v: Tensor,
     starts: Any,
     slopes: Tensor | None = None,
+    biases: Tensor | None = None,
     *,
     head_dim: int,
     scale: float,
@@ -33,6 +34,9 @@ def text_attention(
         apart = (place - place[:, None]).abs()
         if slopes is not None:
             seen = slopes[:, None, None] * -apart.to(q.dtype)
+        if biases is not None:
+            added = biases[:, biases.shape[1] // 2 + place - place[:, None]]
+            seen = added if seen is None else seen + added
         if reach is not None:
             near = apart <= reach
             seen = near if seen is None else seen.masked_fill(~near, -torch.inf)

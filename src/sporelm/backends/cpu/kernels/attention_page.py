@@ -22,11 +22,12 @@ class Heads:
     softcap: bool = False  # scores are bounded
     slopes: bool = False  # scores fall with distance
     chunked: bool = False  # a row sees its own chunk of `window` positions
+    biases: bool = False  # each distance has a number of its own that is added to scores
 
     @property
     def name(self) -> str:
         options = "_sinks" * self.sinks + "_softcap" * self.softcap + "_slopes" * self.slopes
-        options += "_chunked" * self.chunked
+        options += "_chunked" * self.chunked + "_biases" * self.biases
         return f"{self.pages.name}_{self.group}{options}"
 
     def fields(self, more: str) -> tuple[Field, ...]:
@@ -299,6 +300,7 @@ class Span:
     slope: Any = None  # row -> by how much a score falls a position, f32
     centre: Any = None  # row -> the position from which scores fall on both sides, where that is not `place` and before
     below: Any = None  # row -> the position below those that it sees, where that is not `window` below its own
+    bias: Any = None  # row -> the address of what is added to its scores, position by position
 
 
 def _softmax(k: Builder, rows: Rows, row: int | Val, span: Span) -> None:
@@ -308,6 +310,7 @@ def _softmax(k: Builder, rows: Rows, row: int | Val, span: Span) -> None:
     high = k.splat(k.min(here - span.base, PAGE).trunc(i32))
     below = here - span.window if span.below is None else span.below(row)
     low = k.splat(k.max(below - span.base, -1).trunc(i32))
+    biases = None if span.bias is None else span.bias(row)
     lanes = range(0, PAGE, k.lanes)
     seen, values = [], []
     for at in lanes:
@@ -323,6 +326,8 @@ def _softmax(k: Builder, rows: Rows, row: int | Val, span: Span) -> None:
             distance = (index - k.splat((centre - span.base).trunc(i32))).to_float()
             distance = distance if span.centre is None else k.const(k.vf, 0) - k.fabs(distance)
             scaled = k.fma(distance, k.splat(span.slope(row)), scaled)
+        if biases is not None:
+            scaled = scaled + k.load(k.vf, biases, 4 * at)
         values.append(k.select(visible, scaled, k.const(k.vf, LOWEST)))
     top = values[0]
     for value in values[1:]:

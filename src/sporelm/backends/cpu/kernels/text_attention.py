@@ -75,7 +75,7 @@ def text_attention(target: Any, heads: Heads, *, windowed: bool) -> Kernel:
                 write_out(k, pages, peak, total, k.at(rows.outs, row * rows.wide), out, None)
 
     text = "q:p q_stride:i pages:p page_bytes:i starts:p kv_heads:i scale:f out:p out_stride:i" + " reach:i" * windowed
-    text += " slopes:p" * heads.slopes
+    text += " slopes:p" * heads.slopes + " biases:p spread:i" * heads.biases
     name = f"text_attention_{heads.name}{'_windowed' * windowed}"
     return Kernel(name, fields(text), body, scratch=q_bytes + Rows.nbytes(heads, count, largest))
 
@@ -93,6 +93,10 @@ def _span(
     def own(row: Any) -> Val:
         return first + row // group
 
+    def bias(row: Any) -> Val:
+        at = (head * group + row % group) * f.spread + f.spread // 2 + base - own(row)
+        return k.at(f.biases, at * 4)
+
     def slope(row: Any) -> Val:
         return k.load(f32, f.slopes, (head * group + row % group) * 4)
 
@@ -105,6 +109,7 @@ def _span(
         slope=slope if heads.slopes else None,
         centre=own if heads.slopes else None,
         below=(lambda row: own(row) - f.reach - 1) if windowed else None,
+        bias=bias if heads.biases else None,
     )
 
 
