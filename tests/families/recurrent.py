@@ -58,8 +58,23 @@ NEMOTRON_ODD = {"hidden_size": 70, "num_attention_heads": 7, "num_key_value_head
 NEMOTRON_ODD |= {"mamba_num_heads": 7, "ssm_state_size": 9, "conv_kernel": 3, "use_bias": True, "use_conv_bias": False}
 NEMOTRON_ODD |= {"mlp_bias": True, "layers_block_type": ["mamba", "moe", "attention", "mlp"], "moe_latent_size": 22}
 NEMOTRON_ODD |= {"num_hidden_layers": 4, "time_step_limit": [0.0, float("inf")]}
+FALCON_H1 = named("FalconH1ForCausalLM", "falcon_h1", mamba_d_ssm=96, mamba_n_heads=6, mamba_d_head=16)
+FALCON_H1 |= {"mamba_d_state": 24, "mamba_n_groups": 2, "mamba_chunk_size": 32, "embedding_multiplier": 3.1}
+FALCON_H1 |= {"lm_head_multiplier": 0.7, "attention_in_multiplier": 1.3, "attention_out_multiplier": 0.9}
+FALCON_H1 |= {"key_multiplier": 0.6, "ssm_in_multiplier": 1.25, "ssm_out_multiplier": 0.8, "mamba_rms_norm": False}
+FALCON_H1 |= {"ssm_multipliers": [0.8, 0.7, 1.2, 1.4, 0.6], "mlp_multipliers": [0.9, 0.6]}
+FALCON_H1_NORM = {"mamba_rms_norm": True, "mamba_norm_before_gate": False}
+FALCON_H1_ODD = {"hidden_size": 70, "num_attention_heads": 7, "num_key_value_heads": 1, "mamba_d_ssm": None}
+FALCON_H1_ODD |= {"mamba_n_heads": 7, "mamba_d_head": "auto", "mamba_n_groups": 1, "mamba_d_state": 9}
+FALCON_H1_ODD |= {"mamba_d_conv": 3, "mamba_conv_bias": False, "attention_bias": True, "mlp_bias": True}
+FALCON_H1_ODD |= {"mamba_rms_norm": True, "mamba_norm_before_gate": True}
+FALCON_H1_WIDE = USUAL | {"mamba_d_ssm": 512, "mamba_n_heads": 8, "mamba_d_head": 64, "mamba_d_state": 64}
+FALCON_H1_WIDE |= {"lm_head_multiplier": 2.0}
 
 CASES = (
+    Case("falcon-h1", FALCON_H1, FALCON_H1_WIDE),
+    Case("falcon-h1-norm", FALCON_H1 | FALCON_H1_NORM, FALCON_H1_WIDE),
+    Case("falcon-h1-odd-tied-biases", FALCON_H1 | FALCON_H1_ODD | TIED, None),
     Case("nemotron-h", NEMOTRON, NEMOTRON_WIDE),
     Case("nemotron-3-nano", NANO, NEMOTRON_WIDE),
     Case("nemotron-3-super", NANO | SUPER, NEMOTRON_WIDE | {"moe_latent_size": 256, "num_experts_per_tok": 4}),

@@ -141,6 +141,9 @@ def brought(stored: StoredTensor, form: Stored, config: ModelConfig, shape: tupl
         with np.errstate(over="ignore"):  # a state that nothing is left of
             values = -np.exp(values) if form.log else values
         stored = StoredTensor(stored.name, F32, stored.shape, values.reshape(-1).view(np.uint8))
+    if form.times is not None and form.is_multiplied(config):
+        values = (stored.dequantize() / form.times(config)).astype(np.float32)
+        stored = StoredTensor(stored.name, F32, stored.shape, values.reshape(-1).view(np.uint8))
     if form.unit is not None and form.unit(config):
         values = stored.dequantize()
         values /= np.maximum(np.linalg.norm(values, axis=-1, keepdims=True), np.float32(1e-12))
@@ -242,6 +245,8 @@ def held_as(
                 parts[form.name.replace("{e}", str(number))] = [(Stored(form.name), matrix)]
         else:
             values = np.log(-values) if form.log else values
+            if form.times is not None:
+                values = (values * form.times(config)).astype(np.float32)
             if form.heads:
                 rows = values.swapaxes(1, 2) if form.transposed else values
                 form, values = replace(form, transposed=False), rows.reshape(rows_of_heads(form, values.shape))

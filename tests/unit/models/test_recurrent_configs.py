@@ -51,6 +51,16 @@ GGUF |= {"ssm.inner_size": 32}
         ),
         ("nemotron-h", {"tie_word_embeddings": True}, UnsupportedModel, "tie_word_embeddings True is not supported"),
         ("nemotron-3-nano", {"num_experts_per_tok": 9}, ModelFileError, "a token uses 9 of 8 experts"),
+        ("falcon-h1", {"mamba_proj_bias": True}, UnsupportedModel, "mamba_proj_bias True is not supported; False is"),
+        ("falcon-h1", {"mamba_d_ssm": 90}, ModelFileError, "mamba_d_ssm is 90, which are not 6 heads of 16 numbers"),
+        (
+            "falcon-h1",
+            {"mamba_d_ssm": None, "mamba_expand": 3},
+            ModelFileError,
+            "mamba_d_ssm is 144, which are not 6 h",
+        ),
+        ("falcon-h1", {"ssm_multipliers": [1.0] * 4}, ModelFileError, "ssm_multipliers is 4 values; it must be a list"),
+        ("falcon-h1", {"key_multiplier": 0.0}, ModelFileError, "key_multiplier is 0.0; it must be a number from 1e-06"),
         ("lfm2", {"conv_bias": True}, UnsupportedModel, "conv_bias True is not supported; False is"),
     ],
 )

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from math import sqrt
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from families.recurrent import CASES
 from lora_files import ALL_LINEAR, peft_tensors, random_pairs, write_gguf_adapter, write_peft
 from sporelm.errors import MemoryShortage, ModelError, ModelFileError, ModelNotFound, UnsupportedModel
 from sporelm.models import build, config_from_hf
@@ -197,6 +199,19 @@ def test_gguf_tensors_that_do_not_fit(tmp_path: Path) -> None:
         read_adapter(write_gguf_adapter(tmp_path / "a.gguf", WIDE, other), BASE)
     with pytest.raises(ModelFileError, match="rank 1025; it must be from 1 to 1024"):
         read_adapter(write_gguf_adapter(tmp_path / "b.gguf", WIDE, random_pairs(WIDE, 1025, ("v_proj",))), BASE)
+
+
+@pytest.mark.parametrize(("architecture", "fits", "other"), [("falcon-h1", "gguf", "hf"), (None, "hf", "gguf")])
+def test_multipliers_in_weights_want_adapters_of_their_kind(architecture: str | None, fits: Any, other: Any) -> None:
+    config = next(case.model.config for case in CASES if case.name == "falcon-h1")
+    config = replace(config, architecture=architecture or config.architecture)
+    model = build(config)
+    base = Base(model.params(), model.family, config.head_dim, config)
+    assert "layers.0.attn_q" in base.names(fits).values()
+    with pytest.raises(
+        UnsupportedModel, match=f"an adapter for a {fits} model must be {fits} too; this one is {other}"
+    ):
+        base.names(other)
 
 
 def test_what_is_not_there_or_is_no_adapter(tmp_path: Path) -> None:

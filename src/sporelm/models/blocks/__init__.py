@@ -2,6 +2,7 @@
 
 from sporelm.models.blocks.alone import Alone
 from sporelm.models.blocks.attention import Attention
+from sporelm.models.blocks.beside import Beside
 from sporelm.models.blocks.classifier import Classifier
 from sporelm.models.blocks.delta_net import DeltaHeads, DeltaNet
 from sporelm.models.blocks.embedding import Embedding
@@ -30,6 +31,7 @@ __all__ = [
     "MLP",
     "Alone",
     "Attention",
+    "Beside",
     "Classifier",
     "DeltaHeads",
     "DeltaNet",
@@ -60,8 +62,8 @@ __all__ = [
     "StateSpace",
     "TextAttention",
     "TextLayer",
-    "WeighedMixture",
     "Unchanged",
+    "WeighedMixture",
     "bare",
     "feed_forward",
     "pre_norm",

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sporelm import ops
-from sporelm.models.blocks.linear import Linear, products
+from sporelm.models.blocks.linear import Linear, multiplied, products
 from sporelm.weights.config import ModelConfig
 from sporelm.weights.names import Columns, Param, Rows
 
@@ -13,6 +13,7 @@ class GatedMLP:
     """down(activation(gate(x)) * up(x)); `part` ends its weights' names, `ffn` is its width if not the model's.
 
     down_bias   `down` alone has a bias, where the model has none in others
+    factors     by which what `gate` and `down` make is multiplied
     """
 
     def __init__(
@@ -24,18 +25,20 @@ class GatedMLP:
         part: str = "",
         ffn: int = 0,
         down_bias: bool = False,
+        factors: tuple[float, float] = (1.0, 1.0),
     ) -> None:
         width, ffn, bias = config.width, ffn or config.ffn, config.mlp_bias
         self.gate = Linear(f"{name}.ffn_gate{part}", ffn, width, bias=bias, split=Rows())
         self.up = Linear(f"{name}.ffn_up{part}", ffn, width, bias=bias, split=Rows())
         self.down = Linear(f"{name}.ffn_down{part}", width, ffn, bias=bias or down_bias, split=Columns())
-        self.activation = activation
+        self.activation, self.factors = activation, factors
 
     def params(self) -> list[Param]:
         return [*self.gate.params(), *self.up.params(), *self.down.params()]
 
     def __call__(self, x: Any, weights: Mapping[str, Any]) -> Any:  # x [tokens, width]
         gate, up = products(x, weights, self.gate, self.up)
-        if self.activation == "silu":
-            return self.down(ops.silu_mul(gate, up), weights)
-        return self.down(ops.activate_mul(gate, up, kind=self.activation), weights)
+        gate = multiplied(gate, self.factors[0])
+        is_silu = self.activation == "silu"
+        inner = ops.silu_mul(gate, up) if is_silu else ops.activate_mul(gate, up, kind=self.activation)
+        return multiplied(self.down(inner, weights), self.factors[1])

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from sporelm import ops
+from sporelm.models.blocks.linear import multiplied
 from sporelm.models.blocks.memory import Kept
 from sporelm.models.inputs import StepInputs
 from sporelm.weights.names import Param
@@ -69,7 +70,7 @@ class Layer:
         return ops.add(x, self._scaled(_normed(self.after_mlp, made, weights)))
 
     def _scaled(self, x: Any) -> Any:
-        return x if self.scale == 1 else ops.scale(x, factor=self.scale)
+        return multiplied(x, self.scale)
 
 
 class ParallelLayer(Layer):

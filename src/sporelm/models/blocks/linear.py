@@ -49,3 +49,8 @@ def products(x: Any, weights: Mapping[str, Any], *linears: Linear) -> list[Any]:
         matrices = weights.get(adapters_name(linear.name)) if which is not None else None
         results.append(ops.add_lora(result, x, which, *matrices) if matrices else result)
     return results
+
+
+def multiplied(x: Any, factor: float) -> Any:
+    """x [tokens, width] times a number; x itself where that is 1."""
+    return x if factor == 1 else ops.scale(x, factor=factor)

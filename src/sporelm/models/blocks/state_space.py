@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sporelm import ops
-from sporelm.models.blocks.linear import Linear, products
+from sporelm.models.blocks.linear import Linear, multiplied, products
 from sporelm.models.blocks.memory import State
 from sporelm.models.inputs import StepInputs
 from sporelm.weights.config import ModelConfig
@@ -36,10 +36,17 @@ class SpaceHeads:
 
 
 class StateSpace:
-    """o(norm(scan(silu(conv(xbc(x)))) * silu(z(x)))), in the place of attention."""
+    """o(norm(scan(silu(conv(xbc(x)))) * silu(z(x)))), in the place of attention.
 
-    def __init__(self, name: str, config: ModelConfig) -> None:
+    first     what comes first, the "norm" or the "gate", z; "": there is no norm
+    factors   by which z and the time steps are multiplied
+    """
+
+    def __init__(
+        self, name: str, config: ModelConfig, *, first: str = "gate", factors: tuple[float, float] = (1.0, 1.0)
+    ) -> None:
         self.numbers: SpaceHeads = config.own
+        self.first, self.factors = first, factors
         n, width = self.numbers, config.width
         self.z = Linear(f"{name}.ssm_z", n.inner, width, bias=n.bias)
         self.xbc = Linear(f"{name}.ssm_xbc", n.channels, width, bias=n.bias)
@@ -49,21 +56,25 @@ class StateSpace:
         self.taps_bias = [Param(f"{name}.ssm_conv.bias", (n.channels,))] if n.taps_bias else []
         vectors = ("ssm.decay", "ssm.skip", "ssm_dt.bias")
         self.vectors = [Param(f"{name}.{part}", (n.heads,)) for part in vectors]
-        self.norm = Param(f"{name}.ssm_norm.weight", (n.groups, n.inner // n.groups), plain=True)
+        shape = (n.groups, n.inner // n.groups)
+        self.norm = [Param(f"{name}.ssm_norm.weight", shape, plain=True)] if first else []
         self.eps = config.eps
         self.memory = State(((n.taps - 1, n.channels), (n.heads * n.size, n.inner // n.heads)))
 
     def params(self) -> list[Param]:
         linears = (self.z, self.xbc, self.step, self.o)
         matrices = [param for linear in linears for param in linear.params()]
-        return [*matrices, self.taps, *self.taps_bias, *self.vectors, self.norm]
+        return [*matrices, self.taps, *self.taps_bias, *self.vectors, *self.norm]
 
     def __call__(self, x: Any, step: StepInputs, weights: Mapping[str, Any], cache: Any) -> Any:  # x [tokens, width]
         z, xbc, dt = products(x, weights, self.z, self.xbc, self.step)
+        z, dt = (multiplied(each, factor) for each, factor in zip((z, dt), self.factors, strict=True))
         whose, n = (step.starts, step.lengths, step.states), self.numbers
         bias = next((weights[param.name] for param in self.taps_bias), None)
         xbc = ops.causal_conv1d(xbc, weights[self.taps.name], bias, cache[0], *whose)
         vectors = [weights[param.name] for param in self.vectors]
         made = ops.ssm_scan(xbc, dt, *vectors, cache[1], *whose, groups=n.groups, low=n.low, high=n.high)
-        options: dict[str, Any] = {"eps": self.eps, "group": n.inner // n.groups, "first": "gate"}
-        return self.o(ops.gated_rms_norm(made, z, weights[self.norm.name], **options), weights)
+        if not self.norm:
+            return self.o(ops.activate_mul(z, made, kind="silu"), weights)
+        options: dict[str, Any] = {"eps": self.eps, "group": n.inner // n.groups, "first": self.first}
+        return self.o(ops.gated_rms_norm(made, z, weights[self.norm[0].name], **options), weights)

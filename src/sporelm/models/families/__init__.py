@@ -97,6 +97,7 @@ FAMILIES = (
         ("falcon", "FalconForCausalLM"),
         ("transformers", "llama.cpp"),
     ),
+    Listed("falcon_h1", "Falcon-H1", ("falcon-h1", "FalconH1ForCausalLM"), ("transformers", "llama.cpp")),
     Listed("gemma", "Gemma 1", ("gemma", "GemmaForCausalLM"), ("transformers", "llama.cpp")),
     Listed("gemma2", "Gemma 2", ("gemma2", "Gemma2ForCausalLM"), ("transformers", "llama.cpp")),
     Listed(

@@ -96,7 +96,8 @@ class Reshaper:
 
     def _computes(self, form: Stored) -> bool:
         """Whether values change on the way."""
-        return bool(form.plus or form.log or (form.unit and form.unit(self.config)))
+        changed = form.plus or form.log or (form.unit and form.unit(self.config))
+        return bool(changed) or form.is_multiplied(self.config)
 
     def _moved(self, name: str, param: Param, shape: tuple[int, ...]) -> LazyTensor:
         """A weight that is some rows of the source's tensor, as the blocks that they are."""

@@ -15,13 +15,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sporelm.errors import MemoryShortage, ModelFileError
+from sporelm.errors import MemoryShortage, ModelFileError, UnsupportedModel
 from sporelm.ops.lora import MOST_RANK
 from sporelm.weights.config import ModelConfig
 from sporelm.weights.family import Family
 from sporelm.weights.load import in_units
 from sporelm.weights.messages import shown
-from sporelm.weights.names import Kind, Param, Stored, listed, stored_form
+from sporelm.weights.names import GGUF, HF, Kind, Param, Stored, listed, stored_form
 from sporelm.weights.resident import available_bytes
 from sporelm.weights.stored import StoredTensor
 
@@ -86,8 +86,10 @@ class Base:
         """What files of a kind call those matrices -> our name of each; both without ".weight".
 
         Those that files hold together in one tensor are left out: an adapter of it has one A for all. So are those
-        whose columns files have in another order.
+        whose columns files have in another order. Raises UnsupportedModel where an adapter and its model must be of one
+        kind of files.
         """
+        self._check_kind(kind)
         forms = {name: self._form(name, kind) for name in self.shapes}
         counts = Counter(form.name for form in forms.values())
         found = {name: form for name, form in forms.items() if counts[form.name] == 1 and self._can_order(form, name)}
@@ -97,6 +99,15 @@ class Base:
         """b [out, rank] of a weight, its rows as files of a kind have them, in our order."""
         form = self._form(name, kind)
         return b if form.rows is None else b[form.rows(self.config)]
+
+    def _check_kind(self, kind: Kind) -> None:
+        """Raise UnsupportedModel for an adapter of the other kind of files, where GGUF files have multipliers in their
+        weights that folders say apart."""
+        if self.config is None or not any(self._form(name, GGUF).times for name in self.shapes):
+            return
+        if kind != (own := GGUF if self.config.architecture == self.family.gguf else HF):
+            what = f"GGUF files of {self.family.gguf!r} have multipliers in their weights, folders have not"
+            raise UnsupportedModel(f"{what}: an adapter for a {own} model must be {own} too; this one is {kind}")
 
     def _form(self, name: str, kind: Kind) -> Stored:
         return stored_form(f"{name}.weight", kind, self.family.names)
