@@ -298,6 +298,8 @@ def test_sampling_values_are_checked(options: Mapping[str, Any], message: str) -
     [
         ({"kv": "q8"}, RequestError, "kv is 'q8'.*f16, f32"),
         ({"max_batch": 0}, RequestError, "max_batch is 0"),
+        ({"max_batch": 513}, RequestError, "max_batch is 513: a step on (cpu|reference|torch) has at most 512 tokens"),
+        ({"token_budget": 1000}, RequestError, "token_budget is 1000: a step on .* 512 tokens; give less, or leave"),
         ({"max_context": 513}, RequestError, "--max-context is 513.*1 to 512"),
         ({"max_context": 0}, RequestError, "--max-context is 0"),
         ({"max_context": "8"}, RequestError, "--max-context is '8': it must be a whole number"),

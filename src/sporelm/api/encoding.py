@@ -1,7 +1,7 @@
 """An encoder on its way into memory: what it may hold, and its engine."""
 
-from pathlib import Path
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from sporelm.api.incoming import Incoming
 from sporelm.backends.backend import Progress
@@ -9,10 +9,11 @@ from sporelm.engine import Limits
 from sporelm.engine.capacity import DEFAULT_CONTEXT
 from sporelm.engine.encoding import EncoderRunner
 from sporelm.engine.kv.pages import pages_for
+from sporelm.engine.kv.session_folder import DEFAULT_BYTES
 from sporelm.engine.reading import MOST_TEXTS, EncoderEngine, EncoderWorker
-from sporelm.errors import MemoryShortage, RequestError, SporeError, shown
-from sporelm.models import Encoder, model_of, open_model
-from sporelm.weights.load import in_units
+from sporelm.errors import MemoryShortage, RequestError, shown
+from sporelm.models import Encoder, model_of
+from sporelm.weights.load import ModelSource, in_units
 from sporelm.weights.resident import available_on
 
 if TYPE_CHECKING:
@@ -23,14 +24,12 @@ if TYPE_CHECKING:
 OF_DECODERS = ("speculate", "draft_model", "session_dir", "session_bytes", "kv_memory", "kv")
 
 
-def is_encoder(path: str | Path) -> bool:
-    """Whether a model that is there reads texts and generates nothing; False if its files cannot be read."""
-    try:
-        source = open_model(path)
-    except SporeError:
-        return False
-    source.close()
-    return issubclass(model_of(source.config.architecture), Encoder)
+def of_this_kind(options: "Options", source: ModelSource) -> "Options":
+    """Options that are for models of any kind, for this one: an encoder has its own context, and no use for others."""
+    if not options.any_kind or not issubclass(model_of(source.config.architecture), Encoder):
+        return options
+    spare: dict[str, Any] = dict.fromkeys((*OF_DECODERS, "max_context"))
+    return replace(options, **{**spare, "session_bytes": DEFAULT_BYTES})
 
 
 def check_options(options: "Options", draft: Incoming | None) -> None:

@@ -39,7 +39,7 @@ class LLM(OpenModel):
     progress      called with (stage, done, total) while it loads
     max_batch     requests that run together
     dequantize    compute with the weights' values in float32: the reference that quantization is judged by
-    token_budget  tokens of a step at most; None: as many as the back-end's largest program takes
+    token_budget  tokens of a step at most; None: as many as the back-end's largest program takes, which is the limit
     speculate     guess the next tokens and check several at once, where that pays; the answers are the same.
                   "ngram": out of the text itself; "draft": by the draft model
     draft_model   a smaller model with the same tokens, whose guesses are checked; means speculate="draft"
@@ -50,6 +50,7 @@ class LLM(OpenModel):
     trace         a file for where the time of each step goes, per op: a Chrome trace, whole once this is closed
     record        a file for every step with its results, which `spore replay` repeats
     adapters      loaded as by `load_adapter`: paths, or LoraAdapter(path, name, scale)
+    any_kind      the options are for models of any kind: an encoder leaves out those for which it has no use
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class LLM(OpenModel):
         trace: str | Path | None = None,
         record: str | Path | None = None,
         adapters: Sequence[str | Path | LoraAdapter] = (),
+        any_kind: bool = False,
     ) -> None:
         """Load a model: a .gguf file, a Hugging Face folder, hf:owner/name[:file], a stored name, or the default.
 
@@ -81,7 +83,7 @@ class LLM(OpenModel):
         """
         options = Options(
             model, backend, device, threads, max_context, kv, eager, max_batch, dequantize, token_budget, speculate,
-            draft_model, session_dir, session_bytes, kv_memory,
+            draft_model, session_dir, session_bytes, kv_memory, any_kind=any_kind,
         )  # fmt: skip
         super().__init__(options, progress, trace, record, adapters)
         self._chat: KvSequence | None = None  # what `chat` keeps from one call to the next

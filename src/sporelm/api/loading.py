@@ -10,7 +10,7 @@ from time import perf_counter
 
 from sporelm import settings
 from sporelm.api.drafting import check_vocabularies, draft_states, draft_worker
-from sporelm.api.encoding import check_options, encoder_engine, encoder_limits
+from sporelm.api.encoding import check_options, encoder_engine, encoder_limits, of_this_kind
 from sporelm.api.incoming import Incoming
 from sporelm.api.machine import choose_threads
 from sporelm.api.paths import path_of
@@ -39,7 +39,7 @@ SPECULATIONS = ("ngram", "draft")
 @dataclass(frozen=True)
 class Options:
     """What `LLM` was asked for; `num_pages`: of the cache, or as many as the memory holds, to repeat another's run, and
-    `num_states` that it had."""
+    `num_states` that it had; `any_kind`: what this kind of model has no use for is left out, not refused."""
 
     model: str | Path | None
     backend: str | None
@@ -58,6 +58,7 @@ class Options:
     kv_memory: int | str | None = None
     num_pages: int | None = None
     num_states: int | None = None
+    any_kind: bool = False
 
     def check(self) -> None:
         """Raise RequestError for a value that cannot be."""
@@ -90,7 +91,7 @@ class Options:
             raise RequestError("session_bytes is given without session_dir: name the folder too, or leave it out")
         if self.session_dir is not None:
             path_of("session_dir", self.session_dir)
-        for name in ("eager", "dequantize"):
+        for name in ("eager", "dequantize", "any_kind"):
             if not isinstance(getattr(self, name), bool):
                 raise RequestError(f"{name} is {shown(getattr(self, name))}: it must be True or False")
 
@@ -154,14 +155,19 @@ def open_engine(options: Options, progress: Progress | None, around: Callable[[B
     """
     options.check()
     path = resolve(options.model, progress)
-    draft_path = None if options.draft_model is None else resolve(options.draft_model, progress)
     threads = choose_threads(options.threads)
     began = perf_counter()
     with ExitStack() as files:
         source = files.enter_context(closing(open_model(path)))
-        draft_source = None if draft_path is None else files.enter_context(closing(open_model(draft_path)))
+        options, draft_source = of_this_kind(options, source), None
+        if options.draft_model is not None:
+            fetching = perf_counter()
+            draft_path = resolve(options.draft_model, progress)
+            began += perf_counter() - fetching
+            draft_source = files.enter_context(closing(open_model(draft_path)))
         backend = around(open_device(options.backend or settings.BACKEND.value, options.device, threads))
         try:
+            check_steps(options, backend)
             model = Incoming(source, backend, options.kv, dequantize=options.dequantize)
             draft = None
             if draft_source is not None:
@@ -179,6 +185,15 @@ def open_device(name: str, device: str, threads: int) -> Backend:
     if device != "cpu":
         raise BackendError(f"back-end {name!r} has no device {device!r}: it has 'cpu'; see 'spore doctor' for others")
     return open_backend(name, threads=threads)
+
+
+def check_steps(options: Options, backend: Backend) -> None:
+    """Raise RequestError for more in a step than the back-end's programs take."""
+    most = max(backend.regimes.values())
+    for name, value in (("token_budget", options.token_budget), ("max_batch", options.max_batch)):
+        if value is not None and value > most:
+            told = f"a step on {backend.name} has at most {most} tokens"
+            raise RequestError(f"{name} is {shown(value)}: {told}; give less, or leave it out")
 
 
 def _load(
@@ -269,7 +284,7 @@ def _limits(options: Options, model: Incoming, draft: Incoming | None) -> Limits
     # Weights that do not fit are refused when they are loaded, in words of their own.
     left = None if available is None or available < weight_bytes else available - weight_bytes
     most = max(backend.regimes.values())
-    budget = min(most, options.token_budget or most)
+    budget = options.token_budget or most
     if left is not None:
         left = max(0, left - model.step_bytes(budget) - (draft.step_bytes(most) if draft is not None else 0))
     page_bytes = sum(each.page_bytes for each in both)
@@ -285,7 +300,7 @@ def _limits(options: Options, model: Incoming, draft: Incoming | None) -> Limits
         model_context=config.context_length,
         vocab=config.vocab,
         token_budget=budget,
-        max_batch=min(options.max_batch, most),
+        max_batch=options.max_batch,
         num_pages=pages,
         num_states=states,
         state_interval=interval_of(model.state_bytes, model.page_bytes) if states else 0,

@@ -11,7 +11,6 @@ from time import monotonic, time
 from typing import Any
 
 from sporelm.api.async_llm import AsyncLLM
-from sporelm.api.encoding import OF_DECODERS, is_encoder
 from sporelm.backends.backend import Progress
 from sporelm.engine.capacity import bytes_per_page, bytes_per_state
 from sporelm.errors import MemoryShortage, RequestError, shown
@@ -21,7 +20,6 @@ from sporelm.serve.config import ModelSpec, ServeConfig
 from sporelm.serve.failures import RETRY_SECONDS, Refusal, without_paths
 from sporelm.serve.unbroken import unbroken
 from sporelm.weights.load import in_units
-from sporelm.weights.store import resolve
 
 PING_SECONDS = 0.25  # between two questions to an engine whether it still steps
 SLOW = 3  # times what its largest step takes, until which an engine is slow and not dead, but not longer than
@@ -272,11 +270,7 @@ class Models:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             options["session_dir"] = folder
         try:
-            path = resolve(spec.path, progress)
-            if is_encoder(path):  # options are for every model: what this one has no use for is none of its own
-                spare = (*OF_DECODERS, "max_context")
-                options = {name: value for name, value in options.items() if name not in spare}
-            return AsyncLLM(path, progress=progress, **options)
+            return AsyncLLM(spec.path, progress=progress, any_kind=True, **options)
         except (RequestError, MemoryShortage) as reason:
             raise type(reason)(self._as_written(str(reason))) from reason
 

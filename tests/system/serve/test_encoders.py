@@ -13,7 +13,10 @@ import pytest
 from encoder_files import write_encoder
 from families import ENCODERS
 from sporelm import LLM
+from sporelm.api import loading
 from sporelm.api.reranking import pairs_of
+from sporelm.errors import ModelNotFound
+from sporelm.models import open_model
 from sporelm.serve.config import ModelSpec, ServeConfig
 from sporelm.serve.routes import rerank
 from system.serve.conftest import Running, options, run
@@ -60,6 +63,24 @@ def test_embeddings(client: httpx.Client, place: Path) -> None:
     cut = client.post("/v1/embeddings", json=packed | {"dimensions": 8})
     assert cut.status_code == 400
     assert "which are not cut" in cut.json()["error"]["message"]
+
+
+def test_a_model_is_looked_at_once_to_see_what_it_is_and_to_load_it(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[Path] = []
+
+    def watched(path: Path) -> Any:
+        opened.append(path)
+        return open_model(path)
+
+    monkeypatch.setattr(loading, "open_model", watched)
+    made: dict[str, Any] = {"speculate": "draft", "draft_model": "no/such/file.gguf", "max_context": 10_000}
+    with LLM(place / "reader", any_kind=True, **made) as llm:
+        assert llm.max_context == 96  # its own
+    assert opened == [place / "reader"]
+    with pytest.raises(ModelNotFound, match="no/such/file"):
+        LLM(place / "reader", **made)
 
 
 @pytest.mark.parametrize("path", ["/v1/rerank", "/rerank"])
