@@ -14,6 +14,8 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from sporelm.models import Decoder, Encoder, build, config_from_hf
+from sporelm.models.wrapped import inner_of, whole_of
+from sporelm.weights.beside_vision import inner_names
 from sporelm.weights.forms import held_as
 from sporelm.weights.names import Param
 from tiny_models import LLAMA
@@ -64,8 +66,9 @@ class Case:
 
     def tensors(self) -> dict[str, np.ndarray]:
         """The same as a Hugging Face folder holds them."""
-        model = self.model
-        return held_as(self.weights(), "hf", model.family.table(model.config), model.config)
+        model, whole = self.model, whole_of(self.config)
+        table = model.family.table(model.config)
+        return held_as(self.weights(), "hf", inner_names(table, inner_of(whole)) if whole else table, model.config)
 
     def widened(self) -> "Case":
         """The model for llama.cpp: with enough tokens for all bytes."""

@@ -40,3 +40,91 @@ CASES = (
         None,
     ),
 )
+
+# Models around a text model of a family that there is: their text is compared, their other tests are the family's.
+CLIP = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 28}
+CLIP |= {"patch_size": 14}
+EARS = {"d_model": 16, "encoder_layers": 1, "encoder_attention_heads": 2, "encoder_ffn_dim": 16}
+WHISPER = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+VOXTRAL_EARS = WHISPER | {"model_type": "voxtral_encoder"}
+UNSCALED = {"logit_scale": 1.0}  # transformers leaves it aside in Aya Vision, as it does not in Aya
+NO_IDS = {"pad_token_id": None}
+
+
+def whole(name: str, model_type: str, text: dict[str, Any], tied: bool = False, **more: Any) -> dict[str, Any]:
+    """A config.json of a class around a text model."""
+    text = {key: value for key, value in text.items() if key not in ("architectures", "tie_word_embeddings")}
+    outer = {"architectures": [f"{name}ForConditionalGeneration"], "model_type": model_type}
+    return {**outer, "tie_word_embeddings": tied, "text_config": text, **more}
+
+
+def text(model_type: str, **values: Any) -> dict[str, Any]:
+    return named("", model_type, **values)
+
+
+SIGHT: dict[str, Any] = {"vision_config": {**CLIP, "model_type": "clip_vision_model"}, "image_token_index": 130}
+SIGLIP: dict[str, Any] = {"vision_config": {**CLIP, "model_type": "siglip_vision_model"}, "image_token_index": 130}
+GLM_TURNS = {"rope_parameters": {"rope_theta": 1e4, "mrope_section": [1, 1, 0], "partial_rotary_factor": 0.5}}
+GLM_TOWER = {"depth": 1, "num_heads": 2, "hidden_size": 16, "intermediate_size": 16, "out_hidden_size": 48}
+ROUTED = {"n_routed_experts": 6, "n_shared_experts": 1, "num_experts_per_tok": 2, "moe_intermediate_size": 20}
+SMALL_LFM = {"block_multiple_of": 1, "full_attn_idxs": [1], "block_auto_adjust_ff_dim": False, "norm_eps": 1e-5}
+
+WHOLE = (
+    Case("llava", whole("Llava", "llava", text("llama"), **SIGHT), None),
+    Case("llava-next-mistral", whole("LlavaNext", "llava_next", text("mistral", sliding_window=9), **SIGHT), None),
+    Case("llava-onevision", whole("LlavaOnevision", "llava_onevision", text("qwen2"), tied=True, **SIGLIP), None),
+    Case(
+        "internvl-qwen3",
+        whole("InternVL", "internvl", text("qwen3", head_dim=16), vision_config=CLIP | {"image_size": [28, 28]}),
+        None,
+    ),
+    Case("idefics3", whole("Idefics3", "idefics3", text("llama"), vision_config=CLIP), None),
+    Case("smolvlm-tied", whole("SmolVLM", "smolvlm", text("llama", **NO_IDS), tied=True, vision_config=CLIP), None),
+    Case(
+        "aya-vision",
+        whole(
+            "AyaVision",
+            "aya_vision",
+            text("cohere2", head_dim=8, sliding_window=9, **UNSCALED, **NO_IDS),
+            tied=True,
+            **SIGLIP,
+        ),
+        None,
+    ),
+    Case(
+        "lfm2-vl",
+        whole(
+            "Lfm2Vl",
+            "lfm2_vl",
+            text("lfm2", **SMALL_LFM, layer_types=["conv", "full_attention"], **NO_IDS),
+            tied=True,
+            vision_config=CLIP | {"model_type": "siglip2_vision_model"},
+        ),
+        None,
+    ),
+    Case(
+        "glm4v",
+        whole("Glm4v", "glm4v", text("glm4v_text", **GLM_TURNS, **NO_IDS), vision_config=GLM_TOWER),
+        None,
+    ),
+    Case(
+        "glm4v-moe",
+        whole(
+            "Glm4vMoe",
+            "glm4v_moe",
+            text("glm4v_moe_text", **GLM_TURNS, **ROUTED, **NO_IDS),
+            vision_config=GLM_TOWER,
+        ),
+        None,
+    ),
+    Case(
+        "qwen2-audio",
+        whole("Qwen2Audio", "qwen2_audio", text("qwen2"), audio_config=EARS | {"model_type": "qwen2_audio_encoder"}),
+        None,
+    ),
+    Case(
+        "voxtral",
+        whole("Voxtral", "voxtral", text("llama", head_dim=8), audio_config=VOXTRAL_EARS),
+        None,
+    ),
+)

@@ -14,7 +14,8 @@ HERE = Path(__file__).resolve().parent
 GOLDENS = HERE / "goldens" / "families"
 sys.path.insert(0, str(HERE.parent))
 
-from families import EVERY, POSITIONS, Case, write_case  # noqa: E402
+from families import EVERY, POSITIONS, WHOLE, Case, write_case  # noqa: E402
+from sporelm.weights.beside_vision import OTHERS  # noqa: E402
 from sporelm.weights.names import ignorable  # noqa: E402
 
 
@@ -24,21 +25,22 @@ def transformers_logits(case: Case, folder: Path) -> np.ndarray:
     Of an encoder: what it makes of each token, [tokens, width], or the scores of its head, [1, labels].
     """
     import torch
-    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
+    import transformers
+    from transformers import AutoModelForCausalLM
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
     if case.reads:
         return encoded(case, folder)
     write_case(folder, case)
     writes = case.config["model_type"] in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-    kind: Any = AutoModelForCausalLM if writes else AutoModelForImageTextToText
+    kind: Any = AutoModelForCausalLM if writes else getattr(transformers, case.config["architectures"][0])
     plain: dict[str, Any] = {"attn_implementation": "eager", "dtype": torch.float32}
     if case.config.get("alibi"):
         plain["attn_implementation"] = "sdpa"  # Falcon's eager attention adds linear biases twice
     if case.model.config.experts:
         plain["experts_implementation"] = "eager"  # the usual one wants widths of whole blocks
     model, info = kind.from_pretrained(folder, output_loading_info=True, **plain)
-    unread = ignorable(info["missing_keys"], "hf", case.model.family.ignored)  # what sees has no weights here
+    unread = ignorable(info["missing_keys"], "hf", OTHERS)  # what sees has no weights here
     info["missing_keys"] = set(info["missing_keys"]) - unread
     strange = {kind: found for kind, found in info.items() if found}
     assert not strange, f"{case.name}: transformers says of the folder's tensors: {strange}"
@@ -72,7 +74,7 @@ def encoded(case: Case, folder: Path) -> np.ndarray:
 
 def main(names: list[str]) -> None:
     GOLDENS.mkdir(exist_ok=True)
-    for case in EVERY:
+    for case in (*EVERY, *WHOLE):
         if case.numpy or (names and case.name not in names):
             continue
         with tempfile.TemporaryDirectory() as folder:

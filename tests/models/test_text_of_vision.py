@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,11 @@ from safetensors.numpy import save_file
 
 from available import opened
 from close import assert_close
-from families import CASES, write_case
+from families import CASES, POSITIONS, WHOLE, Case, write_case
 from hf_folders import tokenizer_json, write_tokenizer
 from sporelm.errors import ModelError, UnsupportedModel
-from sporelm.models import config_from_hf
+from sporelm.models import config_from_hf, model_of, open_model
+from sporelm.models.wrapped import REFUSED, TEXTS, WHOLES
 from sporelm.tools.hf.from_hf import from_hf
 from sporelm.tools.hf.to_hf import to_hf
 from sporelm.tools.output import Output, save
@@ -103,7 +105,7 @@ def logits(load: Callable[..., Stepper], ids: list[int], *places: Path) -> list[
     cpu = opened("cpu", threads=1)
     found = []
     for place in places:
-        runner = load(place, cpu, context=64, eager=True)
+        runner = load(place, cpu, context=128, eager=True)
         found.append(runner.step([(0, ids)])["logits"])
         runner.close()
     cpu.close()
@@ -170,3 +172,80 @@ def test_a_folder_made_of_a_file_says_how_images_are_placed(tmp_path: Path) -> N
     assert (values["model_type"], values["text_config"]["model_type"]) == ("qwen3_vl", "qwen3_vl_text")
     assert values["text_config"]["rope_scaling"] == rope
     assert config_from_hf(values, "config.json").own == replace(case.model.config.own, deepstack=3)
+
+
+@pytest.mark.parametrize("case", WHOLE, ids=lambda case: case.name)
+def test_text_of_a_whole(case: Case, load: Callable[..., Stepper], tmp_path: Path) -> None:
+    """Classes of transformers around a text model of a family: its logits, and those of the GGUF file made of it."""
+    place, file = write_case(tmp_path / "model", case), tmp_path / "m.gguf"
+    write_tokenizer(place, tokenizer_json(case.model.config.vocab))
+    towers = ["model.vision_tower.x.weight", "vision_model.x.weight", "audio_tower.x.weight", "model.image_newline"]
+    save_file(case.tensors() | dict.fromkeys(towers, np.ones(3, np.float32)), place / "model.safetensors")
+    save([Output(file, from_hf(place).model)])
+    found, again = logits(load, case.ids(), place, file)
+    wanted = np.load(Path(__file__).parent / "goldens" / "families" / f"{case.name}.npy")
+    span = float(np.ptp(wanted))
+    assert_close(found[list(POSITIONS)] / span, wanted / span, "logits")
+    assert_close(again / span, found / span, "logits")
+
+
+@pytest.mark.parametrize(("inner", "output"), [("language_model.model.", "language_model."), ("model.", "")])
+def test_older_names_of_a_whole(inner: str, output: str, load: Callable[..., Stepper], tmp_path: Path) -> None:
+    case = next(case for case in WHOLE if case.name == "llava")
+    places = [write_case(tmp_path / kind, case) for kind in ("new", "old")]
+    tensors = {key.replace("model.language_model.", inner): values for key, values in case.tensors().items()}
+    tensors[f"{output}lm_head.weight"] = tensors.pop("lm_head.weight")
+    save_file(tensors, places[1] / "model.safetensors")
+    wanted, found = logits(load, case.ids()[:9], *places)
+    assert_close(found, wanted, "exact")
+
+
+def test_a_whole_that_does_not_say_it_is_tied_where_it_has_no_output(tmp_path: Path) -> None:
+    case = next(case for case in WHOLE if case.name == "llava")
+    place = write_case(tmp_path / "model", case)
+    (place / "config.json").write_text(json.dumps({k: v for k, v in case.config.items() if not k.startswith("tie")}))
+    with closing(open_model(place)) as source:
+        assert not source.config.tie_embeddings
+    tensors = {name: values for name, values in case.tensors().items() if name != "lm_head.weight"}
+    save_file(tensors | {"model.vision_tower.x.weight": np.ones(3, np.float32)}, place / "model.safetensors")
+    with closing(open_model(place)) as source:
+        assert source.config.tie_embeddings
+        assert source.notes == ("it reads text alone: what sees or hears is left out (model.vision_tower.x.weight)",)
+
+
+def test_a_text_model_has_what_transformers_takes_where_nothing_is_said() -> None:
+    """As LLaVA 1.5's folders have it, whose text model is Vicuna 7B."""
+    text = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 32064, "rms_norm_eps": 1e-5}
+    config = config_from_hf({"architectures": ["LlavaForConditionalGeneration"], "text_config": text}, "config.json")
+    assert (config.width, config.ffn, config.layers, config.heads, config.kv_heads) == (4096, 11008, 32, 32, 32)
+    assert (config.vocab, config.eps, config.architecture) == (32064, 1e-5, "LlamaForCausalLM")
+
+
+@pytest.mark.parametrize("whole", [*WHOLES, *REFUSED])
+def test_text_models_of_wholes_are_there_and_documented(whole: str, root: Path) -> None:
+    assert f"`{whole}`" in (root / "docs" / "models.md").read_text(encoding="utf-8")
+    if whole in REFUSED:
+        with pytest.raises(UnsupportedModel, match=f"{whole} is not supported: {REFUSED[whole]}"):
+            config_from_hf({"architectures": [whole]}, "config.json")
+        return
+    text = TEXTS[WHOLES[whole]]
+    kind = model_of(text.name).family.class_named(text.name)
+    assert (kind.name, kind.model_type) == (text.name, WHOLES[whole].replace("4v", "4").removesuffix("_text"))
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (
+            {"architectures": ["LlavaForConditionalGeneration"], "text_config": {"model_type": "opt"}},
+            "the text model of LlavaForConditionalGeneration is of type 'opt'; supported are cohere, cohere2",
+        ),
+        (
+            {"architectures": ["Molmo2ForConditionalGeneration"], "text_config": {"model_type": "molmo2_text"}},
+            "'Molmo2ForConditionalGeneration', a model around a text model of type 'molmo2_text', is not supported",
+        ),
+    ],
+)
+def test_other_text_models_are_refused_by_name(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(UnsupportedModel, match=message):
+        config_from_hf(values, "config.json")

@@ -8,6 +8,7 @@ from typing import Any
 
 from sporelm.errors import ModelFileError
 from sporelm.models.registry import model_of
+from sporelm.models.wrapped import text_values, whole_of, wrapped
 from sporelm.weights.config import MOST_HEAD_DIM, ModelConfig
 from sporelm.weights.config_files import architecture_of_gguf, architecture_of_hf, read_gguf_config, read_hf_config
 from sporelm.weights.dense import with_dense
@@ -36,8 +37,10 @@ def open_model(path: str | Path) -> ModelSource:
         config = replace(config, pooling=pooled.pooling, dense=pooled.dense)
         if pooled.dense:
             files = with_quantized(with_dense(open_safetensors(place), place, pooled.dense), values)
-        family = model_of(config.architecture).family.of_file("hf", files.tensors)
-        if config.tie_embeddings and not _says_tied(values):  # its class ties them, but where a folder has both
+        family, whole = model_of(config.architecture).family, whole_of(values)
+        family = (wrapped(family, whole) if whole else family).of_file("hf", files.tensors)
+        # Where nobody says it, the class ties them, but for a folder that has both; of a whole, the folder tells.
+        if (config.tie_embeddings or whole) and not _says_tied(values):
             tied = stored_name("output.weight", "hf", family.table(config)) not in files.tensors
             config = replace(config, tie_embeddings=tied)
         return ModelSource("hf", place, files, config, family)
@@ -66,7 +69,8 @@ def config_from_gguf(
 
 
 def config_from_hf(values: Mapping[str, Any], where: str, dtype: str = "F32") -> ModelConfig:
-    """The configuration in a config.json; see `read_hf_config`."""
+    """The configuration in a config.json, or of the text model in it; see `read_hf_config`."""
+    values = text_values(dict(values), where)
     return read_hf_config(model_of(architecture_of_hf(values, where)).family, values, where, dtype)
 
 

@@ -5,11 +5,18 @@ from typing import Any
 
 from sporelm.weights.names import Names, Stored, Table
 
+IMAGES = ("mrope_section", "mrope_interleaved")  # of rotary parameters: how they place rows of images
 OUTER = ("tie_word_embeddings", "quantization_config")  # beside the text model's own numbers
-# Parts that do not read text, left unread.
+# Parts that do not read text, left unread: towers that see or hear, and what brings their rows into the text.
+_PARTS = (
+    *("visual", "vision_tower", "vision_model", "embed_vision", "audio_tower", "embed_audio", "multi_modal_projector"),
+    *("aligner", "connector", "projector", "mm_projector", "vision_projection", "visual_embeddings_table"),
+    *("high_res_vision_model", "acoustic_tokenizer_encoder", "semantic_tokenizer_encoder"),
+    *("image_tower", "video_tower"),
+)
 OTHERS = (
-    *("visual.*", "model.visual.*", "model.vision_tower.*", "model.multi_modal_projector.*", "model.embed_vision.*"),
-    *("model.audio_tower.*", "model.embed_audio.*", "vision_tower.*", "multi_modal_projector.*"),
+    *(f"{start}{part}.*" for start in ("", "model.") for part in _PARTS),
+    *(f"{start}image_newline" for start in ("", "model.", "language_model.model.")),
 )
 
 
@@ -19,6 +26,18 @@ def text_part(values: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(text, Mapping):
         return values
     return {**values, **text, **{key: values[key] for key in ("architectures", *OUTER) if key in values}}
+
+
+def without_images(values: dict[str, Any]) -> dict[str, Any]:
+    """A config.json whose rotary parameters say nothing of images; what they said stands beside them."""
+    found = values
+    for key in ("rope_scaling", "rope_parameters"):
+        if isinstance(rope := values.get(key), Mapping):
+            said = {name: rope[name] for name in IMAGES if name in rope}
+            inner = {name: value for name, value in rope.items() if name not in IMAGES}
+            inner |= {name: "default" for name in ("rope_type", "type") if inner.get(name) == "mrope"}
+            found = {**found, **said, key: inner}
+    return found
 
 
 def inner_names(table: Table, inner: str = "model.language_model.") -> Table:

@@ -16,6 +16,7 @@ from sporelm.errors import MemoryShortage, ModelFileError
 from sporelm.quant import BF16, F32, QuantFormat, format_of
 from sporelm.quant.finite import all_finite
 from sporelm.tensor.tensor import Tensor
+from sporelm.weights.beside_vision import OTHERS
 from sporelm.weights.config import MOST_WIDTH, ModelConfig
 from sporelm.weights.experts import CHOICE_BIAS
 from sporelm.weights.family import Family
@@ -60,6 +61,7 @@ class ModelSource:
     def notes(self) -> tuple[str, ...]:
         """What is not as in the files, one line each."""
         notes = self.files.notes if isinstance(self.files, QuantizedFolder) else ()
+        notes = (*notes, *self._unread())
         forms = [form for names in self.family.names if (form := form_in(names, self.kind)).heads and form.transposed]
         wide = [
             name
@@ -70,6 +72,14 @@ class ModelSource:
             return notes
         what = "its blocks cannot be turned about, so that what makes keys is computed with in F32"
         return (*notes, f"{listed(wide, 1)}: {what}; files that have attn_k_b take less memory")
+
+    def _unread(self) -> tuple[str, ...]:
+        """That the parts of a model that see or hear are not read, if it has such."""
+        kept = ignorable(self.files.tensors, self.kind)
+        parts = (
+            sorted(ignorable(self.files.tensors, self.kind, OTHERS) - kept) if OTHERS[0] in self.family.ignored else ()
+        )
+        return (f"it reads text alone: what sees or hears is left out ({listed(parts, 1)})",) if parts else ()
 
     def close(self) -> None:
         """Let go of the files. Tensors already loaded stay valid."""

@@ -1,6 +1,6 @@
 """Qwen2-VL and Qwen2.5-VL, their text model: Qwen2 whose rotary positions are three, which in a text are one."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -8,15 +8,14 @@ from sporelm.errors import ModelFileError
 from sporelm.models.decoder import Decoder
 from sporelm.models.families.qwen2 import windowed
 from sporelm.models.registry import architecture
-from sporelm.weights.beside_vision import OTHERS, inner_names, text_names, text_part
+from sporelm.weights.beside_vision import IMAGES, OTHERS, inner_names, text_names, text_part, without_images
 from sporelm.weights.config import ModelConfig
 from sporelm.weights.family import Family, HfClass
 from sporelm.weights.fields import Fields, shown
 from sporelm.weights.names import COMMON, HF, Kind
 
-SECTION, TURNS = "mrope_section", "mrope_interleaved"  # of config.json's rotary parameters
+SECTION, TURNS = IMAGES
 SECTIONS = "rope.dimension_sections"  # of GGUF files, whose fourth number is 0
-ROPE = ("rope_scaling", "rope_parameters")
 
 
 @dataclass(frozen=True)
@@ -34,13 +33,7 @@ class Seeing:
 
 def reworded(values: dict[str, Any]) -> dict[str, Any]:
     """The text model's part of a config.json, with what rotary parameters say of images beside them."""
-    found = text_part(values)
-    for key in ROPE:
-        if isinstance(rope := found.get(key), Mapping):
-            inner = {name: value for name, value in rope.items() if name not in (SECTION, TURNS)}
-            inner |= {name: "default" for name in ("rope_type", "type") if inner.get(name) == "mrope"}
-            found = {**found, **{name: rope[name] for name in (SECTION, TURNS) if name in rope}, key: inner}
-    return found
+    return without_images(text_part(values))
 
 
 def sectioned(config: ModelConfig, values: Fields, kind: Kind, usual: tuple[int, int, int]) -> ModelConfig:

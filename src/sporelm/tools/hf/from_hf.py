@@ -11,6 +11,7 @@ import numpy as np
 from sporelm.errors import ModelNotFound, UnsupportedModel, UsageError
 from sporelm.models import build, model_of
 from sporelm.models import open_model as open_source
+from sporelm.models.wrapped import text_values
 from sporelm.quant import F16, F32, FORMATS, QuantFormat
 from sporelm.text.exchange.gguf_fields import fields_of_folder
 from sporelm.tools.hf.folder_tensors import FolderTensors
@@ -101,9 +102,9 @@ def _vocabulary(folder: Path, pre: str | None) -> Converted:
     path = folder / "config.json"
     values = read_object(path) if path.is_file() else {}
     vocab = Fields(values, str(path)).integer("vocab_size", 1, MOST_VOCAB) if "vocab_size" in values else None
-    architectures = values.get("architectures")
-    name = architectures[0] if isinstance(architectures, list) and architectures else ""
     try:
+        architectures = text_values(values, str(path)).get("architectures")
+        name = architectures[0] if isinstance(architectures, list) and architectures else ""
         architecture = model_of(str(name)).family.gguf
     except UnsupportedModel:  # a vocabulary says nothing about its model
         architecture = "llama"
@@ -172,7 +173,8 @@ def _positions(config: ModelConfig, family: Family, values: Mapping[str, Any], f
     """What config.json calls the number of positions, or its default."""
     scaling = config.rope_scaling
     usual = scaling.original if isinstance(scaling, Linear | DynamicNtk) else config.context_length
-    fields = Fields(family.reworded(dict(values)), str(folder / "config.json"))
+    where = str(folder / "config.json")
+    fields = Fields(family.reworded(text_values(dict(values), where)), where)
     return fields.integer(family.positions, 1, MOST_CONTEXT, usual)
 
 

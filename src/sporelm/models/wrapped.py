@@ -1,0 +1,139 @@
+"""Folders of models that see or hear around a text model of a family that there is: which one, and what it is called.
+
+Classes and what their config.json need not say: the configuration classes of transformers.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from sporelm.errors import UnsupportedModel
+from sporelm.models.registry import known_architectures
+from sporelm.weights.beside_vision import OTHERS, OUTER, inner_names, text_names, without_images
+from sporelm.weights.family import Family
+from sporelm.weights.fields import shown
+from sporelm.weights.names import HF
+
+TEXT_MODEL = "model.text_model."  # in front of the text model's names, where it is not "model.language_model."
+
+
+class TextModel(NamedTuple):
+    """The text model of a model_type: its class, and what counts where a config.json does not say it."""
+
+    name: str
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    more: Mapping[str, Any] = {}
+
+    def defaults(self) -> dict[str, Any]:
+        found = self._asdict()
+        return {key: found[key] for key in found if key not in ("name", "more")} | dict(self.more)
+
+
+_GLM: dict[str, Any] = {"partial_rotary_factor": 1.0, "attention_bias": True, "head_dim": None}
+TEXTS: Mapping[str, TextModel] = {
+    "cohere": TextModel("CohereForCausalLM", 256000, 8192, 22528, 40, 64),
+    "cohere2": TextModel("Cohere2ForCausalLM", 256000, 8192, 22528, 40, 64),
+    "deepseek_v3": TextModel("DeepseekV3ForCausalLM", 129280, 7168, 18432, 61, 128),
+    "exaone4": TextModel("Exaone4ForCausalLM", 102400, 4096, 16384, 32, 32),
+    "glm4v_moe_text": TextModel("Glm4MoeForCausalLM", 151424, 4096, 10944, 46, 96, _GLM),
+    "glm4v_text": TextModel("Glm4ForCausalLM", 151552, 4096, 13696, 40, 32, _GLM),
+    "gpt_oss": TextModel("GptOssForCausalLM", 201088, 2880, 2880, 36, 64),
+    "granite": TextModel("GraniteForCausalLM", 32000, 4096, 11008, 32, 32),
+    "lfm2": TextModel("Lfm2ForCausalLM", 65536, 2560, 12288, 32, 32),
+    "lfm2_moe": TextModel("Lfm2MoeForCausalLM", 65536, 2048, 7168, 32, 32),
+    "llama": TextModel("LlamaForCausalLM", 32000, 4096, 11008, 32, 32),
+    "mistral": TextModel("MistralForCausalLM", 32000, 4096, 14336, 32, 32),
+    "phi3": TextModel("Phi3ForCausalLM", 32064, 3072, 8192, 32, 32),
+    "qwen2": TextModel("Qwen2ForCausalLM", 151936, 4096, 22016, 32, 32),
+    "qwen3": TextModel("Qwen3ForCausalLM", 151936, 4096, 22016, 32, 32),
+    "qwen3_moe": TextModel("Qwen3MoeForCausalLM", 151936, 2048, 6144, 24, 32),
+}
+# The class of a whole -> the model_type of its text model where config.json does not say it.
+WHOLES: Mapping[str, str] = {
+    "AudioFlamingo3ForConditionalGeneration": "qwen2",
+    "AyaVisionForConditionalGeneration": "cohere2",
+    "Cohere2VisionForConditionalGeneration": "cohere2",
+    "DeepseekVLForConditionalGeneration": "llama",
+    "Exaone4_5_ForConditionalGeneration": "exaone4",
+    "FastVlmForConditionalGeneration": "qwen2",
+    "Glm46VForConditionalGeneration": "glm4v_text",
+    "Glm4vForConditionalGeneration": "glm4v_text",
+    "Glm4vMoeForConditionalGeneration": "glm4v_moe_text",
+    "GotOcr2ForConditionalGeneration": "qwen2",
+    "Idefics2ForConditionalGeneration": "mistral",
+    "Idefics3ForConditionalGeneration": "llama",
+    "InternVLForConditionalGeneration": "qwen2",
+    "Kimi_K25ForConditionalGeneration": "deepseek_v3",
+    "Lfm2VlForConditionalGeneration": "lfm2",
+    "LightOnOcrForConditionalGeneration": "qwen3",
+    "LlavaForConditionalGeneration": "llama",
+    "LlavaNextForConditionalGeneration": "llama",
+    "LlavaNextVideoForConditionalGeneration": "llama",
+    "LlavaOnevisionForConditionalGeneration": "qwen2",
+    "Ovis2ForConditionalGeneration": "qwen2",
+    "PerceptionLMForConditionalGeneration": "llama",
+    "Qwen2AudioForConditionalGeneration": "qwen2",
+    "Qwen3ASRForConditionalGeneration": "qwen3",
+    "SmolVLMForConditionalGeneration": "llama",
+    "VideoLlama3ForConditionalGeneration": "qwen2",
+    "VideoLlavaForConditionalGeneration": "llama",
+    "VipLlavaForConditionalGeneration": "llama",
+    "VoxtralForConditionalGeneration": "llama",
+}
+# Classes around a text model that computes otherwise than its family, and how.
+REFUSED: Mapping[str, str] = {
+    "Ernie4_5_VLMoeForConditionalGeneration": "its layers have experts of two kinds",
+    "GraniteSpeechForConditionalGeneration": "its text model has an adapter for what it hears",
+    "MllamaForConditionalGeneration": "some of its layers read images alone",
+    "PaliGemmaForConditionalGeneration": "its text model sees a prompt both ways",
+    "Qwen2_5OmniForConditionalGeneration": "it thinks with one text model and speaks with another",
+    "Qwen3OmniMoeForConditionalGeneration": "it thinks with one text model and speaks with another",
+}
+
+
+def inner_of(whole: str) -> str:
+    """What names of the text model have in front, in folders of a class of `WHOLES`."""
+    return TEXT_MODEL if whole.startswith(("Idefics", "SmolVLM")) else "model.language_model."
+
+
+def whole_of(values: Mapping[str, Any]) -> str:
+    """The class of `WHOLES` that a config.json names; "" for any other."""
+    named = values.get("architectures")
+    first = named[0] if isinstance(named, list) and named else None
+    return first if isinstance(first, str) and first in WHOLES else ""
+
+
+def text_values(values: dict[str, Any], where: str) -> dict[str, Any]:
+    """A config.json; of a class of `WHOLES` as that of its text model alone.
+
+    Raises UnsupportedModel for a class or a text model that there is not, naming it.
+    """
+    named = values.get("architectures")
+    if isinstance(named, list) and named and (why := REFUSED.get(str(named[0]))):
+        raise UnsupportedModel(f"{where}: {named[0]} is not supported: {why}")
+    text = values.get("text_config")
+    text = dict(text) if isinstance(text, Mapping) else {}
+    if not (whole := whole_of(values)):
+        if text and isinstance(named, list) and named and named[0] not in known_architectures():
+            kind = shown(text.get("model_type"))
+            what = f"{shown(named[0])}, a model around a text model of type {kind}, is not supported"
+            raise UnsupportedModel(f"{where}: {what}; docs/models.md names those that are")
+        return values
+    kind = text.get("model_type", WHOLES[whole])
+    if not isinstance(kind, str) or kind not in TEXTS:
+        known = ", ".join(TEXTS)
+        raise UnsupportedModel(f"{where}: the text model of {whole} is of type {shown(kind)}; supported are {known}")
+    outer = {key: values[key] for key in OUTER if key in values}
+    told = {key: value for key, value in text.items() if value is not None or key not in TextModel._fields}
+    return without_images(TEXTS[kind].defaults() | told | outer | {"architectures": [TEXTS[kind].name]})
+
+
+def wrapped(family: Family, whole: str) -> Family:
+    """The family of a text model by the names in folders of a class of `WHOLES`."""
+    names = (*text_names(family.names), *inner_names(family.names, inner_of(whole)))
+    others = {**family.others, HF: (*family.others.get(HF, ()), *names)}
+    return replace(family, others=others, ignored=(*family.ignored, *OTHERS))
