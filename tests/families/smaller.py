@@ -31,10 +31,17 @@ OPT_ODD = {"hidden_size": 70, "num_attention_heads": 7, "activation_function": "
 OPT_ODD |= {"layer_norm_elementwise_affine": False}
 OPT_BARE = {"_remove_final_layer_norm": True, "enable_bias": False}
 
+HY3 = named("HYV3ForCausalLM", "hy_v3", head_dim=8, num_hidden_layers=3, num_experts=6, num_experts_per_tok=2)
+HY3 |= {"moe_intermediate_size": 24, "num_shared_experts": 1, "router_scaling_factor": 1.7}
+HY3_ODD: dict[str, Any] = ODD | {"head_dim": 10, "num_shared_experts": 2, "mlp_layer_types": ["dense"] * 2 + ["sparse"]}
+HY3_WIDE = WIDE | {"head_dim": 32, "moe_intermediate_size": 256}
+
 CASES = (
     Case("exaone", EXAONE, WIDE | {"rope_scaling": LLAMA3}, numpy="exaone"),
     Case("exaone-odd-tied", EXAONE | ODD | TIED, None, numpy="exaone"),
     Case("dbrx", DBRX, DBRX_WIDE),
+    Case("hy-v3", HY3, HY3_WIDE),
+    Case("hy-v3-odd-tied", HY3 | HY3_ODD | TIED, None),
     Case("opt", OPT | {"tie_word_embeddings": True}, None),
     Case("opt-post-norms", OPT | OPT_POST, None),
     Case("opt-odd", OPT | OPT_ODD, None),

@@ -159,6 +159,7 @@ FAMILIES = (
         ("transformers", "llama.cpp"),
     ),
     Listed("hunyuan_moe", "Hunyuan-A13B", ("hunyuan-moe", "HunYuanMoEV1ForCausalLM"), ("transformers", "llama.cpp")),
+    Listed("hy_v3", "Hy3", ("hy_v3", "HYV3ForCausalLM"), ("transformers", "llama.cpp")),
     Listed("internlm2", "InternLM2, InternLM2.5", ("internlm2", "InternLM2ForCausalLM"), ("numpy", "llama.cpp")),
     Listed("jais2", "Jais 2", ("jais2", "Jais2ForCausalLM"), ("transformers", "llama.cpp")),
     Listed("jamba", "Jamba", ("jamba", "JambaForCausalLM"), ("transformers", "llama.cpp")),

@@ -1,13 +1,13 @@
 """Jamba: Mamba 1's layers with norms, attention without positions every so many, experts every so many."""
 
-from collections.abc import Mapping, Set
+from collections.abc import Set
 from dataclasses import replace
 from typing import Any
 
 from sporelm.errors import UnsupportedModel
 from sporelm.models.blocks import Attention, Layer, SelectiveSpace, SpaceChannels, feed_forward, pre_norm
 from sporelm.models.decoder import Decoder
-from sporelm.models.families.layer_kinds import attention_layers, by_key_heads, key_heads
+from sporelm.models.families.layer_kinds import attention_layers, by_key_heads, key_heads, with_routers
 from sporelm.models.families.selective_fields import selective_fields, selective_names, sized, with_rank
 from sporelm.models.registry import architecture
 from sporelm.weights.config import MOST_LAYERS, ModelConfig
@@ -17,7 +17,7 @@ from sporelm.weights.fields import Fields
 from sporelm.weights.names import COMMON, HF, Kind, Names, changed
 
 LAYER = "model.layers.{}."
-MLP, ROUTER = f"{LAYER}feed_forward.", "blk.{}.ffn_gate_inp.weight"
+MLP = f"{LAYER}feed_forward."
 NAMES = changed(
     COMMON,
     Names("output_norm.weight", "output_norm.weight", "model.final_layernorm.weight"),
@@ -27,7 +27,7 @@ NAMES = changed(
         for part in ("gate", "up", "down")
     ),
     *expert_names(MLP),
-    Names("layers.{}.ffn_gate_inp.weight", ROUTER, f"{MLP}router.weight"),
+    Names("layers.{}.ffn_gate_inp.weight", "blk.{}.ffn_gate_inp.weight", f"{MLP}router.weight"),
     *selective_names(f"{LAYER}mamba."),
 )
 NUMBERS: dict[str, Any] = {"num_key_value_heads": 8, "num_experts_per_tok": 2}
@@ -72,13 +72,6 @@ def _finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
     return replace(config, own=replace(config.own, attention=attention))
 
 
-def _noticed(config: ModelConfig, metadata: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> ModelConfig:
-    """Which layers have experts: those with a router."""
-    dense = frozenset(layer for layer in range(config.layers) if ROUTER.replace("{}", str(layer)) not in shapes)
-    mixed = config.experts is not None and len(dense) < config.layers
-    return replace(config, experts=replace(config.experts, dense=dense) if config.experts and mixed else None)
-
-
 def _words(config: ModelConfig) -> dict[str, Any]:
     layers, experts = config.layers, config.experts
     found = _as_period("attn_layer", config.own.attention, layers)
@@ -101,7 +94,7 @@ def _words(config: ModelConfig) -> dict[str, Any]:
         NAMES,
         fixed={"rotary": 0, "own.norms": "weighted"},
         finish=_finished,
-        noticed=_noticed,
+        noticed=with_routers,
         words=_words,
         said=lambda config: key_heads(config, "jamba", config.own.attention),
         regrouped=by_key_heads,

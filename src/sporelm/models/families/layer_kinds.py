@@ -1,13 +1,14 @@
-"""Which layers of a hybrid are attention."""
+"""Which layers of a hybrid are attention, and which have experts."""
 
-from collections.abc import Set
+from collections.abc import Mapping, Set
+from dataclasses import replace
 from typing import Any
 
 from sporelm.errors import ModelFileError, UnsupportedModel
 from sporelm.weights.config import ModelConfig
 from sporelm.weights.fields import Fields, shown
 
-KV = "attention.head_count_kv"
+KV, ROUTER = "attention.head_count_kv", "blk.{}.ffn_gate_inp.weight"
 
 ATTENTION, OTHER = ("full_attention", "attention", False), ("linear_attention", "mamba", "conv", True)
 
@@ -40,3 +41,14 @@ def key_heads(config: ModelConfig, gguf: str, attention: Set[int]) -> dict[str, 
     """The same to be written, for an architecture."""
     counts = [config.kv_heads if layer in attention else 0 for layer in range(config.layers)]
     return {f"{gguf}.{KV}": ("[u32]", counts)}
+
+
+def with_routers(
+    config: ModelConfig, metadata: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]
+) -> ModelConfig:
+    """`Family.noticed`: layers of a GGUF file that have a router have experts, whatever else it says; no others."""
+    dense = frozenset(layer for layer in range(config.layers) if ROUTER.replace("{}", str(layer)) not in shapes)
+    if config.experts is None or len(dense) == config.layers:
+        return replace(config, experts=None)
+    leading = len(dense) if dense == {*range(len(dense))} else 0
+    return replace(config, experts=replace(config.experts, dense=frozenset() if leading else dense, leading=leading))
