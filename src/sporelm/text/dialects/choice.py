@@ -15,14 +15,15 @@ from sporelm.text.dialects.kimi import Kimi
 from sporelm.text.dialects.llama3 import Llama3
 from sporelm.text.dialects.minicpm import MiniCpm
 from sporelm.text.dialects.mistral import BRACKETS, Mistral
+from sporelm.text.dialects.nemotron import OPENING, Nemotron
 from sporelm.text.dialects.qwen_coder import SEED_THINK, QwenCoder, Seed
 from sporelm.text.tokenizer import Tokenizer
 
 DIALECTS: dict[str, type[Dialect]] = {
     each.name: each
     for each in (
-        Harmony, DeepSeek, Kimi, Cohere, Mistral, Gemma4, QwenCoder, Seed, Glm, MiniCpm, Granite, Hermes, Llama3, Gemma,
-        Generic,
+        Harmony, DeepSeek, Kimi, Cohere, Mistral, Gemma4, QwenCoder, Seed, Glm, MiniCpm, Granite, Nemotron, Hermes,
+        Llama3, Gemma, Generic,
     )
 }  # fmt: skip
 THOUGHTS = (ACTIONS, THINK, BRACKETS, CHANNELS, SEED_THINK)
@@ -49,6 +50,7 @@ _BY_TEMPLATE: tuple[tuple[_Test, Callable[[Thinking | None], Dialect]], ...] = (
     (_has("<arg_key>"), Glm),
     (_has("<function name="), MiniCpm),
     (_has("<|tool_call|>"), Granite),
+    (_has(OPENING), Nemotron),
     (_has("<tool_call>"), Hermes),
     (_has("<|python_tag|>"), Llama3),
     (_has('{"name": function name, "parameters":'), Llama3),

@@ -48,6 +48,7 @@ def test_every_template_has_its_dialect(shared: Path) -> None:
         ("<|START_THINKING|> <|START_ACTION|>", "cohere", "<|START_THINKING|>"),
         ("<|tool_calls_section_begin|> <think>", "kimi", "<think>"),
         ("<|tool_call|>", "granite", None),
+        ("<TOOLCALL>[ <think>", "nemotron", "<think>"),
         ("", "generic", "<think>"),
     ],
 )
@@ -79,4 +80,4 @@ def test_a_vocabulary_tells_where_the_template_does_not(tmp_path: Path) -> None:
 
 def test_names_are_those_of_the_table() -> None:
     assert all(make().name == name for name, make in DIALECTS.items())
-    assert len(DIALECTS) == 15
+    assert len(DIALECTS) == 16
