@@ -1,9 +1,12 @@
 """What every test may ask for: the shared data beside the repository, the models, and `--all`."""
 
+import contextlib
 import io
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +15,40 @@ ROOT = Path(__file__).resolve().parent.parent
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--all", action="store_true", help="also run the tests marked 'all'")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if hasattr(config, "workerinput") or not config.getoption("numprocesses", None):  # not what only starts workers
+        hear_signals()
+    choose_examples(config)
+
+
+def hear_signals() -> None:
+    """Hear what a shell has its background commands ignore, Ctrl-C, and what `nohup` does: the programs that tests
+    start, and send signals to, would inherit that."""
+    heard: dict[str, Any] = {"SIGINT": signal.default_int_handler} | dict.fromkeys(("SIGHUP", "SIGTERM"), hear_nothing)
+    for name, handler in heard.items():
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) is signal.SIG_IGN:
+            with contextlib.suppress(ValueError):  # in another thread than the main one
+                signal.signal(number, handler)
+
+
+def hear_nothing(*_: object) -> None:
+    """A handler as good as none, which no other program inherits."""
+
+
+def choose_examples(config: pytest.Config) -> None:
+    """Have hypothesis try the same examples in every run, new ones with `--all`; no time is too long for one."""
+    if config.getoption("--hypothesis-profile", None):
+        return
+    try:
+        from hypothesis import HealthCheck, settings
+    except ImportError:
+        return
+    same: dict[str, Any] = {} if config.getoption("--all") else {"derandomize": True, "database": None}
+    settings.register_profile("sporelm", deadline=None, suppress_health_check=[HealthCheck.too_slow], **same)
+    settings.load_profile("sporelm")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

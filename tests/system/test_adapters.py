@@ -1,7 +1,6 @@
 """Adapters as users meet them: by name, per request, while others are answered."""
 
 import asyncio
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +13,6 @@ from hf_folders import write_model
 from lora_files import merged, random_pairs, write_gguf_adapter, write_peft
 from sporelm import LLM, AsyncLLM, LoraAdapter, SamplingParams
 from sporelm.api import adapters
-from sporelm.engine import Engine
 from sporelm.errors import ModelNotFound, RequestError
 from tiny_models import WIDE
 
@@ -196,23 +194,21 @@ def test_conversations_remember_with_which_adapter_they_were_held(
         woken.close()
 
 
-def slow_down(engine: Engine) -> None:
-    """Let every step take so long that whoever comes during an answer comes before its end, on any machine."""
-    step = engine.step
-    engine.step = lambda: (time.sleep(0.02), step())[1]  # type: ignore[method-assign]
-
-
 def test_an_event_loop_loads_and_unloads(folder: Path, paths: dict[str, Path]) -> None:
     async def run() -> None:
         async with AsyncLLM(folder, threads=1) as model:
-            slow_down(model.llm.engine)
             plain = await model.generate(PROMPT, greedy())
-            long = asyncio.create_task(model.generate(PROMPT, greedy(max_tokens=60)))
+            endless = greedy(max_tokens=10**7, ignore_eos=True, roll=True)
+            long = model.stream(PROMPT, endless)
+            said = list((await anext(long)).token_ids)
             assert await model.load_adapter(paths["red"]) == "red"
             red, again = await asyncio.gather(model.generate(PROMPT, greedy("red")), model.generate(PROMPT, greedy()))
             assert again.token_ids == plain.token_ids != red.token_ids
-            assert (await long).token_ids[:12] == plain.token_ids
-            stream = model.stream(PROMPT, greedy("red", max_tokens=180))
+            while len(said) < 12:
+                said += (await anext(long)).token_ids
+            assert said[:12] == plain.token_ids
+            await long.aclose()
+            stream = model.stream(PROMPT, replace(endless, adapter="red"))
             await anext(stream)
             with pytest.raises(RequestError, match="still use"):
                 await model.unload_adapter("red")

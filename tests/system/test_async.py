@@ -4,7 +4,6 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import aclosing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from sporelm.errors import BackendError, ContextOverflow, QueueFull, RequestErro
 
 GREEDY = SamplingParams(max_tokens=24, temperature=0.0)
 WILD = SamplingParams(max_tokens=24, temperature=1.0, seed=5)
+ENDLESS = SamplingParams(max_tokens=10**7, temperature=0.0, ignore_eos=True, roll=True)  # until somebody ends it
 PROMPTS = ["Once upon a time", "The dog ran", "Lily", "A big red ball fell", "Tom said", "It was", "The sun", "Mom"]
 
 
@@ -79,13 +79,12 @@ def test_pieces_of_streams_side_by_side_join_to_the_texts(story: Path, alone: LL
 
 def test_leaving_a_stream_or_its_task_cancels_that_request_alone(story: Path, alone: LLM) -> None:
     async def leave() -> tuple[Completion, int]:
-        long = SamplingParams(max_tokens=400, temperature=0.0, ignore_eos=True)
         async with AsyncLLM(story, threads=1) as llm:
             other = asyncio.ensure_future(llm.generate(PROMPTS[0], GREEDY))
-            async with aclosing(llm.stream(PROMPTS[1], long)) as pieces:
+            async with aclosing(llm.stream(PROMPTS[1], ENDLESS)) as pieces:
                 async for _ in pieces:
                     break
-            task = asyncio.ensure_future(llm.generate(PROMPTS[2], long))
+            task = asyncio.ensure_future(llm.generate(PROMPTS[2], ENDLESS))
             await asyncio.sleep(0.01)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
@@ -109,7 +108,7 @@ def test_the_loop_goes_on_while_a_step_runs(story: Path) -> None:
 
             def slow(what: Step) -> Scores:
                 entered.set()
-                leave.wait(60)
+                assert leave.wait(60)
                 return step(what)
 
             llm.llm.engine.runner.run = slow  # type: ignore[method-assign]
@@ -118,7 +117,7 @@ def test_the_loop_goes_on_while_a_step_runs(story: Path) -> None:
                 await asyncio.sleep(0.001)
             # The step stands still: others are taken, and cancelled, without waiting for it.
             second = asyncio.ensure_future(llm.generate(PROMPTS[1], GREEDY))
-            third = asyncio.ensure_future(llm.generate(PROMPTS[2], replace(GREEDY, max_tokens=200, ignore_eos=True)))
+            third = asyncio.ensure_future(llm.generate(PROMPTS[2], ENDLESS))
             await asyncio.sleep(0.01)
             third.cancel()
             await asyncio.gather(third, return_exceptions=True)
@@ -176,6 +175,20 @@ def test_a_full_queue_is_said(story: Path) -> None:
     async def crowd() -> list[Any]:
         async with AsyncLLM(story, threads=1, max_batch=1) as llm:
             llm.llm.engine.scheduler.waiting.limit = 2
+            asked, all_asked = list[object](), threading.Event()
+            between_steps, step = llm.between_steps, llm.llm.engine.runner.run
+
+            def noted(what: Callable[[], Any]) -> Any:
+                asked.append(what)
+                if len(asked) == len(PROMPTS):
+                    all_asked.set()
+                return between_steps(what)
+
+            def late(what: Step) -> Scores:
+                assert all_asked.wait(60)
+                return step(what)
+
+            llm.between_steps, llm.llm.engine.runner.run = noted, late  # type: ignore[method-assign]
             return await asyncio.gather(*(llm.generate(each, GREEDY) for each in PROMPTS), return_exceptions=True)
 
     found = run(crowd())
@@ -226,9 +239,9 @@ def test_a_failing_back_end_is_told_to_everybody_and_nothing_hangs(story: Path) 
 def test_closing_ends_what_runs(story: Path) -> None:
     async def close() -> Any:
         llm = AsyncLLM(story, threads=1)
-        long = SamplingParams(max_tokens=400, temperature=0.0, ignore_eos=True)
-        task = asyncio.ensure_future(llm.generate(PROMPTS[0], long))
-        await asyncio.sleep(0.02)
+        task = asyncio.ensure_future(llm.generate(PROMPTS[0], ENDLESS))
+        while not llm.metrics.generation_tokens:
+            await asyncio.sleep(0.001)
         await llm.close()
         await llm.close()
         (found,) = await asyncio.gather(task, return_exceptions=True)

@@ -19,8 +19,8 @@ else:
     import pty
     import select
 
-# `spore`, but a step takes four tokens and at least 50 ms: a prompt of some hundred tokens takes seconds. STEP, if set,
-# is written as each step begins.
+# `spore`, but a step takes one token and at least 50 ms: a prompt of some hundred tokens takes many seconds. STEP, if
+# set, is written as each step begins.
 SLOW = """
 import os, sys, time
 from dataclasses import replace
@@ -33,7 +33,7 @@ def slow(self):
     time.sleep(0.05)
     return step(self)
 Engine.step = slow
-loading._limits = lambda *given: replace(limits(*given), token_budget=4)
+loading._limits = lambda *given: replace(limits(*given), token_budget=1)
 from sporelm.cli.main import main
 sys.exit(main())
 """
@@ -89,7 +89,7 @@ def backend(request: pytest.FixtureRequest) -> str:
 
 def slow_chat(model: Path, data: Path, backend: str, step: str = "") -> Terminal:
     """A slow chat, started; `step` is what it writes as each step of the engine begins."""
-    words = command("chat", model, "--temp", 0, "-n", 400, "--ignore-eos", "--backend", backend)
+    words = command("chat", model, "--temp", 0, "-n", 10**7, "--ignore-eos", "--roll", "--backend", backend)
     words[2] = SLOW
     return Terminal(words, environment(XDG_DATA_HOME=str(data), TERM="dumb", STEP=step))
 

@@ -395,7 +395,7 @@ def test_a_pull_that_is_ended_goes_on(folder: Path, fake: FakeHub, spore: Spore,
     variables = {"HF_ENDPOINT": fake.address, "SPORE_MODEL_STORE": str(folder)}
     # Tests that run in a shell's background inherit that Ctrl-C is ignored.
     slow = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
-    slow += "import sporelm.weights.store.transfer as t; t.PAUSE_S = 10; "
+    slow += "import sporelm.weights.store.transfer as t; t.PAUSE_S = 600; "
     words = command("pull", "hf:owner/one")
     words[2] = slow + words[2]
     with subprocess.Popen(words, env=environment(**variables), stderr=subprocess.PIPE, text=True) as process:

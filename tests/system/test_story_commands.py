@@ -20,15 +20,6 @@ GREEDY = [313, 598, 303, 1049, 1468, 267, 628, 333, 94, 1210, 263, 251]
 GREEDY_TEXT = ", a little girl named Lily lived in a small house with"
 
 
-# A step takes at least 20 ms, so that no answer ends before a signal comes.
-SLOW = """
-import time
-from sporelm.engine import Engine
-step = Engine.step
-Engine.step = lambda self: (time.sleep(0.02), step(self))[1]
-"""
-
-
 def greedy(story: Path, count: int = len(GREEDY)) -> list[object]:
     return ["run", story, "-p", PROMPT, "-n", count, "--temp", 0]
 
@@ -229,9 +220,8 @@ POSIX = pytest.mark.skipif(sys.platform == "win32", reason="signals and pipes di
 
 
 def started(story: Path, *words: object) -> subprocess.Popen[bytes]:
-    """`spore run` on a long text, its first character awaited."""
-    long = command("run", story, "-p", PROMPT, "-n", 400, "--ignore-eos", *words)
-    long[2] = SLOW + long[2]
+    """`spore run` on a text without an end, its first character awaited."""
+    long = command("run", story, "-p", PROMPT, "-n", 10**7, "--ignore-eos", "--roll", *words)
     process = subprocess.Popen(long, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout is not None
     assert process.stdout.read(1)

@@ -17,6 +17,7 @@ from sporelm import settings
 from sporelm.cli import main
 from system.processes import command, environment, one_line
 from system.serve.conftest import Running
+from system.serve.test_operations import crowded
 
 FEW = ("--requests", "3", "-n", "4", "-p", "12", "--warmup", "0")
 
@@ -125,15 +126,17 @@ def test_wrong_keys_and_no_server(serve: object, capsys: pytest.CaptureFixture[s
     code, _, err = bench(capsys, *words, "--api-key", "other")
     assert (code, "none of its keys" in one_line(err)) == (1, True)
     assert bench(capsys, *words, "--api-key", "sesame", "--json")[0] == 0
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-    code, _, err = bench(capsys, "--url", f"http://127.0.0.1:{port}")
+    with socket.socket() as silent:  # has a port, which so nobody else has, and does not listen
+        silent.bind(("127.0.0.1", 0))
+        code, _, err = bench(capsys, "--url", f"http://127.0.0.1:{silent.getsockname()[1]}")
     assert (code, "cannot be reached: Connection refused" in one_line(err)) == (1, True)
 
 
-def test_a_full_queue_is_told(serve: object, capsys: pytest.CaptureFixture[str]) -> None:
-    running: Running = serve(max_waiting=1, engine={"threads": 1, "max_batch": 1})  # type: ignore[operator]
-    words = ("--url", running.url, "-c", 8, "--requests", 16, "-n", 30, "-p", 12)
+def test_a_full_queue_is_told(
+    serve: object, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running: Running = serve(crowded(monkeypatch, 8, 30), max_waiting=1)  # type: ignore[operator]
+    words = ("--url", running.url, "-c", 8, "--requests", 16, "-n", 30, "-p", 12, "--warmup", 0)
     code, out, err = bench(capsys, *words, "--json")
     row = json.loads(out)["rows"][0]
     assert (code, err) == (0, "")

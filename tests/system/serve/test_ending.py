@@ -29,13 +29,13 @@ def test_an_answer_that_is_broken_off_ends_with_an_error_and_the_log_has_no_trac
 
     thread = threading.Thread(target=read)
     thread.start()
-    assert begun.wait(20)
+    assert begun.wait(60)
     end: Any = running.listener.handle_exit
     running.loop.call_soon_threadsafe(end, signal.SIGTERM, None)
     until(lambda: running.listener.loop is not None)
     if twice:
         running.loop.call_soon_threadsafe(end, signal.SIGINT, None)
-    thread.join(20)
+    thread.join(60)
     assert "the answer was cancelled: the server is ending" in [line for line in lines if line][-1]
     said = [record for record in caplog.records if record.levelname in ("WARNING", "ERROR")]
     assert [record.getMessage() for record in said] == [

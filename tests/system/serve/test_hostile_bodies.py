@@ -356,7 +356,7 @@ def listening() -> Iterator[tuple[int, list[bytes]]]:
         thread.start()
         yield server.getsockname()[1], heard
         ended.set()
-        thread.join(20)
+        thread.join(60)
 
 
 def test_nothing_in_a_body_makes_the_server_ask_elsewhere(served: Running, listening: tuple[int, list[bytes]]) -> None:

@@ -2,9 +2,8 @@
 
 import json
 import socket
-import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 
 import pytest
 
@@ -16,8 +15,9 @@ POST = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: appli
 HIDDEN = b"GET /v1/models HTTP/1.1\r\nhost: localhost\r\n\r\n"
 
 
-def said_to(port: int, data: bytes, seconds: float = 10, *, ends: bool = True) -> bytes:
-    """What the server says to some bytes, until it closes the connection; `ends`: it hears that nothing more comes."""
+def said_to(port: int, data: bytes, seconds: float = 60, *, ends: bool = True) -> bytes:
+    """What the server says to some bytes, until it closes the connection; `ends`: it hears that nothing more comes, and
+    says nothing either if it hears that before it has begun to."""
     found = b""
     with socket.create_connection(("127.0.0.1", port), timeout=seconds) as connection, suppress(OSError):
         connection.sendall(data)
@@ -28,23 +28,22 @@ def said_to(port: int, data: bytes, seconds: float = 10, *, ends: bool = True) -
     return found
 
 
-@pytest.fixture(scope="module")
-def quick(chatty: object) -> Iterator[Running]:
-    """A server without patience."""
-    from sporelm.serve.config import ModelSpec, ServeConfig
-    from system.serve.conftest import options, run
-
-    config = ServeConfig(**options(models=(ModelSpec("story", str(chatty)),), head_seconds=0.4, body_seconds=0.4))
-    running, stop = run(config)
-    yield running
-    stop()
+@contextmanager
+def impatient(running: Running) -> Iterator[None]:
+    """A while in which a server waits for no head or body; the others, that are slow by chance, have their time."""
+    patience = {name: getattr(running.config, name) for name in ("head_seconds", "body_seconds")}
+    for name in patience:
+        object.__setattr__(running.config, name, 0.4)
+    yield
+    for name, seconds in patience.items():
+        object.__setattr__(running.config, name, seconds)
 
 
 @pytest.fixture(autouse=True)
-def unharmed(quick: Running) -> Iterator[None]:
+def unharmed(served: Running) -> Iterator[None]:
     yield
-    assert quick.client().get("/health").status_code == 200
-    until(quick.engine_idle)
+    assert served.client().get("/health").status_code == 200
+    until(served.engine_idle)
 
 
 @pytest.mark.parametrize(
@@ -71,9 +70,9 @@ def unharmed(quick: Running) -> Iterator[None]:
     ],
     ids=repr,
 )
-def test_no_request_is_hidden_in_another(quick: Running, head: bytes) -> None:
+def test_no_request_is_hidden_in_another(served: Running, head: bytes) -> None:
     for body in (b"0\r\n\r\n" + HIDDEN, b"{}  " + HIDDEN):
-        said = said_to(quick.port, POST + head + b"\r\n" + body)
+        said = said_to(served.port, POST + head + b"\r\n" + body)
         assert said.startswith((b"HTTP/1.1 400", b"HTTP/1.1 501")) or not said, said[:80]
         assert said.count(b"HTTP/1.1 ") <= 1
         assert b'"data"' not in said
@@ -87,8 +86,8 @@ def test_no_request_is_hidden_in_another(quick: Running, head: bytes) -> None:
     ],
     ids=lambda each: repr(each[:20]),
 )  # fmt: skip
-def test_chunks_that_are_none_are_refused(quick: Running, body: bytes) -> None:
-    said = said_to(quick.port, POST + b"transfer-encoding: chunked\r\n\r\n" + body + b"\r\n" + HIDDEN)
+def test_chunks_that_are_none_are_refused(served: Running, body: bytes) -> None:
+    said = said_to(served.port, POST + b"transfer-encoding: chunked\r\n\r\n" + body + b"\r\n" + HIDDEN)
     assert said.startswith(b"HTTP/1.1 4") or not said, said[:80]
     assert b'"data"' not in said
 
@@ -114,25 +113,29 @@ def test_chunks_that_are_none_are_refused(quick: Running, body: bytes) -> None:
     ],
     ids=lambda each: repr(each[:30]),
 )
-def test_what_is_no_request_of_ours_is_refused(quick: Running, data: bytes) -> None:
-    said = said_to(quick.port, data)
+def test_what_is_no_request_of_ours_is_refused(served: Running, data: bytes) -> None:
+    said = said_to(served.port, data)
     assert said.startswith(b"HTTP/1.1 4") or not said, said[:80]
     assert b'"data"' not in said
 
 
-def test_a_request_has_one_host(quick: Running) -> None:
+def test_a_request_has_one_host(served: Running) -> None:
     for hosts in (b"", b"host: localhost\r\nhost: localhost\r\n"):
-        assert said_to(quick.port, b"GET /health HTTP/1.1\r\n" + hosts + b"\r\n").startswith(b"HTTP/1.1 400")
-    assert b"wrong_host" in said_to(quick.port, b"GET /health HTTP/1.1\r\n\r\n")
+        said = said_to(served.port, b"GET /health HTTP/1.1\r\n" + hosts + b"connection: close\r\n\r\n", ends=False)
+        assert said.startswith(b"HTTP/1.1 400")
+        assert b"wrong_host" in said
 
 
-def test_heads_and_bodies_that_trickle_are_cut(quick: Running) -> None:
+def test_heads_and_bodies_that_trickle_are_cut(served: Running) -> None:
     """A byte now and then does not win time: the whole of it must be there."""
     body = b'{"prompt": "Lily"' + b" " * 200 + b"}"
     for data in (POST + b"x: " + b"a" * 500, POST + b"content-length: %d\r\n\r\n" % len(body) + body):
-        begun, sent = time.monotonic(), 0
-        with socket.create_connection(("127.0.0.1", quick.port), timeout=10) as connection, suppress(OSError):
-            quickly = len(POST) if b"\r\n\r\n" not in data else data.index(b"{")
+        sent, quickly = 0, len(POST) if b"\r\n\r\n" not in data else data.index(b"{")
+        with (
+            impatient(served),
+            socket.create_connection(("127.0.0.1", served.port), timeout=60) as connection,
+            suppress(OSError),
+        ):
             connection.sendall(data[:quickly])
             for sent in range(quickly, len(data)):
                 connection.sendall(data[sent : sent + 1])
@@ -140,15 +143,14 @@ def test_heads_and_bodies_that_trickle_are_cut(quick: Running) -> None:
                 with suppress(TimeoutError):
                     if connection.recv(100)[:12] in (b"", b"HTTP/1.1 408"):
                         break
-        assert sent < len(data) - 1, "all of it was waited for"
-        assert time.monotonic() - begun < 8
+        assert sent < quickly + 150, "it was waited for"  # which takes 7.5 s
 
 
-def test_requests_in_a_row_are_answered_in_their_order(quick: Running) -> None:
+def test_requests_in_a_row_are_answered_in_their_order(served: Running) -> None:
     asked = [json.dumps({"prompt": "Lily " * count}).encode() for count in (1, 5, 2)]
     head = b"POST /tokenize HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
     last = b"GET /nowhere HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
-    said = said_to(quick.port, b"".join(head % len(body) + body for body in asked) + last, ends=False)
+    said = said_to(served.port, b"".join(head % len(body) + body for body in asked) + last, ends=False)
     assert [each[:3] for each in said.split(b"HTTP/1.1 ")[1:]] == [b"200", b"200", b"200", b"404"]
     counts = [int(each.split(b'"count":')[1].split(b",")[0]) for each in said.split(b"HTTP/1.1 ")[1:4]]
     assert counts[0] < counts[2] < counts[1]
@@ -156,7 +158,7 @@ def test_requests_in_a_row_are_answered_in_their_order(quick: Running) -> None:
 
 def test_one_connection_too_many_is_told_so_and_the_others_go_on(serve: Serve) -> None:
     running = serve(max_connections=3)
-    ask = b"GET /v1/models HTTP/1.1\r\nhost: localhost\r\n\r\n"
+    ask = b"GET /v1/models HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
     clients = [running.client() for _ in range(3)]  # each keeps its connection
     for _ in range(2):
         assert [client.get("/v1/models").status_code for client in clients] == [200] * 3
@@ -166,13 +168,17 @@ def test_one_connection_too_many_is_told_so_and_the_others_go_on(serve: Serve) -
             assert b"max_connections" in said or not said
     for client in clients:
         client.close()
-    until(lambda: said_to(running.port, ask).startswith(b"HTTP/1.1 200"))
+    until(lambda: said_to(running.port, ask, ends=False).startswith(b"HTTP/1.1 200"))
 
 
-def test_a_flood_of_heads_that_are_never_finished_leaves_room(quick: Running) -> None:
-    with ExitStack() as stack:
+def test_a_flood_of_heads_that_are_never_finished_leaves_room(served: Running) -> None:
+    client = served.client()
+    client.get("/health")  # it is connected, and so not one of those who are slow
+    connections = served.listener.server_state.connections
+    before = len(connections)
+    with impatient(served), ExitStack() as stack:
         for _ in range(60):
-            connection = stack.enter_context(socket.create_connection(("127.0.0.1", quick.port), 10))
+            connection = stack.enter_context(socket.create_connection(("127.0.0.1", served.port), 60))
             connection.sendall(POST[:40])
-        assert quick.client().get("/health").status_code == 200
-        until(lambda: len(quick.listener.server_state.connections) < 10)
+        assert client.get("/health").status_code == 200
+        until(lambda: len(connections) <= before)

@@ -136,8 +136,9 @@ def test_what_slept_wakes_and_nothing_is_half_written(start: Start, tmp_path: Pa
     said(client, "Lily", session_id="other")  # so that the first one sleeps
     for number in range(kills):
         writer = Writer(client, number)
-        end = time.monotonic() + 60
-        while len(writer.slept) < 2 and time.monotonic() < end:
+        end = time.monotonic() + 120
+        while len(writer.slept) < 2:
+            assert time.monotonic() < end
             time.sleep(0.005)
         time.sleep(chance.random() ** 2 * 0.2)
         killed(process, writer)
@@ -171,6 +172,6 @@ def test_a_signal_finishes_streams_and_a_second_one_ends_at_once(start: Start, s
             process.send_signal(signal.SIGINT)
             with suppress(httpx.HTTPError):
                 lines += pieces
-    assert process.wait(20) in ((0, 143) if signals == 1 else (0, 130, 143, -signal.SIGINT, -signal.SIGTERM))
+    assert process.wait(60) in ((0, 143) if signals == 1 else (0, 130, 143, -signal.SIGINT, -signal.SIGTERM))
     with pytest.raises(httpx.ConnectError):
         client.get("/health")

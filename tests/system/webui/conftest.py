@@ -21,9 +21,9 @@ Serve = Callable[..., "PretendChat"]
 Open = Callable[..., "Page"]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator["Browser"]:
-    """Chromium without a window."""
+    """Chromium without a window; not for longer than a module, as where playwright runs no other event loop can."""
     pytest.importorskip("playwright", reason="the web chat is tested through playwright, which is not installed")
     from playwright.sync_api import sync_playwright
 
@@ -94,7 +94,7 @@ def open_page(browser: "Browser", tmp_path: Path) -> Iterator[Open]:
             context = browser.new_context(
                 viewport={"width": width, "height": height}, locale=locale, has_touch=touch, is_mobile=touch
             )
-            context.set_default_timeout(15_000)
+            context.set_default_timeout(60_000)
             contexts.append(context)
         page = context.new_page()
         watch(page, url, expected)

@@ -101,7 +101,7 @@ class PretendChat:
     def close(self) -> None:
         self.go.set()
         self._server.should_exit = self._server.force_exit = True
-        self._thread.join(10)
+        self._thread.join(60)
 
     def guarded(self, app: Any) -> Any:
         """The application, where all but the page's files wants the key."""
@@ -177,7 +177,7 @@ class PretendChat:
 
         try:
             if "late" in text:
-                await asyncio.to_thread(self.go.wait, 30)
+                await asyncio.to_thread(self.go.wait, 60)
             if "think" in text:
                 for word in ("First ", "I ", "think."):
                     yield event(choices=[choice(word, "reasoning_content")])

@@ -31,7 +31,7 @@ class Held:
 
     def next(self) -> Any:
         """The next one, as soon as it is there."""
-        end = time.monotonic() + 15
+        end = time.monotonic() + 60
         while not self.routes:
             assert time.monotonic() < end, "no such request came"
             self.page.wait_for_timeout(10)

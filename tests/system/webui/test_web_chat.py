@@ -22,7 +22,7 @@ def say(page: Any, text: str, wait: bool = True) -> None:
         kept(page)
 
 
-def until(page: Any, condition: str, seconds: float = 15) -> None:
+def until(page: Any, condition: str, seconds: float = 60) -> None:
     """Wait for a condition. Playwright's own way needs eval in the page, which the page's policy forbids."""
     end = time.monotonic() + seconds
     while not page.evaluate(condition):

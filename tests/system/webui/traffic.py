@@ -15,7 +15,7 @@ def watch(page: Any) -> None:
     page.on("requestfailed", lambda request: waited_for.discard(request))
 
 
-def wait_for_quiet(page: Any, seconds: float = 15) -> None:
+def wait_for_quiet(page: Any, seconds: float = 60) -> None:
     """Wait until nothing is under way, and nothing new begins at once."""
     quiet, end = 0, time.monotonic() + seconds
     while quiet < 3:

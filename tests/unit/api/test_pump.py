@@ -34,7 +34,7 @@ def followed(pump: Pump, count: int) -> tuple[list[Request], Semaphore]:
 def test_each_hears_of_its_end():
     pump = Pump(engine())
     requests, ends = followed(pump, 6)
-    assert all(ends.acquire(timeout=10) for _ in requests)
+    assert all(ends.acquire(timeout=60) for _ in requests)
     assert [request.generated for request in requests] == [expected(request.prompt, 8) for request in requests]
     pump.close()
 
@@ -49,7 +49,7 @@ def test_after_a_failure_each_hears_of_it_though_it_cannot_be_cancelled(monkeypa
     monkeypatch.setattr(made, "cancel", broken)
     pump = Pump(made)
     requests, ends = followed(pump, 3)
-    assert all(ends.acquire(timeout=10) for _ in requests)
+    assert all(ends.acquire(timeout=60) for _ in requests)
     assert {request.finish_reason for request in requests} == {"error"}
     with pytest.raises(BackendError, match="no memory is left"):
         pump.ask(lambda: None)
@@ -62,7 +62,7 @@ def test_after_a_failure_each_hears_of_it_though_some_wished_to_be_cancelled(mon
 
     def run(*_: object) -> None:
         entered.set()
-        assert may.wait(10)
+        assert may.wait(60)
         raise MemoryError("no memory is left")
 
     def cancel(*_: object) -> None:
@@ -72,11 +72,11 @@ def test_after_a_failure_each_hears_of_it_though_some_wished_to_be_cancelled(mon
     monkeypatch.setattr(made, "cancel", cancel)
     pump = Pump(made)
     requests, ends = followed(pump, 3)
-    assert entered.wait(10)
+    assert entered.wait(60)
     for request in requests:
         pump.cancel(request)
     may.set()
-    assert all(ends.acquire(timeout=10) for _ in requests)
+    assert all(ends.acquire(timeout=60) for _ in requests)
     pump.close()
 
 
@@ -93,7 +93,7 @@ def test_a_step_that_fails_once_is_tried_again(monkeypatch):
     monkeypatch.setattr(made.runner, "run", sometimes)
     pump = Pump(made)
     requests, ends = followed(pump, 4)
-    assert all(ends.acquire(timeout=10) for _ in requests)
+    assert all(ends.acquire(timeout=60) for _ in requests)
     assert [request.generated for request in requests] == [expected(request.prompt, 8) for request in requests]
     assert pump.failure is None
     pump.close()
@@ -115,7 +115,7 @@ class Ends:
 
     def wait(self, count: int = 1) -> None:
         for _ in range(count):
-            assert self.told.acquire(timeout=10)
+            assert self.told.acquire(timeout=60)
 
 
 def pooled_texts(made: Engine, *lengths: int) -> Stepwise[Any]:
@@ -136,7 +136,7 @@ def test_steps_of_texts_and_of_requests_take_turns():
     texts = Ends()
     pump.wait_for(lambda: [pump.work(texts.work(number, pooled_texts(made, 40))) for number in range(3)] and None)
     texts.wait(3)
-    assert all(ends.acquire(timeout=10) for _ in requests)
+    assert all(ends.acquire(timeout=60) for _ in requests)
     kinds = "".join("t" if step.parts[0].request == 0 else "r" for step in made.runner.steps)
     assert "ttt" not in kinds.rstrip("t")  # one step of a text, and then one of those who wait for tokens
     assert [request.generated for request in requests] == [expected(request.prompt, 8) for request in requests]
@@ -161,7 +161,7 @@ def test_texts_wait_while_all_pages_are_held_and_can_be_left_meanwhile():
 
     pump.wait_for(begin)
     texts.wait(2)
-    assert ended.acquire(timeout=10)
+    assert ended.acquire(timeout=60)
     assert request.generated == expected(request.prompt, 6)
     alone = whole(pooled_texts(engine(), 200), engine())
     assert [number for number, _, _ in texts.found] == [0, 2]
@@ -179,14 +179,14 @@ def test_a_text_that_is_left_in_the_middle_gives_its_pages_back():
     def embed(step: Step) -> Any:
         if step.parts[0].position == 16:
             begun.set()
-            assert go_on.wait(10)
+            assert go_on.wait(60)
         return run(step)
 
     made.runner.embed = embed  # type: ignore[method-assign]
     texts = Ends()
     work = texts.work(0, pooled_texts(made, 200))
     pump.work(work)
-    assert begun.wait(10)
+    assert begun.wait(60)
     pump.leave(work)
     go_on.set()
     assert_nothing_is_held(pump)
@@ -225,7 +225,7 @@ def test_only_so_many_works_are_taken_and_each_that_ends_or_is_left_gives_its_pl
     may = Event()
 
     def hold() -> None:
-        assert may.wait(10)
+        assert may.wait(60)
 
     for _ in range(2):
         pump.ask(hold)
@@ -254,7 +254,7 @@ def test_those_whose_texts_fail_or_are_left_over_hear_of_it():
     texts.wait()
     assert isinstance(texts.found[0][2], ContextOverflow)
     requests, ends = followed(pump, 1)
-    assert ends.acquire(timeout=10)
+    assert ends.acquire(timeout=60)
     assert requests[0].finish_reason == "length"
     pump.wait_for(lambda: [pump.work(texts.work(number, pooled_texts(made, 250))) for number in (1, 2, 3)] and None)
     pump.close()

@@ -130,12 +130,12 @@ def scripted(script: Script = answered) -> Iterator[ScriptedServer]:
 
     thread = threading.Thread(target=lambda: asyncio.run(main()), name="scripted server")
     thread.start()
-    assert ready.wait(10)
+    assert ready.wait(60)
     try:
         yield server
     finally:
         ending[0]()
-        thread.join(10)
+        thread.join(60)
         assert not thread.is_alive()
 
 

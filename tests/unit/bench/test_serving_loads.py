@@ -35,7 +35,7 @@ def ran(
     server: ScriptedServer,
     load: Load,
     count: int,
-    timeout: float = 10.0,
+    timeout: float = 60.0,
     stopped: Callable[[], bool] = lambda: False,
     body: dict[str, Any] | None = None,
 ) -> Run:
@@ -95,7 +95,7 @@ def test_how_many_are_sent(load: Load, asked: int | None, expected: int) -> None
     assert load.requests(asked) == expected
 
 
-def only(script: Sequence[Part], timeout: float = 10.0) -> Outcome:
+def only(script: Sequence[Part], timeout: float = 60.0) -> Outcome:
     """What comes of one request that is answered so."""
     with scripted(lambda asked: script) as server:
         (outcome,) = ran(server, Load(users=1), 1, timeout).outcomes
@@ -120,7 +120,7 @@ def only(script: Sequence[Part], timeout: float = 10.0) -> Outcome:
     ],
 )
 def test_failures_have_kinds(script: Sequence[Part], kind: str, said: str) -> None:
-    outcome = only(script, 0.1 if kind == "timeout" else 10.0)
+    outcome = only(script, 0.1 if kind == "timeout" else 60.0)
     assert outcome.error == kind
     assert said in outcome.said
 

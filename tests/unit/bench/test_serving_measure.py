@@ -18,7 +18,7 @@ from unit.bench.scripted_server import DONE, STREAM, Asked, Part, ScriptedServer
 
 
 def plan(server: ScriptedServer, **fields: Any) -> Plan:
-    given = {"loads": (Load(users=2),), "prompt_tokens": 30, "new_tokens": 4, "requests": 4, "timeout": 10.0} | fields
+    given = {"loads": (Load(users=2),), "prompt_tokens": 30, "new_tokens": 4, "requests": 4, "timeout": 60.0} | fields
     key = given.pop("key", "")
     return Plan(replace(server.target, key=key), **given)
 
@@ -144,7 +144,7 @@ def test_all_that_fail_leave_a_row() -> None:
 )
 def test_servers_that_cannot_be_measured(script: Sequence[Part], said: str) -> None:
     with scripted(lambda asked: script) as server, pytest.raises(RequestError, match=said):
-        measure(plan(server, model="m", timeout=0.2 if "answer within" in said else 10.0))
+        measure(plan(server, model="m", timeout=0.2 if "answer within" in said else 60.0))
 
 
 def test_a_list_without_models() -> None:

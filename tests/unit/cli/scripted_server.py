@@ -63,7 +63,7 @@ class ScriptedServer:
 
     def until_closed(self, connection: socket.socket) -> None:
         """The end of a script: wait until the client has closed the connection."""
-        connection.settimeout(30)
+        connection.settimeout(60)
         with contextlib.suppress(ConnectionError):
             assert connection.recv(1) == b""
         self.closed_early.set()
@@ -80,10 +80,10 @@ def scripted(*scripts: Script | bytes) -> Iterator[ScriptedServer]:
     finally:
         with contextlib.suppress(OSError):
             server.listening.shutdown(socket.SHUT_RDWR)  # wakes `accept` on Linux
-        with contextlib.suppress(OSError), socket.create_connection(server.listening.getsockname(), 1):
+        with contextlib.suppress(OSError), socket.create_connection(server.listening.getsockname(), 60):
             pass
         server.listening.close()
-        thread.join(30)
+        thread.join(60)
         assert not thread.is_alive()
 
 

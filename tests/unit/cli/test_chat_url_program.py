@@ -92,7 +92,7 @@ def test_ctrl_c_stops_the_answer_and_what_came_stays(spoken: Chat, monkeypatch: 
     monkeypatch.setattr(Screen, "say", interrupting)
     with scripted(endless, answer("more")) as server:
         code, out, err = spoken(["m", "--url", server.url], "Hi", "/list", "Go on")
-        assert server.closed_early.wait(30)
+        assert server.closed_early.wait(60)
     assert (code, out) == (0, "one two\n* 1  1 turn  Hi\nmore\n")
     assert err.splitlines()[0] == "stopped"
     assert [each["content"] for each in server.requests[1].body["messages"]] == ["Hi", "one two", "Go on"]
@@ -113,9 +113,10 @@ def test_ctrl_c_before_the_first_piece(spoken: Chat) -> None:
 
 
 def test_nobody_is_there(spoken: Chat) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    code, out, err = spoken(["--url", f"http://127.0.0.1:{port}"], "Hi")
+    with socket.socket() as silent:  # has a port, which so nobody else has, and does not listen
+        silent.bind(("127.0.0.1", 0))
+        port = silent.getsockname()[1]
+        code, out, err = spoken(["--url", f"http://127.0.0.1:{port}"], "Hi")
     assert (code, out) == (1, "")
     assert err == f"spore: http://127.0.0.1:{port} takes no connection: is the server running?\n"
 

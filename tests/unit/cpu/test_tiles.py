@@ -214,7 +214,7 @@ def test_a_pipe_in_the_files_place_is_not_waited_for(path: Path) -> None:
     found: list[Any] = []
     reading = threading.Thread(target=lambda: found.append(tiles_in_use(targets.choose("generic"))), daemon=True)
     reading.start()
-    reading.join(20)
+    reading.join(60)
     assert found, "it waits for a writer"
     assert "is no file" in found[0].source
 

@@ -122,7 +122,7 @@ def test_a_wake_before_the_disk_has_it_takes_the_copy(made, monkeypatch):
     gate, write = threading.Event(), session_folder.write_asleep
 
     def slow(*given: object) -> object:
-        gate.wait(20)
+        assert gate.wait(60)
         return write(*given)
 
     monkeypatch.setattr(session_folder, "write_asleep", slow)
@@ -137,7 +137,7 @@ def test_while_others_run_the_file_is_read_beside_them(made, monkeypatch):
     gate, read = threading.Event(), session_folder.read_asleep
 
     def slow(*given: object) -> object:
-        gate.wait(20)
+        assert gate.wait(60)
         return read(*given)
 
     monkeypatch.setattr(session_folder, "read_asleep", slow)

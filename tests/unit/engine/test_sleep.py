@@ -62,7 +62,7 @@ def test_others_go_on_while_a_file_is_read(file, monkeypatch):
     def slowly(*given: Any) -> Asleep:
         other = Thread(target=made.run, args=([request],))
         other.start()
-        other.join(10)
+        other.join(60)
         return read_asleep(*given)
 
     monkeypatch.setattr("sporelm.engine.engine.read_asleep", slowly)

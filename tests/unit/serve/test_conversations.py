@@ -341,7 +341,7 @@ def test_what_is_deleted_during_a_change_stays_deleted(
 
     monkeypatch.setattr(conversations, "_write", slowly)
     store.change("me", made["id"], {"version": 1, "title": "Other"})
-    deleting.join(5)
+    deleting.join(60)
     assert store.page("me").total == 0
 
 

@@ -41,7 +41,7 @@ class Opening:
 
     def __call__(self, spec: ModelSpec, progress: object) -> Any:
         self.began.set()
-        assert self.may.wait(10)
+        assert self.may.wait(60)
         self.made.append(Stub())
         return self.made[-1]
 
@@ -65,7 +65,7 @@ async def used(models: Models, name: str) -> ServedModel:
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(work, 10))
+    asyncio.run(asyncio.wait_for(work, 60))
 
 
 async def leave(task: "asyncio.Task[Any]") -> None:
@@ -78,7 +78,7 @@ def test_a_model_is_loaded_to_the_end_and_once_when_those_leave_who_asked_for_it
     async def main() -> None:
         models = models_of(opening)
         first = asyncio.ensure_future(used(models, "a"))
-        await asyncio.to_thread(opening.began.wait, 10)
+        await asyncio.to_thread(opening.began.wait, 60)
         await leave(first)
         second = asyncio.ensure_future(used(models, "a"))
         opening.may.set()
@@ -96,7 +96,7 @@ def test_a_server_that_ends_waits_for_what_is_being_loaded_and_frees_it(opening:
     async def main() -> None:
         models = models_of(opening)
         asked = [asyncio.ensure_future(used(models, name)) for name in ("a", "b")]
-        await asyncio.to_thread(opening.began.wait, 10)
+        await asyncio.to_thread(opening.began.wait, 60)
         for task in asked:
             await leave(task)
         closing = asyncio.ensure_future(models.close())

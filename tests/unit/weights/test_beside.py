@@ -46,7 +46,7 @@ def test_one_of_several_writers_succeeds(tmp_path: Path, monkeypatch: pytest.Mon
     def write(number: int) -> None:
         def fill(file) -> None:
             file.write(bytes([number]))
-            begun.wait(30)  # all have looked, all write
+            begun.wait(60)  # all have looked, all write
 
         try:
             write_beside([Job(place, fill)], replace=False)
