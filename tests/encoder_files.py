@@ -16,7 +16,7 @@ def write_encoder(folder: Path, case: Case) -> Path:
     """A Hugging Face folder of the model, with a tokenizer."""
     write_case(folder, case)
     size, kind = case.config["vocab_size"], case.config["model_type"]
-    spec, config = {"roberta": bytes_like, "xlm-roberta": unigram}.get(kind, wordpieces)(size)
+    spec, config = {"roberta": bytes_like, "xlm-roberta": unigram, "camembert": unigram}.get(kind, wordpieces)(size)
     (folder / "tokenizer.json").write_text(json.dumps(spec), encoding="utf-8")
     (folder / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
     return folder

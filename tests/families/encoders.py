@@ -38,6 +38,11 @@ GEMMA |= {"rope_theta": 1e6, "rope_local_base_freq": 1e4, "rms_norm_eps": 1e-6}
 GEMMA_KINDS = ["full_attention" if layer == 2 else "sliding_attention" for layer in range(7)]
 GEMMA_ODD = ODD | {"head_dim": 10, "query_pre_attn_scalar": 10, "layer_types": GEMMA_KINDS}
 
+CAMEMBERT = ROBERTA | {"max_position_embeddings": 98}
+DISTILBERT = {"dim": 48, "hidden_dim": 88, "n_layers": 2, "n_heads": 6, "activation": "gelu"}
+DISTILBERT |= {"max_position_embeddings": 96, "vocab_size": 131}
+WIDE_DISTILBERT = {"dim": 256, "hidden_dim": 512, "n_heads": 8}
+
 CASES = (
     encoder("gemma-embedding", "Gemma3TextModel", "gemma3_text", GEMMA, WIDE | {"head_dim": 32} | PLAIN),
     encoder("gemma-embedding-odd", "Gemma3TextModel", "gemma3_text", GEMMA | GEMMA_ODD),
@@ -45,6 +50,11 @@ CASES = (
     encoder("bert-odd", "BertModel", "bert", BERT | ODD | {"type_vocab_size": 1}),
     encoder("bert-scores", "BertForSequenceClassification", "bert", BERT | ONE, WIDE),
     encoder("bert-labels", "BertForSequenceClassification", "bert", BERT | THREE, WIDE),
+    encoder("camembert", "CamembertModel", "camembert", CAMEMBERT, WIDE),
+    encoder("camembert-scores", "CamembertForSequenceClassification", "camembert", CAMEMBERT | THREE),
+    encoder("distilbert", "DistilBertModel", "distilbert", DISTILBERT, WIDE_DISTILBERT),
+    encoder("distilbert-odd", "DistilBertModel", "distilbert", DISTILBERT | {"dim": 70, "n_heads": 7}),
+    encoder("distilbert-scores", "DistilBertForSequenceClassification", "distilbert", DISTILBERT | ONE),
     encoder("jina-bert-v2", "JinaBertModel", "bert", JINA, WIDE, numpy="jina_bert_v2"),
     encoder("jina-bert-v2-odd", "JinaBertModel", "bert", JINA | ODD, numpy="jina_bert_v2"),
     encoder("roberta", "RobertaModel", "roberta", ROBERTA),

@@ -12,6 +12,7 @@ import numpy as np
 
 HERE = Path(__file__).resolve().parent
 GOLDENS = HERE / "goldens" / "families"
+POOLED = ("bert", "roberta", "xlm-roberta", "camembert", "mpnet")  # their pooler is for their training
 sys.path.insert(0, str(HERE.parent))
 
 from families import EVERY, POSITIONS, WHOLE, Case, write_case  # noqa: E402
@@ -58,7 +59,7 @@ def encoded(case: Case, folder: Path) -> np.ndarray:
     scores = case.config["architectures"][0].endswith("ForSequenceClassification")
     kind = AutoModelForSequenceClassification if scores else AutoModel
     plain: dict[str, Any] = {"attn_implementation": "eager", "dtype": torch.float32}
-    if not scores and "position_embedding_type" in case.config:  # the pooler is BERT's for its training
+    if not scores and case.config["model_type"] in POOLED:
         plain["add_pooling_layer"] = False
     model, info = kind.from_pretrained(folder, output_loading_info=True, **plain)
     strange = {name: found for name, found in info.items() if found}

@@ -2,12 +2,14 @@
 
 import asyncio
 import json
+import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from close import assert_close
 from encoder_files import write_encoder
@@ -257,6 +259,46 @@ def test_pooling_that_is_not_computed_is_refused(tmp_path: Path) -> None:
         (folder / "modules.json").write_text(json.dumps([{"type": f"x.{kind}", "path": "2_Dense"} for kind in kinds]))
         with pytest.raises(UnsupportedModel, match=message):
             LLM(folder, threads=1)
+
+
+HEADED = {  # a class with a head -> the case of the model alone, what its tensors have in front, and its head
+    "BertForMaskedLM": ("bert", "bert.", ("cls.predictions.bias", "cls.predictions.transform.dense.weight")),
+    "BertForPreTraining": ("bert", "bert.", ("cls.seq_relationship.weight", "bert.pooler.dense.bias")),
+    "RobertaForMaskedLM": ("roberta", "roberta.", ("lm_head.dense.weight", "lm_head.bias")),
+    "XLMRobertaForMaskedLM": ("xlm-roberta", "roberta.", ("lm_head.layer_norm.bias",)),
+    "CamembertForMaskedLM": ("camembert", "roberta.", ("lm_head.decoder.bias",)),
+    "DistilBertForMaskedLM": ("distilbert", "distilbert.", ("vocab_transform.weight", "vocab_projector.bias")),
+    "ModernBertForMaskedLM": ("modern-bert", "model.", ("head.dense.weight", "head.norm.weight", "decoder.bias")),
+    "NomicBertForMaskedLM": ("nomic-bert", "nomic_bert.", ("cls.predictions.bias",)),
+}
+
+
+def tensorflow(found: re.Match[str]) -> str:
+    return f"LayerNorm.{'gamma' if found[1] == 'weight' else 'beta'}"
+
+
+@pytest.mark.parametrize("name", HEADED)
+def test_a_folder_of_a_class_with_a_head_that_fills_gaps(tmp_path: Path, name: str) -> None:
+    """Whether the model's tensors have the class's prefix, or are those of the model alone, as sentence-transformers
+    saves them; norms may be spelled as TensorFlow's."""
+    case, front, heads = HEADED[name]
+    ids = [list(range(5, 40))]
+    folder = write_encoder(tmp_path, CASES[case])
+    with LLM(folder, threads=1) as llm:
+        wanted = llm.embed(ids)
+    config = folder / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"architectures": [name]}))
+    plain = load_file(folder / "model.safetensors")
+    for names in (
+        {each: each for each in plain},
+        {each: front + each for each in plain},
+        {each: front + re.sub("LayerNorm.(weight|bias)$", tensorflow, each) for each in plain},
+    ):
+        tensors = {names[each]: values for each, values in plain.items()}
+        tensors |= {each: np.ones((3,), np.float32) for each in heads}
+        save_file(tensors, folder / "model.safetensors")
+        with LLM(folder, threads=1) as llm:
+            assert_close(llm.embed(ids), wanted, "exact")
 
 
 def test_a_text_that_does_not_fit_into_memory_is_said(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,7 @@ def text_cases() -> Iterator[Case]:
 def attention(backend: Backend, *, reach: int | None, slopes: bool = False, biases: bool = False) -> Any:
     wide = HEADS * HEAD_DIM, KV_HEADS * HEAD_DIM, KV_HEADS * HEAD_DIM
     rows = [backend.tensor(values(STARTS[-1], width, seed=seed)) for seed, width in enumerate(wide)]
-    given = [backend.tensor(STARTS), *([backend.tensor(np.abs(values(HEADS)) / 8)] if slopes else [])]
+    given: list[Any] = [backend.tensor(STARTS), *([backend.tensor(np.abs(values(HEADS)) / 8)] if slopes else [])]
     given += [None, backend.tensor(values(HEADS, 256))] if biases else []
     return ops.text_attention(*rows, *given, head_dim=HEAD_DIM, scale=HEAD_DIM**-0.5, reach=reach)
 

@@ -4,7 +4,7 @@ GGUF keys: the specification, section "LLM", and llama.cpp's llama-arch.cpp. Hug
 transformers.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
@@ -90,6 +90,10 @@ def value_of(config: ModelConfig, ours: str) -> Any:
     return value
 
 
+# Ends of names -> what folders made of TensorFlow's files have in their place.
+OLD_ENDS: Final = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
+
+
 class HfClass(NamedTuple):
     """A class of transformers.
 
@@ -141,6 +145,7 @@ class Family:
     unsaid          why a GGUF file cannot say what a configuration means; "" where it can
     ignored         stored names that may be left unread, of either kind, as templates
     prefix          what stored names of Hugging Face folders may lack in front
+    fronts          what they may have in front, one of these
     paired_rows     its GGUF files have the rows of query and key as adjacent pairs (llama.cpp's converter)
     partial_rotary  files may say that only the first numbers of a head are rotated
     attends         its layers have heads of attention and feed-forward blocks
@@ -173,6 +178,7 @@ class Family:
     ffn_widths: int = 0
     ignored: tuple[str, ...] = ()
     prefix: str = ""
+    fronts: tuple[str, ...] = ()
     paired_rows: bool = False
     partial_rotary: bool = False
     attends: bool = True
@@ -205,6 +211,15 @@ class Family:
                 mine = own.get(names.ours, names)  # what files of the other kind have stays as it is
                 found.append(mine._replace(gguf=names.gguf) if kind == "gguf" else mine._replace(hf=names.hf))
         return replace(self, names=changed(self.names, *found)) if found else self
+
+    def name_in(self, name: str, held: Container[str]) -> str:
+        """What a folder with these tensors calls the one of this name; the name itself if it has none."""
+        old = [name.removesuffix(new) + end for new, end in OLD_ENDS.items() if name.endswith(new)]
+        for front in ("", *self.fronts):
+            for each in (name, name.removeprefix(self.prefix), *old):
+                if front + each in held:
+                    return front + each
+        return name
 
     def class_of(self, config: ModelConfig) -> HfClass:
         """The class of transformers for a configuration. Raises UnsupportedModel if there is none."""

@@ -178,10 +178,9 @@ def match_names(source: ModelSource, params: Sequence[Param]) -> dict[str, str]:
 def form_of(source: ModelSource, name: str) -> Stored:
     """How the model's files hold our weight `name`."""
     form = stored_form(name, source.kind, source.family.table(source.config))
-    prefix = source.family.prefix if source.kind == HF else ""
-    held, bare = source.files.tensors, form.name.removeprefix(prefix)
-    if form.name not in held and bare in held:
-        form = replace(form, name=bare)
+    held = source.files.tensors
+    if source.kind == HF:
+        form = replace(form, name=source.family.name_in(form.name, held))
     if source.kind == GGUF and form.name in held and len(held[form.name].shape) == 2:  # vectors that some files have
         if form.flat:  # as matrices of one row: a shared expert's gate
             form = replace(form, flat=False)

@@ -1,18 +1,21 @@
-"""BERT, RoBERTa and XLM-RoBERTa: bge, e5, MiniLM and their kin, and rerankers made of them."""
+"""BERT, DistilBERT, RoBERTa, XLM-RoBERTa and CamemBERT: bge, e5, MiniLM and their kin, and rerankers of them."""
 
 from dataclasses import replace
 from typing import Any
 
 from sporelm.errors import UnsupportedModel
-from sporelm.models.blocks import MLP, LayerNorm, TextAttention, TextLayer
+from sporelm.models.blocks import MLP, Classifier, LayerNorm, TextAttention, TextLayer
 from sporelm.models.encoder import Encoder
-from sporelm.models.families.bert_names import BEFORE, CLASSES
+from sporelm.models.families.bert_names import BEFORE, CLASSES, HEADS, TITLES, reworded
 from sporelm.models.registry import architecture
 from sporelm.models.text_facts import TYPES, TextFacts, labels_of, noticed, said
 from sporelm.weights.config import ModelConfig
 from sporelm.weights.family import Family, Field, fields
 from sporelm.weights.fields import Fields
 from sporelm.weights.names import HF, Kind
+
+FRONTS = ("bert.", "roberta.", "distilbert.")  # of the model in classes with a head
+UNSHIFTED = ("bert", "distilbert")  # positions begin with the first row of their table
 
 
 def _finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
@@ -22,22 +25,38 @@ def _finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
     facts = replace(config.own, kind=found.model_type)
     if found.name.endswith("Classification"):
         facts = replace(facts, labels=labels_of(values), dense=True)
-    if facts.kind == "bert":
+    if facts.kind in UNSHIFTED:
         return replace(config, own=facts)
     if values.integer("pad_token_id", 0, config.vocab, BEFORE - 1) != BEFORE - 1:
         raise UnsupportedModel(f"{values.where}: pad_token_id must be {BEFORE - 1}: positions are counted from it")
     return replace(config, own=facts, context_length=config.context_length - BEFORE)
 
 
+def _noticed(config: ModelConfig, metadata: Any, shapes: Any) -> ModelConfig:
+    config = noticed(config, metadata, shapes)
+    facts: TextFacts = config.own
+    return (
+        replace(config, own=replace(facts, kind="distilbert")) if facts.kind == "bert" and not facts.types else config
+    )
+
+
 def _class(config: ModelConfig) -> str:
-    name = {"roberta": "Roberta", "xlm-roberta": "XLMRoberta"}.get(config.own.kind, "Bert")
-    return f"{name}{'ForSequenceClassification' if config.own.labels else 'Model'}"
+    return f"{TITLES[config.own.kind]}{'ForSequenceClassification' if config.own.labels else 'Model'}"
 
 
 def _words(config: ModelConfig) -> dict[str, Any]:
-    before = 0 if config.own.kind == "bert" else BEFORE
+    before = 0 if config.own.kind in UNSHIFTED else BEFORE
     labels = {str(label): f"LABEL_{label}" for label in range(config.own.labels)}
-    return {"max_position_embeddings": config.context_length + before} | ({"id2label": labels} if labels else {})
+    found = {"max_position_embeddings": config.context_length + before} | ({"id2label": labels} if labels else {})
+    if config.own.kind != "distilbert":
+        return found
+    numbers = {"dim": config.width, "hidden_dim": config.ffn, "n_layers": config.layers, "n_heads": config.heads}
+    return found | numbers | {"activation": "gelu"}
+
+
+def _unsaid(config: ModelConfig) -> str:
+    lost = config.own.kind == "distilbert" and config.own.labels
+    return "its head has ReLU" if lost else ""
 
 
 @architecture(
@@ -58,13 +77,17 @@ def _words(config: ModelConfig) -> dict[str, Any]:
             "add_cross_attention": (False,),
         },
         finish=_finished,
-        noticed=noticed,
+        noticed=_noticed,
         said=lambda config: said(config, "bert"),
         choose=_class,
         words=_words,
+        reworded=reworded,
+        unsaid=_unsaid,
+        fronts=FRONTS,
         ignored=(
-            *(f"{prefix}embeddings.position_ids" for prefix in ("", "bert.", "roberta.")),
-            *(f"{prefix}pooler.dense.{kind}" for prefix in ("", "roberta.") for kind in ("weight", "bias")),
+            *(f"{front}embeddings.position_ids" for front in ("", *FRONTS)),
+            *(f"{front}pooler.dense.{kind}" for front in ("", *FRONTS) for kind in ("weight", "bias")),
+            *HEADS,
         ),
         own=TextFacts,
         reads=True,
@@ -80,3 +103,7 @@ class Bert(Encoder):
 
     def norm(self, name: str) -> LayerNorm:
         return LayerNorm(name, self.config.width, self.config.eps)
+
+    def head(self, config: ModelConfig, facts: TextFacts) -> Classifier:
+        activation = "relu" if facts.kind == "distilbert" else "tanh"
+        return Classifier(facts.labels, config.width, dense=facts.dense, bias=True, activation=activation)

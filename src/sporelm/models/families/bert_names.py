@@ -1,60 +1,103 @@
-"""What files call the weights of BERT, RoBERTa and XLM-RoBERTa, whose GGUF files are all of "bert"."""
+"""What files call the weights of BERT, DistilBERT and RoBERTa with its kin, whose GGUF files are all of "bert"."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from sporelm.weights.family import HfClass
 from sporelm.weights.names import Names, Stored, Table
 
 KINDS = ("weight", "bias")
 BEFORE = 2  # rows of RoBERTa's table of positions before that of a text's first token (fairseq's padding, and one more)
-PARTS = (  # of a layer: ours, GGUF's, Hugging Face's
-    *(
-        (f"attn_{part}", f"attn_{part}", f"attention.self.{word}")
-        for part, word in zip("qkv", ("query", "key", "value"), strict=True)
-    ),
-    ("attn_o", "attn_output", "attention.output.dense"),
-    ("attn_norm", "attn_output_norm", "attention.output.LayerNorm"),
-    ("ffn_up", "ffn_up", "intermediate.dense"),
-    ("ffn_down", "ffn_down", "output.dense"),
-    ("ffn_norm", "layer_output_norm", "output.LayerNorm"),
+GGUF_PARTS = (
+    "attn_q",
+    "attn_k",
+    "attn_v",
+    "attn_output",
+    "attn_output_norm",
+    "ffn_up",
+    "ffn_down",
+    "layer_output_norm",
+)
+OUR_PARTS = ("attn_q", "attn_k", "attn_v", "attn_o", "attn_norm", "ffn_up", "ffn_down", "ffn_norm")
+OF_BERT = (
+    *(f"attention.self.{part}" for part in ("query", "key", "value")),
+    *("attention.output.dense", "attention.output.LayerNorm"),
+    *("intermediate.dense", "output.dense", "output.LayerNorm"),
+)
+OF_DISTILBERT = (
+    *(f"attention.{part}_lin" for part in ("q", "k", "v", "out")),
+    *("sa_layer_norm", "ffn.lin1", "ffn.lin2", "output_layer_norm"),
 )
 
 
-def _names(prefix: str, dense: str, output: str, before: int = 0) -> Table:
-    tables = (("embedding", "token_embd", "word_embeddings"), ("types", "token_types", "token_type_embeddings"))
-    rows = f"{prefix}embeddings.position_embeddings.weight"
-    return (
-        *(Names(f"{o}.weight", f"{g}.weight", f"{prefix}embeddings.{h}.weight") for o, g, h in tables),
-        Names("positions.weight", "position_embd.weight", Stored(rows, skip=before) if before else rows),
-        *(Names(f"embedding_norm.{k}", f"token_embd_norm.{k}", f"{prefix}embeddings.LayerNorm.{k}") for k in KINDS),
-        *(
-            Names(f"layers.{{}}.{ours}.{k}", f"blk.{{}}.{gguf}.{k}", f"{prefix}encoder.layer.{{}}.{hf}.{k}")
-            for ours, gguf, hf in PARTS
-            for k in KINDS
-        ),
-        *(Names(f"classifier_dense.{k}", f"cls.{k}", f"{dense}.{k}") for k in KINDS),
-        *(Names(f"classifier.{k}", f"cls.output.{k}", f"{output}.{k}") for k in KINDS),
-    )
+class Said(NamedTuple):
+    """What the classes of one kind call their weights.
+
+    front          of the model in a class with a head
+    dense, output  the layers of that head
+    parts          of a layer, in the order of OUR_PARTS; `layers` is what stands in front
+    before         rows of the table of positions that are of no token
+    """
+
+    front: str
+    dense: str
+    output: str
+    parts: tuple[str, ...] = OF_BERT
+    layers: str = "encoder.layer.{}."
+    before: int = 0
+
+    def table(self, front: str = "") -> Table:
+        """The names of all weights."""
+        tables = (("embedding", "token_embd", "word_embeddings"), ("types", "token_types", "token_type_embeddings"))
+        rows = f"{front}embeddings.position_embeddings.weight"
+        position = Stored(rows, skip=self.before) if self.before else rows
+        return (
+            *(Names(f"{o}.weight", f"{g}.weight", f"{front}embeddings.{h}.weight") for o, g, h in tables),
+            Names("positions.weight", "position_embd.weight", position),
+            *(Names(f"embedding_norm.{k}", f"token_embd_norm.{k}", f"{front}embeddings.LayerNorm.{k}") for k in KINDS),
+            *(
+                Names(f"layers.{{}}.{ours}.{k}", f"blk.{{}}.{gguf}.{k}", f"{front}{self.layers}{hf}.{k}")
+                for ours, gguf, hf in zip(OUR_PARTS, GGUF_PARTS, self.parts, strict=True)
+                for k in KINDS
+            ),
+            *(Names(f"classifier_dense.{k}", f"cls.{k}", f"{self.dense}.{k}") for k in KINDS),
+            *(Names(f"classifier.{k}", f"cls.output.{k}", f"{self.output}.{k}") for k in KINDS),
+        )
 
 
-def _classes(name: str, model_type: str, prefix: str, dense: str, output: str, **defaults: Any) -> tuple[HfClass, ...]:
-    """The model alone, and with the head."""
-    usual = {"max_position_embeddings": 512, "vocab_size": 30522, "type_vocab_size": 2, "layer_norm_eps": 1e-12}
-    before = 0 if model_type == "bert" else BEFORE
-    return (
-        HfClass(f"{name}Model", model_type, usual | defaults, names=_names("", dense, output, before)),
-        HfClass(
-            f"{name}ForSequenceClassification",
-            model_type,
-            usual | defaults,
-            names=_names(prefix, dense, output, before),
-        ),
-    )
+BERT = Said("bert.", "bert.pooler.dense", "classifier")
+ROBERTA = Said("roberta.", "classifier.dense", "classifier.out_proj", before=BEFORE)
+DISTILBERT = Said("distilbert.", "pre_classifier", "classifier", OF_DISTILBERT, "transformer.layer.{}.")
+NUMBERS = {"max_position_embeddings": 512, "vocab_size": 30522, "type_vocab_size": 2, "layer_norm_eps": 1e-12}
+# Of the classes for training, which are named by folders of embedding models too; it is left unread.
+HEADS = (
+    *("cls.predictions.*", "cls.seq_relationship.*", "lm_head.*"),
+    *("vocab_transform.*", "vocab_layer_norm.*", "vocab_projector.*"),
+)
 
 
-ROBERTA = ("roberta.", "classifier.dense", "classifier.out_proj")
+def _classes(name: str, kind: str, said: Said, *more: str, **numbers: Any) -> tuple[HfClass, ...]:
+    """The model alone, with the head that scores texts, and with those that are left unread."""
+    defaults = NUMBERS | numbers
+    plain = ("Model", "ForMaskedLM", *more)
+    scores = HfClass(f"{name}ForSequenceClassification", kind, defaults, names=said.table(said.front))
+    return (*(HfClass(f"{name}{one}", kind, defaults, names=said.table()) for one in plain), scores)
+
+
+# By what configurations call the model: the start of its classes' names.
+TITLES = {"bert": "Bert", "roberta": "Roberta", "xlm-roberta": "XLMRoberta", "camembert": "Camembert"}
+TITLES |= {"distilbert": "DistilBert"}
 CLASSES = (
-    *_classes("Bert", "bert", "bert.", "bert.pooler.dense", "classifier"),
-    *_classes("Roberta", "roberta", *ROBERTA, vocab_size=50265),
-    *_classes("XLMRoberta", "xlm-roberta", *ROBERTA),
+    *_classes("Bert", "bert", BERT, "ForPreTraining"),
+    *_classes("Roberta", "roberta", ROBERTA, vocab_size=50265),
+    *_classes("XLMRoberta", "xlm-roberta", ROBERTA),
+    *_classes("Camembert", "camembert", ROBERTA),
+    *_classes("DistilBert", "distilbert", DISTILBERT, type_vocab_size=0),
 )
+# What DistilBERT's configurations call it -> what all others do.
+WORDS = {"dim": "hidden_size", "hidden_dim": "intermediate_size", "n_layers": "num_hidden_layers"}
+WORDS |= {"n_heads": "num_attention_heads", "activation": "hidden_act"}
+
+
+def reworded(values: dict[str, Any]) -> dict[str, Any]:
+    """A config.json in one dialect."""
+    return values | {new: values[old] for old, new in WORDS.items() if old in values and new not in values}

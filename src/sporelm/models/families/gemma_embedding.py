@@ -60,6 +60,7 @@ def _said(config: ModelConfig) -> dict[str, tuple[str, Any]]:
         words=scalar,
         unsaid=lambda config: unscaled(config, 0),
         dense=True,
+        fronts=("model.",),
         own=TextFacts,
         reads=True,
     )

@@ -6,7 +6,7 @@ from typing import Any
 from sporelm.errors import UnsupportedModel
 from sporelm.models.blocks import Classifier, GatedMLP, LayerNorm, TextAttention, TextLayer
 from sporelm.models.encoder import Encoder
-from sporelm.models.families.modern_bert_names import CLASSES
+from sporelm.models.families.modern_bert_names import CLASSES, HEADS
 from sporelm.models.registry import architecture
 from sporelm.models.text_facts import TextFacts, labels_of, noticed, said
 from sporelm.weights.config import MOST_LAYERS, ModelConfig
@@ -87,6 +87,8 @@ def _words(config: ModelConfig) -> dict[str, Any]:
         words=_words,
         reworded=_reworded,
         full_layers=lambda layers: frozenset(range(0, layers, STEP)),
+        fronts=("model.",),
+        ignored=HEADS,
         own=TextFacts,
         reads=True,
     )

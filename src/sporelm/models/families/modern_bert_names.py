@@ -37,6 +37,7 @@ def _names(prefix: str) -> Table:
     )
 
 
+HEADS = ("head.*", "decoder.*")  # of the class that fills gaps, which folders of embedding models name too
 CLASSES = tuple(
     HfClass(
         f"ModernBert{name}",
@@ -45,5 +46,5 @@ CLASSES = tuple(
         (("local_attention", "window"),),
         _names(prefix),
     )
-    for name, prefix in (("Model", ""), ("ForSequenceClassification", "model."))
+    for name, prefix in (("Model", ""), ("ForSequenceClassification", "model."), ("ForMaskedLM", ""))
 )

@@ -4,6 +4,7 @@ from typing import Any
 
 from sporelm.models.blocks import GatedMLP, LayerNorm, TextAttention, TextLayer
 from sporelm.models.encoder import Encoder
+from sporelm.models.families.bert_names import HEADS
 from sporelm.models.registry import architecture
 from sporelm.models.text_facts import TYPES, TextFacts, noticed, said
 from sporelm.weights.config import ModelConfig
@@ -65,13 +66,14 @@ def _reworded(values: dict[str, Any]) -> dict[str, Any]:
 @architecture(
     Family(
         "nomic-bert",
-        (
+        tuple(
             HfClass(
-                "NomicBertModel",
+                f"NomicBert{name}",
                 "nomic_bert",
                 {"max_position_embeddings": 2048, "vocab_size": 30528, "type_vocab_size": 2, "layer_norm_eps": 1e-12}
                 | {"rope_theta": 1000.0},
-            ),
+            )
+            for name in ("Model", "ForMaskedLM", "ForPreTraining")
         ),
         fields(
             Field("eps", "attention.layer_norm_epsilon", "f32", "layer_norm_eps"),
@@ -89,6 +91,8 @@ def _reworded(values: dict[str, Any]) -> dict[str, Any]:
         noticed=noticed,
         said=lambda config: said(config, "nomic-bert"),
         reworded=_reworded,
+        fronts=("nomic_bert.", "bert."),
+        ignored=HEADS,
         own=TextFacts,
         reads=True,
     )
