@@ -14,6 +14,7 @@ from sporelm.weights.config_files import architecture_of_gguf, architecture_of_h
 from sporelm.weights.dense import with_dense
 from sporelm.weights.gguf import GgufFile, open_gguf
 from sporelm.weights.json_object import read_object
+from sporelm.weights.listed import listed_numbers
 from sporelm.weights.load import ModelSource
 from sporelm.weights.names import stored_name
 from sporelm.weights.pooling import pooling_of_folder
@@ -47,7 +48,10 @@ def open_model(path: str | Path) -> ModelSource:
     gguf = open_gguf(place)
     shapes = {name: info.shape for name, info in gguf.tensors.items()}
     config = config_from_gguf(gguf.metadata, shapes, str(place), _main_format(gguf), _rope_factors(gguf, place))
-    return ModelSource("gguf", place, gguf, config, model_of(config.architecture).family.of_file("gguf", gguf.tensors))
+    family = model_of(config.architecture).family.of_file("gguf", gguf.tensors)
+    for name, values in listed_numbers(family, gguf.metadata, config.layers, str(place)).items():
+        gguf.hold(name, values)
+    return ModelSource("gguf", place, gguf, config, family)
 
 
 def _says_tied(values: Mapping[str, Any]) -> bool:
@@ -64,14 +68,14 @@ def config_from_gguf(
     rope_factors: Mapping[str, tuple[float, ...]] | None = None,
 ) -> ModelConfig:
     """The configuration in a GGUF file's metadata; see `read_gguf_config`."""
-    family = model_of(architecture_of_gguf(metadata, where)).family.of_file("gguf", shapes)
+    family = model_of(architecture_of_gguf(metadata, where), where).family.of_file("gguf", shapes)
     return read_gguf_config(family, metadata, shapes, where, dtype, rope_factors)
 
 
 def config_from_hf(values: Mapping[str, Any], where: str, dtype: str = "F32") -> ModelConfig:
     """The configuration in a config.json, or of the text model in it; see `read_hf_config`."""
     values = text_values(dict(values), where)
-    return read_hf_config(model_of(architecture_of_hf(values, where)).family, values, where, dtype)
+    return read_hf_config(model_of(architecture_of_hf(values, where), where).family, values, where, dtype)
 
 
 def _rope_factors(gguf: GgufFile, place: Path) -> dict[str, tuple[float, ...]]:

@@ -38,8 +38,9 @@ def known_architectures() -> list[str]:
     return sorted({*_FILES, *_FOUND})
 
 
-def model_of(name: str) -> type[AnyModel]:
-    """The model of an architecture. Raises UnsupportedModel with the nearest known name for an unknown one."""
+def model_of(name: str, where: str = "") -> type[AnyModel]:
+    """The model of an architecture, which the file `where` names. Raises UnsupportedModel with the nearest known name
+    for an unknown one."""
     if name not in _FOUND and name in _FILES:
         import_module(f"sporelm.models.families.{_FILES[name]}")
     if name in _FOUND:
@@ -47,9 +48,10 @@ def model_of(name: str) -> type[AnyModel]:
     shown = name[:80]
     near = get_close_matches(shown, known_architectures(), n=1)
     hint = f"; nearest known: {near[0]}" if near else ""
+    place = f"{where}: " if where else ""
     raise UnsupportedModel(
-        f"architecture {shown!r} is not supported{hint}; 'spore doctor --models' lists the {len(FAMILIES)} families"
-        " that are"
+        f"{place}architecture {shown!r} is not supported{hint}; 'spore doctor --models' lists the {len(FAMILIES)}"
+        " families that are"
     )
 
 

@@ -14,6 +14,7 @@ from sporelm.models import (
     Rows,
     architecture,
     build,
+    config_from_gguf,
     config_from_hf,
     families,
     known_architectures,
@@ -62,6 +63,23 @@ def test_unknown_architecture_names_the_nearest(asked: str, nearest: str) -> Non
     config = replace(config_from_hf(LLAMA, "c"), architecture=asked)
     with pytest.raises(UnsupportedModel, match=f"architecture '{asked}' is not supported; nearest known: {nearest}; "):
         build(config)
+
+
+def test_an_unknown_architecture_is_told_with_its_file() -> None:
+    with pytest.raises(UnsupportedModel, match=r"^some/config\.json: architecture 'NoSuchModel' is not supported"):
+        config_from_hf({"architectures": ["NoSuchModel"]}, "some/config.json")
+    with pytest.raises(UnsupportedModel, match=r"^some\.gguf: architecture 'nosuch' is not supported"):
+        config_from_gguf({"general.architecture": "nosuch"}, {}, "some.gguf")
+
+
+def test_another_text_model_within_a_class_is_refused() -> None:
+    """transformers takes whatever text_config.model_type says for it."""
+    outer = {"architectures": ["Mistral3ForConditionalGeneration"], "model_type": "mistral3"}
+    numbers = {key: value for key, value in MISTRAL.items() if key not in ("architectures", "sliding_window")}
+    for kind in ({}, {"model_type": "mistral"}, {"model_type": "ministral3"}):
+        assert config_from_hf(outer | {"text_config": numbers | {"sliding_window": None} | kind}, "c").layers == 2
+    with pytest.raises(UnsupportedModel, match="c: model_type 'qwen2' is not supported; ministral3, mistral, "):
+        config_from_hf(outer | {"text_config": numbers | {"sliding_window": None, "model_type": "qwen2"}}, "c")
 
 
 def test_far_away_architecture_says_where_the_families_are_listed() -> None:

@@ -256,7 +256,9 @@ def unknown_cut(folder: Path) -> None:
 WORDS = {"model": {"type": "WordLevel", "vocab": {"a": 0, "<s>": 1, "</s>": 2}, "unk_token": "<s>"}}
 DAMAGES: dict[str, tuple[Callable[[Path], object], type[SporeError], str]] = {
     "no tensor": (no_tensor, ModelFileError, "lacks 1 of its 21 tensors: model.layers.0.mlp.up_proj.weight"),
-    "architecture": (set_config(architectures=["NoSuchForCausalLM"]), UnsupportedModel, "is not supported"),
+    "architecture": (
+        set_config(architectures=["NoSuchForCausalLM"]), UnsupportedModel, r"config\.json: architecture 'NoSuch.*lists"
+    ),
     "no config": (lambda folder: (folder / "config.json").unlink(), ModelNotFound, "does not exist"),
     "config is a list": (replaced("config.json", "[1]"), ModelFileError, "must hold a JSON object"),
     "deep config": (replaced("config.json", "[" * 100_000), ModelFileError, "not readable JSON"),
@@ -268,7 +270,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], type[SporeError], str]] = {
             architectures=["MistralForCausalLM"], sliding_window=8, layer_types=["full_attention", "sliding_attention"]
         ),
         UnsupportedModel,
-        "some of its layers have a window",
+        "model: some of its layers have a window .*which a GGUF file of 'llama' cannot say; run the folder as it is",
     ),
     "quantization": (
         set_config(quantization_config={"quant_method": "no-such"}), UnsupportedModel, "no-such"

@@ -90,7 +90,7 @@ def _words(config: ModelConfig) -> dict[str, Any]:
         fields(Field("own.beta", "attention.temperature_scale", "f32", BETA, 0, 100, 0.0), without=("window",)),
         others={HF: text_names(COMMON)},
         ignored=OTHERS,
-        only={"hidden_act": ("silu",), "sliding_window": (None,)},
+        only={"hidden_act": ("silu",), "sliding_window": (None,), "model_type": ("ministral3", "mistral", "mistral3")},
         finish=_finished,
         reworded=_reworded,
         words=_words,

@@ -74,7 +74,7 @@ def read_vocabulary(path: Path, folder: Folder, size: int | None, pre: str | Non
         from sporelm.text.exchange.gguf_pieces import of_sentencepiece
 
         if model is None:
-            raise ModelFileError(f"{path} has no tokenizer.json and no tokenizer.model")
+            raise ModelFileError(f"{path} has no tokenizer.json and no tokenizer.model; put the model's there")
         return of_sentencepiece(path, folder, model, size)
     label = str(path / ("tokenizer.json" if (path / "tokenizer.json").is_file() else "vocab.json"))
     with guarded(label):

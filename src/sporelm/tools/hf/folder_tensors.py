@@ -31,7 +31,7 @@ class FolderTensors:
         if found.name not in FORMATS or not info.shape:
             raise UnsupportedModel(
                 f"{self.files.path}: tensor {shown(name)} {list(info.shape)} of {info.type_name} has no place in a GGUF"
-                " file"
+                " file; save it with one dimension or more, as F32, F16 or BF16"
             )
         part = self._parts[info.part]
 
