@@ -14,7 +14,6 @@ from sporelm.weights.config_files import architecture_of_gguf, architecture_of_h
 from sporelm.weights.dense import with_dense
 from sporelm.weights.gguf import GgufFile, open_gguf
 from sporelm.weights.json_object import read_object
-from sporelm.weights.listed import listed_numbers
 from sporelm.weights.load import ModelSource
 from sporelm.weights.names import stored_name
 from sporelm.weights.pooling import pooling_of_folder
@@ -48,10 +47,7 @@ def open_model(path: str | Path) -> ModelSource:
     gguf = open_gguf(place)
     shapes = {name: info.shape for name, info in gguf.tensors.items()}
     config = config_from_gguf(gguf.metadata, shapes, str(place), _main_format(gguf), _rope_factors(gguf, place))
-    family = model_of(config.architecture).family.of_file("gguf", gguf.tensors)
-    for name, values in listed_numbers(family, gguf.metadata, config.layers, str(place)).items():
-        gguf.hold(name, values)
-    return ModelSource("gguf", place, gguf, config, family)
+    return ModelSource("gguf", place, gguf, config, model_of(config.architecture).family.of_file("gguf", gguf.tensors))
 
 
 def _says_tied(values: Mapping[str, Any]) -> bool:
