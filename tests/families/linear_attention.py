@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from families.case import WIDE, Case, named
+from families.case import ODD, TIED, WIDE, Case, named
 
 KIMI = named("KimiLinearForCausalLM", "kimi_linear", num_hidden_layers=4, num_key_value_heads=6, pad_token_id=None)
 KIMI |= {"kv_lora_rank": 24, "qk_rope_head_dim": 8, "qk_nope_head_dim": 12, "v_head_dim": 10, "num_experts": 8}
@@ -21,8 +21,16 @@ KIMI_ODD = {key: value for key, value in (KIMI | KIMI_ODD).items() if key != "li
 KIMI_WIDE: dict[str, Any] = {"kv_lora_rank": 256, "qk_rope_head_dim": 32, "qk_nope_head_dim": 64, "v_head_dim": 64}
 KIMI_WIDE |= {"moe_intermediate_size": 256, "num_key_value_heads": 8}
 KIMI_WIDE["linear_attn_config"] = KIMI["linear_attn_config"] | {"head_dim": 128, "num_heads": 8}
+OLMO = named("OlmoHybridForCausalLM", "olmo_hybrid", num_hidden_layers=4, pad_token_id=None, rms_norm_eps=1e-6)
+OLMO |= {"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 12}
+OLMO |= {"rope_parameters": {"rope_type": "default", "rope_theta": 500000.0}}
+OLMO_ODD = {**ODD, "linear_num_key_heads": None, "linear_num_value_heads": None, "linear_key_head_dim": None}
+OLMO_ODD |= {"linear_conv_kernel_dim": 3, "linear_allow_neg_eigval": False, "attention_bias": True}
+OLMO_ODD |= {"num_hidden_layers": 3, "rope_parameters": {"rope_type": "default", "rope_theta": None}}
 
 CASES = (
     Case("kimi-linear", KIMI, WIDE | KIMI_WIDE),
     Case("kimi-linear-odd-groups", KIMI_ODD, None),
+    Case("olmo-hybrid", OLMO, None),
+    Case("olmo-hybrid-odd-tied-biases", OLMO | OLMO_ODD | TIED, None),
 )

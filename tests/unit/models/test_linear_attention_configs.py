@@ -38,6 +38,20 @@ LINEAR: dict[str, Any] = BY_NAME["kimi-linear"].config["linear_attn_config"]
             "linear_head_dim is 0; it must be whole",
         ),
         ("kimi-linear", {"num_hidden_layers": 10**400}, ModelFileError, "num_hidden_layers is 1000"),
+        (
+            "olmo-hybrid",
+            {"rope_parameters": None},
+            UnsupportedModel,
+            "rope_parameters is null, which may mean positions",
+        ),
+        ("olmo-hybrid", {"linear_num_value_heads": 3}, ModelFileError, "2 heads of keys: they are no whole groups"),
+        ("olmo-hybrid", {"linear_key_head_dim": None, "hidden_size": 10**400}, ModelFileError, "hidden_size is 1000"),
+        (
+            "olmo-hybrid",
+            {"layer_types": ["sliding_attention"] * 4},
+            UnsupportedModel,
+            "kinds of layers must be of full",
+        ),
         ("kimi-linear", {"num_experts_per_token": 9}, ModelFileError, "a token uses 9 of 8 experts"),
     ],
 )
@@ -75,3 +89,13 @@ def test_kimi_in_gguf_files() -> None:
     assert found.experts is not None
     assert (found.experts.scores, found.experts.renormalize, found.experts.scale) == ("sigmoid", True, 1.5)
     assert (found.rotary, found.head_dim, found.kv_heads) == (0, 20, 6)
+
+
+def test_olmo_says_what_follows_from_its_shape() -> None:
+    """As transformers has it: keys of three quarters of the width, values twice as wide, positions if any."""
+    silent = {key: each for key, each in BY_NAME["olmo-hybrid"].config.items() if not key.startswith("linear_")}
+    found = config_from_hf(silent | {"num_hidden_layers": 3}, "config.json")
+    own = found.own
+    assert (own.key_heads, own.heads, own.key_dim, own.value_dim) == (6, 6, 6, 12)
+    assert (own.attention, own.turns, found.rotary) == ({2}, True, 8)
+    assert config_from_hf(silent | {"rope_parameters": {"rope_theta": None}}, "config.json").rotary == 0

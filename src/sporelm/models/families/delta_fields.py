@@ -52,6 +52,19 @@ def gated_queries(layer: str = "model.layers.{}.") -> Table:
     )
 
 
+def taps_apart(net: str) -> Table:
+    """Names of the taps of delta nets whose queries, keys and values are convolved apart."""
+    held: dict[str, Any] = {"transposed": True, "between": True}
+    return tuple(
+        Names(
+            f"layers.{{}}.delta_{part}_conv.weight",
+            Stored(f"blk.{{}}.ssm_conv1d_{part}.weight", **held),
+            Stored(f"{net}{part}_conv1d.weight", **held),
+        )
+        for part in "qkv"
+    )
+
+
 def finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
     """Which layers are attention, and what follows from the numbers of heads."""
     own: DeltaHeads = config.own

@@ -5,7 +5,7 @@ from typing import Any
 
 from sporelm.models.blocks import DeltaHeads, LatentAttention, Layer, SplitDeltaNet, pre_norm
 from sporelm.models.decoder import Decoder
-from sporelm.models.families.delta_fields import KINDS
+from sporelm.models.families.delta_fields import KINDS, taps_apart
 from sporelm.models.families.kimi_words import DEFAULTS, FIELDS, KimiShape, regrouped, reworded, said, unsaid, words
 from sporelm.models.families.layer_kinds import attention_layers
 from sporelm.models.registry import architecture
@@ -24,12 +24,6 @@ def _named(ours: str, gguf: str, hf: str) -> Names:
     return Names(f"layers.{{}}.delta{ours}", f"blk.{{}}.{gguf}", f"{NET}{hf}")
 
 
-def _taps(part: str) -> Names:
-    gguf, hf = f"blk.{{}}.ssm_conv1d_{part}.weight", f"{NET}{part}_conv1d.weight"
-    forms = (Stored(name, transposed=True, between=True) for name in (gguf, hf))
-    return Names(f"layers.{{}}.delta_{part}_conv.weight", *forms)
-
-
 def _pair(ours: str, theirs: str) -> Table:
     """Two narrow products, one after the other."""
     return (
@@ -41,7 +35,7 @@ def _pair(ours: str, theirs: str) -> Table:
 LOGS = Stored(f"{NET}A_log", log=True, between=True, above=2)
 DELTA: Table = (
     *(_named(f"_{part}.weight", f"attn_{part}.weight", f"{part}_proj.weight") for part in "qkv"),
-    *(_taps(part) for part in "qkv"),
+    *taps_apart(NET),
     *_pair("alpha", "f"),
     *_pair("z", "g"),
     _named("_beta.weight", "ssm_beta.weight", "b_proj.weight"),

@@ -31,6 +31,19 @@ def _reworded(values: dict[str, Any]) -> dict[str, Any]:
     return {**values, "rope_parameters": kinds["full_attention"]}
 
 
+def normed_behind(config: ModelConfig, index: int) -> Layer:
+    """The layer of this number."""
+    name = f"layers.{index}"
+    return Layer(
+        None,
+        Attention(name, config, config.window_of(index), norm="whole"),
+        None,
+        GatedMLP(name, config),
+        after_attention=RMSNorm(f"{name}.attn_post_norm", config.width, config.eps),
+        after_mlp=RMSNorm(f"{name}.ffn_post_norm", config.width, config.eps),
+    )
+
+
 @architecture(
     Family(
         "olmo2",
@@ -56,12 +69,4 @@ class Olmo2(Decoder):
     """x + norm(attention(x)), then x + norm(mlp(x)) (OLMo team 2024)."""
 
     def layer(self, config: ModelConfig, index: int) -> Layer:
-        name = f"layers.{index}"
-        return Layer(
-            None,
-            Attention(name, config, config.window_of(index), norm="whole"),
-            None,
-            GatedMLP(name, config),
-            after_attention=RMSNorm(f"{name}.attn_post_norm", config.width, config.eps),
-            after_mlp=RMSNorm(f"{name}.ffn_post_norm", config.width, config.eps),
-        )
+        return normed_behind(config, index)
