@@ -36,12 +36,40 @@ HY3 |= {"moe_intermediate_size": 24, "num_shared_experts": 1, "router_scaling_fa
 HY3_ODD: dict[str, Any] = ODD | {"head_dim": 10, "num_shared_experts": 2, "mlp_layer_types": ["dense"] * 2 + ["sparse"]}
 HY3_WIDE = WIDE | {"head_dim": 32, "moe_intermediate_size": 256}
 
+MISTRAL4 = named("Mistral4ForCausalLM", "mistral4", kv_lora_rank=24, q_lora_rank=32, qk_rope_head_dim=8)
+MISTRAL4["num_key_value_heads"] = 6
+MISTRAL4 |= {"qk_nope_head_dim": 16, "v_head_dim": 12, "n_routed_experts": 6, "num_experts_per_tok": 2}
+MISTRAL4 |= {
+    "moe_intermediate_size": 24,
+    "n_shared_experts": 1,
+    "first_k_dense_replace": 0,
+    "max_position_embeddings": 256,
+}
+MISTRAL4["rope_parameters"] = {"type": "yarn", "rope_type": "yarn", "rope_theta": 1e4, "factor": 8.0, "mscale": 1.0}
+MISTRAL4["rope_parameters"] |= {
+    "mscale_all_dim": 1.0,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+    "max_position_embeddings": 256,
+}
+MISTRAL4["rope_parameters"] |= {"original_max_position_embeddings": 16, "llama_4_scaling_beta": 0.3}
+MISTRAL4_ODD: dict[str, Any] = {"hidden_size": 70, "num_attention_heads": 7, "num_key_value_heads": 7, "n_group": 2}
+MISTRAL4_ODD |= {"q_lora_rank": None, "topk_group": 1, "norm_topk_prob": False, "first_k_dense_replace": 1}
+MISTRAL4_ODD |= {
+    "rope_parameters": MISTRAL4["rope_parameters"] | {"llama_4_scaling_beta": 0.0},
+    "rope_interleave": False,
+}
+MISTRAL4_WIDE = WIDE | {"kv_lora_rank": 64, "q_lora_rank": 256, "qk_rope_head_dim": 16, "qk_nope_head_dim": 32}
+MISTRAL4_WIDE |= {"num_key_value_heads": 8, "v_head_dim": 32, "moe_intermediate_size": 256}
+
 CASES = (
     Case("exaone", EXAONE, WIDE | {"rope_scaling": LLAMA3}, numpy="exaone"),
     Case("exaone-odd-tied", EXAONE | ODD | TIED, None, numpy="exaone"),
     Case("dbrx", DBRX, DBRX_WIDE),
     Case("hy-v3", HY3, HY3_WIDE),
     Case("hy-v3-odd-tied", HY3 | HY3_ODD | TIED, None),
+    Case("mistral4", MISTRAL4, MISTRAL4_WIDE),
+    Case("mistral4-odd-tied", MISTRAL4 | MISTRAL4_ODD | TIED, None),
     Case("opt", OPT | {"tie_word_embeddings": True}, None),
     Case("opt-post-norms", OPT | OPT_POST, None),
     Case("opt-odd", OPT | OPT_ODD, None),

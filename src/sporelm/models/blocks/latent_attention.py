@@ -17,9 +17,12 @@ EPS = 1e-6  # of its own norms, whatever the model's is: in transformers, and in
 
 class LatentAttention:
     """o(values(softmax(scores) latents)): scores of queries, through the matrix that makes keys, with rows of latents
-    and a key that is rotated where the model rotates; queries may come out of a latent of their own."""
+    and a key that is rotated where the model rotates; queries may come out of a latent of their own.
 
-    def __init__(self, name: str, config: ModelConfig) -> None:
+    growth   name of a table [context, 1]: what queries are multiplied by, by their position
+    """
+
+    def __init__(self, name: str, config: ModelConfig, *, growth: str = "") -> None:
         shape: LatentShape = config.own
         heads, dim, width = config.heads, config.head_dim, config.width
         made, rows = "attn_q_b" if shape.q_rank else "attn_q", shape.q_rank or width
@@ -33,7 +36,7 @@ class LatentAttention:
         self.o = Linear(f"{name}.attn_o", width, heads * shape.value, split=Columns(shape.value))
         self.memory = Latent(shape.rank + shape.rotary, shape.rank)
         self.heads, self.dim, self.scale, self.style = heads, dim, config.attention_scale, config.rope_style
-        self.rotates = config.rotary > 0
+        self.rotates, self.growth = config.rotary > 0, growth
 
     def params(self) -> list[Param]:
         first = [] if self.q_a is None else [*self.q_a.params(), *self.q_norm.params()]
@@ -44,6 +47,8 @@ class LatentAttention:
         q, row = products(x, weights, self.q_a or self.q, self.kv_a)
         if self.q_a is not None:
             q = self.q(self.q_norm(q, weights), weights)
+        if self.growth:
+            q = ops.combine_experts(q, ops.select_rows(weights[self.growth], step.positions))
         norm, places = weights[self.kv_norm.name], (step.positions, weights[ROPE]) if self.rotates else (None, None)
         if self.rotates:
             q = ops.rope(q, *places, head_dim=self.dim, style=self.style)

@@ -207,6 +207,12 @@ FAMILIES = (
         ("transformers", "llama.cpp"),
     ),
     Listed(
+        "mistral4",
+        "Mistral Small 4 (text)",
+        ("mistral4", "Mistral4ForCausalLM"),
+        ("transformers", "llama.cpp"),
+    ),
+    Listed(
         "modern_bert",
         "ModernBERT, gte-modernbert (encoders)",
         ("modern-bert", "ModernBertModel", "ModernBertForSequenceClassification", "ModernBertForMaskedLM"),
