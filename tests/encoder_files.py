@@ -9,6 +9,7 @@ from hf_folders import tokenizer_json
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 BERT_SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+MPNET_SPECIAL = ("<pad>", "[UNK]", "<s>", "</s>", "<mask>")
 ROBERTA_SPECIAL = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
 
 
@@ -16,7 +17,9 @@ def write_encoder(folder: Path, case: Case) -> Path:
     """A Hugging Face folder of the model, with a tokenizer."""
     write_case(folder, case)
     size, kind = case.config["vocab_size"], case.config["model_type"]
-    spec, config = {"roberta": bytes_like, "xlm-roberta": unigram, "camembert": unigram}.get(kind, wordpieces)(size)
+    spec, config = {"roberta": bytes_like, "xlm-roberta": unigram, "camembert": unigram, "mpnet": mpnet_pieces}.get(
+        kind, wordpieces
+    )(size)
     (folder / "tokenizer.json").write_text(json.dumps(spec), encoding="utf-8")
     (folder / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
     return folder
@@ -52,15 +55,25 @@ def _filled(words: list[str], size: int, mark: str = "") -> list[str]:
     return [*words, *(word for _, word in zip(range(size - len(words)), more, strict=False))]
 
 
-def wordpieces(size: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """BERT's: words, and parts that go on with them."""
-    words = _filled([*BERT_SPECIAL, *LETTERS, *(f"##{letter}" for letter in LETTERS), ".", ",", "?"], size)
+def mpnet_pieces(size: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """MPNet's: BERT's, with special tokens like RoBERTa's."""
+    spec, config = wordpieces(size, MPNET_SPECIAL, ("<s>", "<pad>", "</s>", "[UNK]", "<mask>"))
+    spec["post_processor"] = _around("<s>", "</s>", ("</s>", "</s>"), spec["model"]["vocab"], 0)
+    return spec, config | {"tokenizer_class": "MPNetTokenizer"}
+
+
+def wordpieces(
+    size: int, special: tuple[str, ...] = BERT_SPECIAL, order: tuple[str, ...] = BERT_SPECIAL
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """BERT's: words, and parts that go on with them. `special` are those for padding, the unknown, the beginning, the
+    end and gaps, in the order of their ids `order`."""
+    words = _filled([*order, *LETTERS, *(f"##{letter}" for letter in LETTERS), ".", ",", "?"], size)
     ids = {word: number for number, word in enumerate(words)}
     spec = {
         "version": "1.0",
         "truncation": None,
         "padding": None,
-        "added_tokens": _added(words, BERT_SPECIAL),
+        "added_tokens": _added(words, special),
         "normalizer": {
             "type": "BertNormalizer",
             "clean_text": True,
@@ -69,7 +82,7 @@ def wordpieces(size: int) -> tuple[dict[str, Any], dict[str, Any]]:
             "lowercase": True,
         },
         "pre_tokenizer": {"type": "BertPreTokenizer"},
-        "post_processor": _around("[CLS]", "[SEP]", ("[SEP]",), ids, 1),
+        "post_processor": _around(special[2], special[3], (special[3],), ids, 1),
         "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
         "model": {
             "type": "WordPiece",
@@ -79,7 +92,7 @@ def wordpieces(size: int) -> tuple[dict[str, Any], dict[str, Any]]:
             "vocab": ids,
         },
     }
-    names = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"), BERT_SPECIAL, strict=True))
+    names = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"), special, strict=True))
     return spec, {**names, "tokenizer_class": "BertTokenizer", "do_lower_case": True}
 
 

@@ -43,6 +43,8 @@ DISTILBERT = {"dim": 48, "hidden_dim": 88, "n_layers": 2, "n_heads": 6, "activat
 DISTILBERT |= {"max_position_embeddings": 96, "vocab_size": 131}
 WIDE_DISTILBERT = {"dim": 256, "hidden_dim": 512, "n_heads": 8}
 
+MPNET = SHAPE | {"layer_norm_eps": 1e-12, "pad_token_id": 1, "max_position_embeddings": 98, "hidden_act": "gelu"}
+
 CASES = (
     encoder("gemma-embedding", "Gemma3TextModel", "gemma3_text", GEMMA, WIDE | {"head_dim": 32} | PLAIN),
     encoder("gemma-embedding-odd", "Gemma3TextModel", "gemma3_text", GEMMA | GEMMA_ODD),
@@ -57,6 +59,9 @@ CASES = (
     encoder("distilbert-scores", "DistilBertForSequenceClassification", "distilbert", DISTILBERT | ONE),
     encoder("jina-bert-v2", "JinaBertModel", "bert", JINA, WIDE, numpy="jina_bert_v2"),
     encoder("jina-bert-v2-odd", "JinaBertModel", "bert", JINA | ODD, numpy="jina_bert_v2"),
+    encoder("mpnet", "MPNetModel", "mpnet", MPNET),
+    encoder("mpnet-odd", "MPNetModel", "mpnet", MPNET | ODD),
+    encoder("mpnet-scores", "MPNetForSequenceClassification", "mpnet", MPNET | ONE),
     encoder("roberta", "RobertaModel", "roberta", ROBERTA),
     encoder("roberta-scores", "RobertaForSequenceClassification", "roberta", ROBERTA | ONE),
     encoder("xlm-roberta", "XLMRobertaModel", "xlm-roberta", ROBERTA, WIDE),

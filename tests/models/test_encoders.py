@@ -53,8 +53,10 @@ def opened_runner(path: Path, backend: Any, *, eager: bool = False) -> EncoderRu
     assert isinstance(model, Encoder)
     weights = load_parameters(source, model.params(), backend)
     source.close()
-    tables = {name: backend.tensor(table) for name, table in model.tables(source.config.context_length).items()}
-    return EncoderRunner(model, weights | tables, backend, most_tokens=600, most_texts=4, eager=eager)
+    context = source.config.context_length
+    tables = model.tables(context) | model.learned_tables(weights, context)
+    weights |= {name: backend.tensor(table) for name, table in tables.items()}
+    return EncoderRunner(model, weights, backend, most_tokens=600, most_texts=4, eager=eager)
 
 
 def given(case: Case) -> Text:

@@ -268,6 +268,7 @@ HEADED = {  # a class with a head -> the case of the model alone, what its tenso
     "XLMRobertaForMaskedLM": ("xlm-roberta", "roberta.", ("lm_head.layer_norm.bias",)),
     "CamembertForMaskedLM": ("camembert", "roberta.", ("lm_head.decoder.bias",)),
     "DistilBertForMaskedLM": ("distilbert", "distilbert.", ("vocab_transform.weight", "vocab_projector.bias")),
+    "MPNetForMaskedLM": ("mpnet", "mpnet.", ("lm_head.dense.weight", "lm_head.bias")),
     "ModernBertForMaskedLM": ("modern-bert", "model.", ("head.dense.weight", "head.norm.weight", "decoder.bias")),
     "NomicBertForMaskedLM": ("nomic-bert", "nomic_bert.", ("cls.predictions.bias",)),
 }

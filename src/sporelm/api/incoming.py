@@ -50,8 +50,10 @@ class Incoming:
         weights = load_parameters(
             self.source, self.params, self.backend, progress, dequantize=self.dequantize, threads=threads
         )
-        tables = {name: self.backend.tensor(table) for name, table in self.model.tables(max_context).items()}
-        return weights | tables
+        tables = self.model.tables(max_context)
+        if isinstance(self.model, Encoder):
+            tables |= self.model.learned_tables(weights, max_context)
+        return weights | {name: self.backend.tensor(table) for name, table in tables.items()}
 
     def loaded(self, max_context: int, threads: int, progress: Progress | None) -> LoadedModel:
         """A decoder with its weights. Raises as `weights`, and UnsupportedModel for an encoder."""

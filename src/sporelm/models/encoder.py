@@ -69,6 +69,10 @@ class Encoder(ABC):
         """Constants that follow from the configuration, for `context` positions; they join the weights."""
         return position_tables(self.config, context)
 
+    def learned_tables(self, weights: Mapping[str, Any], context: int) -> dict[str, np.ndarray]:
+        """Constants that follow from weights, likewise."""
+        return {}
+
     def hidden(self, texts: TextInputs, weights: Mapping[str, Any]) -> Any:
         """What the model makes of each token: float32 [tokens, width]."""
         x, factor = self.embedding(texts.tokens, weights), self.config.scales.embedding

@@ -9,6 +9,7 @@ from sporelm.tensor.dtype import I32
 ROPE = "rope"  # name under which the rotary table is found among the weights
 LOCAL = "rope_local"  # that of layers with a window, where they have one of their own
 SLOPES = "alibi_slopes"  # that of what a score falls by with each position: float32 [heads]
+BIASES = "distance_biases"  # that of what is added to scores by distance: float32 [heads, 2 * far]
 ADAPTERS = "adapters"  # likewise, in steps with adapters: int32 [tokens], the number of each row's, -1 for none
 
 

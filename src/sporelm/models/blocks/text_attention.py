@@ -7,7 +7,7 @@ from sporelm import ops
 from sporelm.models.blocks.layer import Part
 from sporelm.models.blocks.linear import Linear, products
 from sporelm.models.blocks.rms_norm import RMSNorm
-from sporelm.models.inputs import LOCAL, ROPE, SLOPES
+from sporelm.models.inputs import BIASES, LOCAL, ROPE, SLOPES
 from sporelm.models.texts import TextInputs
 from sporelm.weights.config import ModelConfig
 from sporelm.weights.names import Columns, Param, Rows
@@ -18,9 +18,18 @@ class TextAttention:
 
     reach       how far before and behind itself a row sees; None: all of its text
     normed      each head of queries and keys is normed before it is rotated
+    biased      scores have a number for each distance
     """
 
-    def __init__(self, name: str, config: ModelConfig, reach: int | None = None, *, normed: bool = False) -> None:
+    def __init__(
+        self,
+        name: str,
+        config: ModelConfig,
+        reach: int | None = None,
+        *,
+        normed: bool = False,
+        biased: bool = False,
+    ) -> None:
         width, dim, bias = config.width, config.head_dim, config.attention_bias
         queries, keys, group = config.heads * dim, config.kv_heads * dim, config.heads // config.kv_heads
         self.q = Linear(f"{name}.attn_q", queries, width, bias=bias, split=Rows(dim * group))
@@ -30,7 +39,7 @@ class TextAttention:
         parts = "qk" if normed else ""
         self.norms = [RMSNorm(f"{name}.attn_{part}_norm", dim, config.eps) for part in parts]
         self.head_dim, self.scale, self.reach, self.rotates = dim, config.attention_scale, reach, config.rotary > 0
-        self.biased = config.alibi > 0
+        self.tables = [SLOPES if config.alibi > 0 else None, *([BIASES] if biased else [])]
         self.table = LOCAL if reach is not None and config.local_theta else ROPE
 
     def params(self) -> list[Param]:
@@ -44,6 +53,7 @@ class TextAttention:
         if self.rotates:
             table, dim = weights[self.table], self.head_dim
             q, k = (ops.rope(each, texts.positions, table, head_dim=dim, style="half") for each in (q, k))
-        reach, slopes = {} if self.reach is None else {"reach": self.reach}, [weights[SLOPES]] if self.biased else []
-        mixed = ops.text_attention(q, k, v, texts.starts, *slopes, head_dim=self.head_dim, scale=self.scale, **reach)
+        reach = {} if self.reach is None else {"reach": self.reach}
+        added = [name and weights[name] for name in self.tables]
+        mixed = ops.text_attention(q, k, v, texts.starts, *added, head_dim=self.head_dim, scale=self.scale, **reach)
         return self.o(mixed, weights)

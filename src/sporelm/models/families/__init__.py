@@ -218,6 +218,12 @@ FAMILIES = (
         ("modern-bert", "ModernBertModel", "ModernBertForSequenceClassification", "ModernBertForMaskedLM"),
         ("transformers", "llama.cpp"),
     ),
+    Listed(
+        "mpnet",
+        "MPNet: all-mpnet-base-v2 and its kin (encoders)",
+        ("mpnet", "MPNetModel", "MPNetForMaskedLM", "MPNetForSequenceClassification"),
+        ("transformers",),
+    ),
     Listed("mpt", "MPT", ("mpt", "MptForCausalLM", "MPTForCausalLM"), ("transformers", "llama.cpp")),
     Listed("nemotron", "Nemotron 4, Minitron", ("nemotron", "NemotronForCausalLM"), ("transformers", "llama.cpp")),
     Listed(

@@ -1,0 +1,27 @@
+"""Numbers for distances between rows, which attention adds to its scores: one for each head and bucket, learned."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sporelm.ops.attention import PAGE
+
+BUCKETS, FARTHEST = 32, 128
+
+
+def bucket_of(distances: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The bucket of a key that stands so many places behind the query, negative for before (Raffel et al. 2020).
+
+    Half of the buckets are for either side. Half of those are for one distance each; the others grow by a factor, up to
+    `FARTHEST`. In float32, as transformers computes it.
+    """
+    side, exact = BUCKETS // 2, BUCKETS // 4
+    apart = np.abs(distances)
+    ratio = np.log(np.maximum(apart, 1).astype(np.float32) / np.float32(exact)) / np.float32(np.log(FARTHEST / exact))
+    far = exact + (ratio * np.float32(side - exact)).astype(np.int64)
+    return np.where(distances > 0, side, 0) + np.where(apart < exact, apart, np.minimum(far, side - 1))
+
+
+def spread_biases(learned: NDArray[np.float32], context: int) -> NDArray[np.float32]:
+    """Of learned [buckets, heads], for texts of so many rows: float32 [heads, 2 * far] for `ops.text_attention`."""
+    far = -(-context // PAGE) * PAGE
+    return np.ascontiguousarray(learned[bucket_of(np.arange(-far, far))].T, np.float32)

@@ -1,0 +1,101 @@
+"""MPNet (all-mpnet-base-v2 and its kin): BERT with a learned number for each distance, the same in all layers."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from sporelm.errors import UnsupportedModel
+from sporelm.models.blocks import MLP, LayerNorm, TextAttention, TextLayer
+from sporelm.models.distances import BUCKETS, spread_biases
+from sporelm.models.encoder import Encoder
+from sporelm.models.families.bert_names import BEFORE, HEADS, Said
+from sporelm.models.inputs import BIASES
+from sporelm.models.registry import architecture
+from sporelm.models.text_facts import TextFacts, labels_of, noticed, said
+from sporelm.weights.config import ModelConfig
+from sporelm.weights.family import Family, Field, HfClass, fields
+from sporelm.weights.fields import Fields
+from sporelm.weights.names import HF, Kind, Names, Param, Table
+
+LEARNED = "distances.weight"
+NUMBERS = {"max_position_embeddings": 512, "vocab_size": 30527, "layer_norm_eps": 1e-12, "pad_token_id": 1}
+PARTS = (
+    *(f"attention.attn.{part}" for part in "qkvo"),
+    *("attention.LayerNorm", "intermediate.dense", "output.dense", "output.LayerNorm"),
+)
+SAID = Said("mpnet.", "classifier.dense", "classifier.out_proj", PARTS, before=BEFORE)
+
+
+def _table(front: str = "") -> Table:
+    # The name that T5's GGUF files have for the same, of all layers here.
+    learned = Names(LEARNED, "attn_rel_b.weight", f"{front}encoder.relative_attention_bias.weight")
+    return (*SAID.table(front), learned)
+
+
+CLASSES = tuple(
+    HfClass(f"MPNet{name}", "mpnet", NUMBERS, names=_table(front))
+    for name, front in (("Model", ""), ("ForMaskedLM", ""), ("ForSequenceClassification", SAID.front))
+)
+
+
+def _finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
+    if kind != HF:
+        return config
+    if values.integer("pad_token_id", 0, config.vocab) != BEFORE - 1:
+        raise UnsupportedModel(f"{values.where}: pad_token_id must be {BEFORE - 1}: positions are counted from it")
+    scored = config.architecture.endswith("Classification")
+    facts = TextFacts(labels=labels_of(values), dense=True) if scored else config.own
+    return replace(config, own=facts, context_length=config.context_length - BEFORE)
+
+
+def _words(config: ModelConfig) -> dict[str, Any]:
+    labels = {"id2label": {str(label): f"LABEL_{label}" for label in range(config.own.labels)}}
+    found = {"max_position_embeddings": config.context_length + BEFORE, "pad_token_id": BEFORE - 1}
+    return found | (labels if config.own.labels else {})
+
+
+@architecture(
+    Family(
+        "mpnet",
+        CLASSES,
+        fields(
+            Field("eps", "attention.layer_norm_epsilon", "f32", "layer_norm_eps"),
+            without=("head_dim", "kv_heads", "rotary", "window"),
+        ),
+        CLASSES[0].names,
+        fixed={"rotary": 0, "attention_bias": True, "attention_out_bias": True, "mlp_bias": True},
+        only={"hidden_act": ("gelu",), "relative_attention_num_buckets": (BUCKETS,)},
+        finish=_finished,
+        noticed=noticed,
+        said=lambda config: said(config, "mpnet"),
+        choose=lambda config: CLASSES[2 if config.own.labels else 0].name,
+        words=_words,
+        fronts=(SAID.front,),
+        ignored=(
+            *(f"{front}embeddings.position_ids" for front in ("", SAID.front)),
+            *(f"{front}pooler.dense.{kind}" for front in ("", SAID.front) for kind in ("weight", "bias")),
+            *HEADS,
+        ),
+        own=TextFacts,
+        reads=True,
+    )
+)
+class MPNet(Encoder):
+    """BERT's layer without token types, with T5's relative positions beside learned ones (Song et al. 2020)."""
+
+    def params(self) -> list[Param]:
+        return [*super().params(), Param(LEARNED, (BUCKETS, self.config.heads), plain=True)]
+
+    def learned_tables(self, weights: Mapping[str, Any], context: int) -> dict[str, np.ndarray]:
+        return {BIASES: spread_biases(weights[LEARNED].numpy(), context)}
+
+    def layer(self, config: ModelConfig, index: int) -> TextLayer:
+        name = f"layers.{index}"
+        first, second = (self.norm(f"{name}.{part}_norm") for part in ("attn", "ffn"))
+        attention = TextAttention(name, config, biased=True)
+        return TextLayer(first, attention, second, MLP(name, config, "gelu"), post=True)
+
+    def norm(self, name: str) -> LayerNorm:
+        return LayerNorm(name, self.config.width, self.config.eps)
