@@ -9,6 +9,18 @@ from pathlib import Path
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 SECONDS = 120
 
+# Before a command: of each tensor that it writes it waits after the first blocks, so that a signal comes in the middle.
+HELD = """
+import time
+from sporelm.tools import output
+chunks = output.chunks
+def held(*given):
+    for blocks in chunks(*given):
+        yield blocks
+        time.sleep(60)
+output.chunks = held
+"""
+
 Spore = Callable[..., subprocess.CompletedProcess[str]]
 
 

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import re
 import shutil
 import stat
@@ -284,10 +285,14 @@ def test_peer_that_is_not_there(tmp_path: Path) -> None:
         LlamaPeer(tmp_path, tmp_path, threads=1)
 
 
-def test_the_commit_is_that_of_our_own_repository(tmp_path: Path) -> None:
+def test_the_commit_is_that_of_our_own_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A package that lies, unknown to git, inside somebody's repository has a version and no commit."""
     if shutil.which("git") is None:
         pytest.skip("no git")
+    for name in [name for name in os.environ if name.startswith("GIT_")]:
+        monkeypatch.delenv(name)  # a hook of git's, for one, has them name another repository
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)  # nobody's wish to sign, for one
+    monkeypatch.setenv("GIT_CONFIG_SYSTEM", os.devnull)
     source = tmp_path / "site-packages" / "bench.py"
     source.parent.mkdir()
     source.touch()

@@ -13,7 +13,7 @@ import pytest
 from gguf_models import contents, write_model
 from sporelm.quant import Q8_0
 from sporelm.weights.gguf import open_gguf
-from system.processes import command, environment, one_line
+from system.processes import HELD, command, environment, one_line
 
 
 def spore(*words: object, **options) -> subprocess.CompletedProcess[str]:
@@ -142,9 +142,10 @@ def test_a_file_that_may_not_grow(model: Path) -> None:
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows ends processes without a word")
 @pytest.mark.parametrize("number", ["SIGTERM", "SIGINT", "SIGHUP"])
 def test_an_end_in_the_middle_leaves_no_part(tmp_path: Path, number: str) -> None:
-    model = write_model(tmp_path / "m.gguf", {f"blk.0.ffn_up_{i}.weight": (512, 1024) for i in range(24)})
+    model = write_model(tmp_path / "m.gguf", {f"blk.0.ffn_up_{i}.weight": (512, 1024) for i in range(4)})
     before = model.read_bytes()
     words = command("gguf", "convert", model, "-x", "cast:linear:Q4_K", "-o", model, "--force")
+    words[2] = HELD + words[2]
     process = subprocess.Popen(words, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     until = time.monotonic() + 60
     while not (begun := [path for path in tmp_path.iterdir() if path.suffix == ".part"]):

@@ -22,7 +22,7 @@ from sporelm.quant import BF16
 from sporelm.text import load_tokenizer
 from sporelm.text.exchange.comparison import TEXTS
 from sporelm.weights.safetensors import open_safetensors
-from system.processes import command, environment, one_line
+from system.processes import HELD, command, environment, one_line
 from tiny_models import TINY, Tiny
 
 MODEL, WINDOWED = (  # with enough tokens for all bytes
@@ -143,11 +143,12 @@ def test_a_file_that_may_not_grow(folder: Path, tmp_path: Path, tool: str) -> No
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows ends processes without a word")
 def test_an_end_in_the_middle_leaves_no_folder(tmp_path: Path) -> None:
-    wide = MODEL.config | {"hidden_size": 768, "intermediate_size": 4096, "num_hidden_layers": 2}
+    wide = MODEL.config | {"hidden_size": 384, "intermediate_size": 2048, "num_hidden_layers": 2}
     folder = write_model(tmp_path / "model", Tiny("wide", wide, 1), BF16)
     assert main(["gguf", "from-hf", str(folder), "-o", str(tmp_path / "m.gguf")]) == 0
     place = tmp_path / "out"
     words = command("gguf", "to-hf", tmp_path / "m.gguf", "--dtype", "f32", "--shard-size", "10M", "-o", place)
+    words[2] = HELD + words[2]
     process = subprocess.Popen(words, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     until = time.monotonic() + 60
     while not (place.is_dir() and list(place.iterdir())):

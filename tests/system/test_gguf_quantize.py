@@ -131,14 +131,26 @@ def test_wrong_calls_end_with_one_line(
     assert model.read_bytes() == before
 
 
+# A chunk takes at least 20 ms, and all of them half a minute, so that Ctrl-C comes before the last one.
+SLOW = """
+import time
+from sporelm.tools import imatrix
+gather = imatrix.gather
+def slow(*given, **more):
+    for found in gather(*given, **more):
+        time.sleep(0.02)
+        yield found
+imatrix.gather = slow
+"""
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="sends a signal")
 def test_ctrl_c_saves_what_was_gathered(tiny: Path) -> None:
     text, matrix = tiny.with_name("long.txt"), tiny.with_name("i.gguf")
     text.write_text(models.TEXT * 400, encoding="utf-8")
-    words = ("gguf", "imatrix", tiny, text, "-o", matrix, "--context", "64", "--threads", "1")
-    running = subprocess.Popen(
-        command(*words), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
-    )
+    words = command("gguf", "imatrix", tiny, text, "-o", matrix, "--context", "64", "--threads", "1")
+    words[2] = SLOW + words[2]
+    running = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment())
     while not matrix.exists():  # after its first ten chunks
         assert running.poll() is None, running.communicate()
         sleep(0.02)
