@@ -126,6 +126,7 @@ def cases() -> Iterator[Case]:
         yield case("clamped_swiglu", f"3 each x{tokens}", _clamped_each, tokens, 33)
         yield case("silu_mul", f"3 each x{tokens}", of_three, ops.silu_mul, tokens, 33)
         yield case("activate_mul", f"3 each x{tokens}", _gelu_each, tokens, 33)
+        yield case("activate", f"3 each x{tokens}", _squared_each, tokens, 33)
     yield case("linear_experts", "Q8_0 rounded rows", rounded, "Q8_0")
     yield case("linear_experts", "Q4_K rounded rows", rounded, "Q4_K", rare=True)
 
@@ -137,6 +138,10 @@ def _clamped(on: On, tokens: int, width: int) -> Any:
 
 def _clamped_each(on: On, tokens: int, width: int) -> Any:
     return of_three(on, ops.clamped_swiglu, tokens, width, alpha=1.702, limit=7.0)
+
+
+def _squared_each(on: On, tokens: int, width: int) -> Any:
+    return ops.activate(on.tensor(on.values(tokens, 3, width, scale=4)), kind="relu_squared")
 
 
 def _gelu_each(on: On, tokens: int, width: int) -> Any:

@@ -13,7 +13,7 @@ from families import CASES, write_case
 from hf_folders import tokenizer_json, write_tokenizer
 from sporelm.tools.hf.from_hf import from_hf
 from sporelm.tools.hf.to_hf import to_hf
-from sporelm.tools.lazy import LazyTensor
+from sporelm.tools.lazy import Entry, LazyTensor
 from sporelm.tools.output import Output, save
 from stepping import Stepper
 
@@ -59,3 +59,29 @@ def test_the_output_of_gpt_neox_has_two_names(tmp_path: Path, load: Callable[...
     tensors["lm_head.weight"] = tensors.pop("embed_out.weight")
     save_file(tensors, places[1] / "model.safetensors")
     assert_close(*logits(load, *places), "exact")
+
+
+def test_nemotron_h_has_two_names_and_layers_that_predict_further_ahead(
+    tmp_path: Path, load: Callable[..., Stepper]
+) -> None:
+    case = BY_NAME["nemotron-3-nano"]
+    places, files = [write_case(tmp_path / name, case) for name in ("old", "new")], [tmp_path / f for f in ("a", "b")]
+    tensors = {name.replace("backbone.", "model."): held for name, held in case.tensors().items()}
+    more = {f"mtp.layers.{n}.mixer.{name}.weight": np.ones((2, 2), np.float32) for n, name in enumerate("ab")}
+    save_file(tensors | more, places[1] / "model.safetensors", metadata={"format": "pt"})
+    write_tokenizer(places[0], tokenizer_json(case.model.config.vocab))
+    model = from_hf(places[0]).model
+    assert model.metadata["general.architecture"].value == "nemotron_h_moe"
+    save([Output(files[0], model)])
+    own = [tensor for tensor in model.tensors if tensor.name.startswith("blk.3.")]
+    further = [replace(tensor, name=tensor.name.replace("blk.3.", "blk.5.")) for tensor in own]
+    further.append(replace(own[0], name="blk.5.nextn.enorm.weight"))
+    changed = {key: Entry("u32", count) for key, count in (("block_count", 6), ("nextn_predict_layers", 1))}
+    for key in ("attention.head_count_kv", "feed_forward_length"):
+        changed[key] = Entry("[u32]", [*model.metadata[f"nemotron_h_moe.{key}"].value, 2])
+    metadata = model.metadata | {f"nemotron_h_moe.{key}": entry for key, entry in changed.items()}
+    save([Output(files[1], replace(model, metadata=metadata, tensors=[*model.tensors, *further]))])
+    found = logits(load, *places, *files)
+    assert_close(found[1], found[0], "exact")
+    assert_close(found[3], found[2], "exact")
+    assert_close(found[2], found[0], "f32")

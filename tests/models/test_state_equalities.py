@@ -21,7 +21,7 @@ from sporelm.engine.speculative import Guess, ModelDrafter, NgramDrafter, Specul
 from unit.engine.hashed import SteadySpeculation
 
 CONTEXT = 256
-USUAL = ("qwen3next", "mamba2", "falcon-mamba")  # of the others with --all
+USUAL = ("qwen3next", "mamba2", "falcon-mamba", "falcon-h1")  # of the others with --all
 EACH = [
     case if case.name in USUAL else pytest.param(case, marks=pytest.mark.all)
     for case in (*recurrent.CASES, *selective.CASES, *linear_attention.CASES)
