@@ -52,6 +52,11 @@ LINEAR: dict[str, Any] = BY_NAME["kimi-linear"].config["linear_attn_config"]
             UnsupportedModel,
             "kinds of layers must be of full",
         ),
+        ("lfm2", {"layer_types": [True, False, True]}, UnsupportedModel, "kinds of layers must be of full_attention"),
+        ("granite-hybrid", {"layer_types": [1, 0, 1]}, UnsupportedModel, "kinds of layers must be of full_attention"),
+        ("qwen35", {"layer_types": [True, True, True, False]}, UnsupportedModel, "kinds of layers must be of full_att"),
+        ("qwen35", {"output_gate_type": "sigmoid"}, UnsupportedModel, "output_gate_type 'sigmoid' is not supported"),
+        ("mamba2", {"time_step_limit": [1.0, 0.0]}, ModelFileError, r"time_step_limit is \[1, 0\]; the first must be"),
         ("kimi-linear", {"num_experts_per_token": 9}, ModelFileError, "a token uses 9 of 8 experts"),
     ],
 )

@@ -29,7 +29,7 @@ DELTA_FIELDS = (
 DEFAULTS: dict[str, Any] = {"head_dim": 256, "partial_rotary_factor": 0.25, "max_position_embeddings": 32768}
 DEFAULTS |= {"linear_conv_kernel_dim": 4, "linear_key_head_dim": 128, "linear_value_head_dim": 128}
 DEFAULTS |= {"linear_num_key_heads": 16, "linear_num_value_heads": 32}
-USUAL = {"hidden_act": ("silu",), "attention_bias": (False,)}
+USUAL = {"hidden_act": ("silu",), "attention_bias": (False,), "output_gate_type": ("swish", "silu")}
 
 # Norms are stored less one, but for that of the delta net.
 NORMS = less_one(
@@ -74,7 +74,7 @@ def finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
         raise ModelFileError(f"{values.where}: {what}: they are no whole groups")
     told = values.values.get("layer_types" if kind == HF else RECURRENT)
     attention = frozenset(range(own.interval - 1, config.layers, own.interval))
-    attention = attention if told is None else attention_layers(values, told, config.layers)
+    attention = attention if told is None else attention_layers(values, told, config.layers, flags=kind != HF)
     own = replace(own, inner=inner, value_dim=inner // own.heads, attention=attention)
     return replace(config, own=own)
 

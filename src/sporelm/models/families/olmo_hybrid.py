@@ -87,7 +87,7 @@ def _finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
         ),
         fields(
             *ATTENTION_BIAS,
-            *DELTA_FIELDS,
+            *(each for each in DELTA_FIELDS if each.ours != "own.interval"),
             Field("own.turns", "", "bool", "linear_allow_neg_eigval", default=True),
         ),
         NAMES,

@@ -77,7 +77,10 @@ def finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
         raise ModelFileError(f"{values.where}: {what}: they are no whole parts of each other")
     if values.has("time_step_limit"):
         low, high = values.numbers("time_step_limit", 2, *UNBOUNDED)
-        own = replace(own, low=low, high=max(low, high))
+        if low > high:
+            what = f"time_step_limit is [{low:g}, {high:g}]"
+            raise ModelFileError(f"{values.where}: {what}; the first must be at most the second")
+        own = replace(own, low=low, high=high)
     return replace(config, own=replace(own, expand=max(1, own.inner // config.width)))
 
 
