@@ -47,6 +47,7 @@ TEXTS: Mapping[str, TextModel] = {
     "lfm2_moe": TextModel("Lfm2MoeForCausalLM", 65536, 2048, 7168, 32, 32),
     "llama": TextModel("LlamaForCausalLM", 32000, 4096, 11008, 32, 32),
     "mistral": TextModel("MistralForCausalLM", 32000, 4096, 14336, 32, 32),
+    "mistral4": TextModel("Mistral4ForCausalLM", 131072, 4096, 12288, 36, 32),
     "phi3": TextModel("Phi3ForCausalLM", 32064, 3072, 8192, 32, 32),
     "qwen2": TextModel("Qwen2ForCausalLM", 151936, 4096, 22016, 32, 32),
     "qwen3": TextModel("Qwen3ForCausalLM", 151936, 4096, 22016, 32, 32),
@@ -84,6 +85,8 @@ WHOLES: Mapping[str, str] = {
     "VipLlavaForConditionalGeneration": "llama",
     "VoxtralForConditionalGeneration": "llama",
 }
+# Classes that are those of a family, and wholes around text models of these types besides.
+BOTH: Mapping[str, tuple[str, ...]] = {"Mistral3ForConditionalGeneration": ("mistral4",)}
 # Classes around a text model that computes otherwise than its family, and how.
 REFUSED: Mapping[str, str] = {
     "Ernie4_5_VLMoeForConditionalGeneration": "its layers have experts of two kinds",
@@ -101,10 +104,14 @@ def inner_of(whole: str) -> str:
 
 
 def whole_of(values: Mapping[str, Any]) -> str:
-    """The class of `WHOLES` that a config.json names; "" for any other."""
+    """The class of `WHOLES`, or of `BOTH` around such a text model, that a config.json names; "" for any other."""
     named = values.get("architectures")
     first = named[0] if isinstance(named, list) and named else None
-    return first if isinstance(first, str) and first in WHOLES else ""
+    if not isinstance(first, str):
+        return ""
+    text = values.get("text_config")
+    kind = text.get("model_type") if isinstance(text, Mapping) else None
+    return first if first in WHOLES or kind in BOTH.get(first, ()) else ""
 
 
 def text_values(values: dict[str, Any], where: str) -> dict[str, Any]:
@@ -123,7 +130,7 @@ def text_values(values: dict[str, Any], where: str) -> dict[str, Any]:
             what = f"{shown(named[0])}, a model around a text model of type {kind}, is not supported"
             raise UnsupportedModel(f"{where}: {what}; docs/models.md names those that are")
         return values
-    kind = text.get("model_type", WHOLES[whole])
+    kind = text.get("model_type", WHOLES.get(whole, ""))
     if not isinstance(kind, str) or kind not in TEXTS:
         known = ", ".join(TEXTS)
         raise UnsupportedModel(f"{where}: the text model of {whole} is of type {shown(kind)}; supported are {known}")

@@ -1,0 +1,39 @@
+"""Configurations of families that are others with a part changed: what is refused, and what is read as what."""
+
+from typing import Any
+
+import pytest
+
+from families import CASES
+from sporelm.errors import ModelError, ModelFileError, UnsupportedModel
+from sporelm.models import config_from_hf
+
+BY_NAME = {case.name: case for case in CASES}
+NORMED = "moe_normalize_expert_weights"
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "kind", "message"),
+    [
+        ("dbrx", {"ffn_config": {NORMED: 2.0}}, UnsupportedModel, f"{NORMED} 2.0 with ffn_act_fn .* is not supported"),
+        ("dbrx", {"ffn_config": {"ffn_act_fn": {"name": "gelu"}}}, UnsupportedModel, "ffn_act_fn .*gelu"),
+        ("dbrx", {"attn_config": [1]}, UnsupportedModel, r"attn_config must be an object, it is \[1\]"),
+        ("exaone", {"activation_function": "gelu"}, UnsupportedModel, "activation_function 'gelu' is not supported"),
+        ("hy-v3", {"mlp_layer_types": ["sparse", "dense", "sparse"]}, UnsupportedModel, "dense ones, then sparse ones"),
+        ("mistral4", {"rope_parameters": {"llama_4_scaling_beta": 0.1}}, UnsupportedModel, "need YaRN's original"),
+        ("opt", {"activation_function": "swish"}, UnsupportedModel, "activation_function 'swish' is not supported"),
+        ("opt", {"word_embed_proj_dim": 0}, ModelFileError, "word_embed_proj_dim is 0"),
+    ],
+)
+def test_refused(name: str, change: dict[str, Any], kind: type[ModelError], message: str) -> None:
+    with pytest.raises(kind, match=message) as caught:
+        config_from_hf(BY_NAME[name].config | change, "config.json")
+    assert "\n" not in str(caught.value)
+
+
+def test_mistral_4_inside_of_mistral_3() -> None:
+    """Its folders have the class of Mistral Small 3.1 around another text model."""
+    alone = BY_NAME["mistral4"].config
+    inner = {key: value for key, value in alone.items() if key != "architectures"}
+    whole = {"architectures": ["Mistral3ForConditionalGeneration"], "model_type": "mistral3", "text_config": inner}
+    assert config_from_hf(whole, "config.json") == config_from_hf(alone, "config.json")
