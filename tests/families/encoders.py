@@ -45,7 +45,16 @@ WIDE_DISTILBERT = {"dim": 256, "hidden_dim": 512, "n_heads": 8}
 
 MPNET = SHAPE | {"layer_norm_eps": 1e-12, "pad_token_id": 1, "max_position_embeddings": 98, "hidden_act": "gelu"}
 
+EURO = SHAPE | {"num_key_value_heads": 2, "rms_norm_eps": 1e-5, "rope_theta": 250000.0, "pad_token_id": 0}
+EURO |= {"hidden_act": "silu", "mask_token_id": 4, "bos_token_id": 2, "eos_token_id": 3}
+EURO_SCORES = "EuroBertForSequenceClassification"
+
 CASES = (
+    encoder("eurobert", "EuroBertModel", "eurobert", EURO, WIDE),
+    encoder("eurobert-odd", "EuroBertModel", "eurobert", EURO | ODD | {"num_key_value_heads": 1}),
+    encoder("eurobert-late", EURO_SCORES, "eurobert", EURO | ONE | {"classifier_pooling": "late"}),
+    encoder("eurobert-mean", EURO_SCORES, "eurobert", EURO | THREE | {"classifier_pooling": "mean"}),
+    encoder("eurobert-bos", EURO_SCORES, "eurobert", EURO | ONE | {"classifier_pooling": "bos"}),
     encoder("gemma-embedding", "Gemma3TextModel", "gemma3_text", GEMMA, WIDE | {"head_dim": 32} | PLAIN),
     encoder("gemma-embedding-odd", "Gemma3TextModel", "gemma3_text", GEMMA | GEMMA_ODD),
     encoder("bert", "BertModel", "bert", BERT, WIDE),

@@ -269,6 +269,7 @@ HEADED = {  # a class with a head -> the case of the model alone, what its tenso
     "CamembertForMaskedLM": ("camembert", "roberta.", ("lm_head.decoder.bias",)),
     "DistilBertForMaskedLM": ("distilbert", "distilbert.", ("vocab_transform.weight", "vocab_projector.bias")),
     "MPNetForMaskedLM": ("mpnet", "mpnet.", ("lm_head.dense.weight", "lm_head.bias")),
+    "EuroBertForMaskedLM": ("eurobert", "model.", ("lm_head.weight",)),
     "ModernBertForMaskedLM": ("modern-bert", "model.", ("head.dense.weight", "head.norm.weight", "decoder.bias")),
     "NomicBertForMaskedLM": ("nomic-bert", "nomic_bert.", ("cls.predictions.bias",)),
 }

@@ -94,6 +94,8 @@ class Encoder(ABC):
         """scores float32 [texts, labels] of a model with a head."""
         assert self.classifier is not None
         x = self.hidden(texts, weights)
+        if self.facts.pooled == "late":
+            return {"scores": ops.mean_rows(self.classifier(x, weights), texts.firsts, texts.stops)}
         first = self.facts.pooled == "cls"
         x = ops.select_rows(x, texts.firsts) if first else ops.mean_rows(x, texts.firsts, texts.stops)
         return {"scores": self.classifier(x, weights)}

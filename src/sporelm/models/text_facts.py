@@ -19,7 +19,8 @@ class TextFacts:
     types     rows of the table of token types: of the first text and the second; 0: there is none
     labels    scores that the head gives a text; 0: there is no head
     dense     the head has a layer before its last
-    pooled    what the head reads: "cls", the first row, or the "mean" of all
+    pooled    what the head reads: "cls", the first row, or the "mean" of all; "late": it reads each row, and the mean
+              of what it says counts
     kind      what folders call the family member, where their names differ: "bert", "roberta", "xlm-roberta"
     """
 

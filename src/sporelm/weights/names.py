@@ -233,6 +233,15 @@ def changed(table: Table, *changes: Names) -> Table:
     return (*kept, *own.values())
 
 
+def bare(table: Table) -> Table:
+    """The names of folders that hold the model alone, without "model." in front."""
+    found = []
+    for names in table:
+        form = form_in(names, HF)
+        found.append(names._replace(hf=replace(form, name=form.name.removeprefix("model."))))
+    return tuple(found)
+
+
 def form_in(names: Names, kind: Kind) -> Stored:
     """How files of a kind hold a weight."""
     found = names.gguf if kind == GGUF else names.hf

@@ -87,6 +87,12 @@ FAMILIES = (
         ("transformers", "llama.cpp"),
     ),
     Listed("exaone", "EXAONE 3, EXAONE 3.5", ("exaone", "ExaoneForCausalLM"), ("numpy", "llama.cpp")),
+    Listed(
+        "eurobert",
+        "EuroBERT (encoders)",
+        ("eurobert", "EuroBertModel", "EuroBertForMaskedLM", "EuroBertForSequenceClassification"),
+        ("transformers", "llama.cpp"),
+    ),
     Listed("exaone4", "EXAONE 4", ("exaone4", "Exaone4ForCausalLM"), ("transformers", "llama.cpp")),
     Listed(
         "exaone_moe",

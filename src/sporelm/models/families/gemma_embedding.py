@@ -12,17 +12,11 @@ from sporelm.models.text_facts import TextFacts, said
 from sporelm.weights.config import ModelConfig
 from sporelm.weights.dense import dense_of_shapes, fitting
 from sporelm.weights.family import Family, Field, HfClass, fields
-from sporelm.weights.names import HF, Names, form_in
+from sporelm.weights.names import bare
 from sporelm.weights.rope_fields import MOST_THETA
 from sporelm.weights.windows import every
 
 PARTS = ("attn", "ffn", "attn_post", "ffn_post")  # of a layer, each with a norm
-
-
-def _bare(names: Names) -> Names:
-    """Its folders hold the model alone."""
-    form = form_in(names, HF)
-    return names._replace(hf=replace(form, name=form.name.removeprefix("model.")))
 
 
 def _noticed(config: ModelConfig, metadata: Any, shapes: Any) -> ModelConfig:
@@ -44,7 +38,7 @@ def _said(config: ModelConfig) -> dict[str, tuple[str, Any]]:
         fields(
             Field("local_theta", "rope.freq_base_swa", "f32", "rope_local_base_freq", 1.0, MOST_THETA, LOCAL_THETA),
         ),
-        tuple(map(_bare, NAMES)),
+        bare(NAMES),
         only={
             "use_bidirectional_attention": (True,),
             "hidden_activation": ("gelu_pytorch_tanh",),
