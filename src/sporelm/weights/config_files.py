@@ -150,7 +150,7 @@ def read_hf_config(family: Family, values: Mapping[str, Any], where: str, dtype:
     positions = fields.integer(family.positions, 1, MOST_CONTEXT, 2048)
     found: dict[str, Any] = {"rope_theta": 0.0, "context_length": positions}
     if family.fixed.get("rotary") != 0:
-        rope = rope_from_hf(fields, head_dim, positions, partial=family.partial_rotary)
+        rope = rope_from_hf(fields, head_dim, positions, partial=family.partial_rotary, gained=family.counts_gained)
         _rotated(rope.rotary, head_dim, where)
         found = {"rope_theta": rope.theta, "rope_scaling": rope.scaling, "rotary": rope.rotary}
         found["context_length"] = rope.context_length

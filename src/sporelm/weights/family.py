@@ -150,6 +150,7 @@ class Family:
     partial_rotary  files may say that only the first numbers of a head are rotated
     attends         its layers have heads of attention and feed-forward blocks
     windowless      llama.cpp knows no sliding window for it
+    counts_gained   its max_position_embeddings counts the positions that linear scaling gains; that of others does not
     reads           its attention sees both ways: an encoder; files of others that say so are refused
     further_layers  its files may have layers past the last that predict tokens further ahead; they are left unread
     yarn_truncates  the ends of YaRN's ramp are whole numbers in its GGUF files, which cannot say it
@@ -185,6 +186,7 @@ class Family:
     windowless: bool = False
     reads: bool = False
     tells_layers: bool = False
+    counts_gained: bool = False
     further_layers: bool = False
     yarn_truncates: bool = True
     dense: bool = False

@@ -6,6 +6,7 @@ the `yarn_*` keys count for every architecture, and as what llama.cpp's converte
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from math import log, sqrt
 from typing import Any, NamedTuple
 
@@ -45,9 +46,11 @@ class Rope(NamedTuple):
     rotary: int = 0  # numbers of a head that are rotated
 
 
-def rope_from_hf(fields: Fields, head_dim: int, context_length: int, *, partial: bool = False) -> Rope:
+def rope_from_hf(
+    fields: Fields, head_dim: int, context_length: int, *, partial: bool = False, gained: bool = False
+) -> Rope:
     """The rotary values of a config.json; `context_length` is its max_position_embeddings, `partial` whether it may say
-    that only a part of each head is rotated.
+    that only a part of each head is rotated, `gained` whether that number counts what linear scaling gains.
 
     Raises ModelFileError for a missing or impossible value, UnsupportedModel for a kind or a field that we lack.
     """
@@ -63,6 +66,8 @@ def rope_from_hf(fields: Fields, head_dim: int, context_length: int, *, partial:
         if holder.has(PARTIAL) and rotary == head_dim:
             rotary = int(head_dim * holder.number(PARTIAL, 0.0, 1.0))
     scaling = _hf_scaling(str(kind), inner, rotary, context_length)
+    if gained and isinstance(scaling, Linear):
+        scaling = replace(scaling, original=max(1, round(context_length / scaling.factor)))
     return _checked(Rope(theta, scaling, context_length, rotary), rotary, fields.where)
 
 

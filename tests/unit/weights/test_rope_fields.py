@@ -8,6 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sporelm.errors import ModelError, ModelFileError, UnsupportedModel
+from sporelm.models import config_from_hf, model_of
+from sporelm.tools.hf.rope import gguf_rope, hf_rope
 from sporelm.weights.fields import Fields
 from sporelm.weights.rope_fields import GGUF_KEYS, HF_KEYS, Rope, rope_from_gguf, rope_from_hf
 from sporelm.weights.rope_scaling import UNSCALED, DynamicNtk, Linear, Llama3, LongRope, RopeScaling, Yarn
@@ -74,6 +76,22 @@ def test_folders_mean(scaling: dict[str, Any], meant: RopeScaling, context: int,
     assert found.scaling == meant
     assert found.context_length == context
     assert found.theta == 1e4
+
+
+@pytest.mark.parametrize(("architecture", "context"), [("Gemma3ForCausalLM", 131072), ("LlamaForCausalLM", 8 * 131072)])
+def test_what_linear_scaling_gains_is_counted_once(architecture: str, context: int) -> None:
+    """Gemma 3's folders of 4B and more say 131072 positions and a factor of 8: they were made for 131072."""
+    config = {"architectures": [architecture], "hidden_size": 64, "num_hidden_layers": 6, "intermediate_size": 64}
+    config |= {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 100}
+    config |= {"max_position_embeddings": 131072, "rope_scaling": {"rope_type": "linear", "factor": 8.0}}
+    found = config_from_hf(config, "config.json")
+    assert found.context_length == context
+    family = model_of(architecture).family
+    written = hf_rope(found, None, gained=family.counts_gained)
+    assert config_from_hf(config | written, "config.json") == found
+    fields = {key: value for key, (_, value) in gguf_rope(found, 131072).fields.items()}
+    back = rope_from_gguf(Fields(fields, "a.gguf"), {}, 16, 131072)
+    assert (back.context_length, back.scaling) == (context, found.rope_scaling)
 
 
 def test_the_original_length_may_lie_outside() -> None:

@@ -57,6 +57,7 @@ def reworded(values: dict[str, Any]) -> dict[str, Any]:
         reworded=reworded,
         full_layers=every(STEP),
         tells_layers=True,
+        counts_gained=True,
         words=scalar,
         unsaid=lambda config: unscaled(config, LARGEST),
     )

@@ -88,8 +88,9 @@ def _divisors(config: ModelConfig, scaling: RopeScaling | None = None) -> Vector
     return (frequencies(*arguments, UNSCALED) / frequencies(*arguments, given)).astype(np.float32)
 
 
-def hf_rope(config: ModelConfig, original: int | None) -> dict[str, Any]:
-    """The rotary fields of config.json; `original` is the context before scaling where the GGUF file says it."""
+def hf_rope(config: ModelConfig, original: int | None, *, gained: bool = False) -> dict[str, Any]:
+    """The rotary fields of config.json; `original` is the context before scaling where the GGUF file says it, `gained`
+    whether the number of positions counts what linear scaling gains (`Family.counts_gained`)."""
     scaling = config.rope_scaling
     found: dict[str, Any] = {
         "max_position_embeddings": config.context_length,
@@ -99,7 +100,9 @@ def hf_rope(config: ModelConfig, original: int | None) -> dict[str, Any]:
     plain = scaling.attention == 1 and not scaling.divisors
     match scaling:
         case Linear() if plain:
-            found["max_position_embeddings"] = scaling.original or max(1, round(config.context_length / scaling.factor))
+            if not gained:
+                before = scaling.original or max(1, round(config.context_length / scaling.factor))
+                found["max_position_embeddings"] = before
             found["rope_scaling"] = {"rope_type": "linear", "factor": number(scaling.factor)}
         case Yarn() if scaling.extrapolation == 1 and not scaling.divisors:
             found["rope_scaling"] = {

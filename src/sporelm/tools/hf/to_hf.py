@@ -178,7 +178,8 @@ def _text_configuration(config: ModelConfig, family: Family, values: Mapping[str
     found |= {key: value_of(config, ours) for key, ours in kind.fields}
     original = values.get(f"{family.gguf}.rope.scaling.original_context_length")
     if config.rotary:
-        found |= hf_rope(config, original if type(original) is int and 0 < original <= MOST_CONTEXT else None)
+        original = original if type(original) is int and 0 < original <= MOST_CONTEXT else None
+        found |= hf_rope(config, original, gained=family.counts_gained)
     else:
         found[family.positions] = config.context_length
     if family.tells_layers and config.window and config.full_layers != family.full_layers(config.layers):
