@@ -66,6 +66,12 @@ def scaled_by(on: On, tokens: int, width: int) -> Any:
     return ops.scale_by(on.rows(tokens, width), on.rows(1))
 
 
+def learned(on: On, tokens: int, width: int, layer: int, scale: float) -> Any:
+    numbers = [on.tensor(on.values(3, 1)) for _ in range(2)]
+    numbers += [on.tensor(np.array(each, np.float32)) for each in ([0.5, 0.3, -0.2], [-1e-6, -1.0, 0.4])]
+    return ops.xielu(on.rows(tokens, width, scale=scale), *numbers, layer=layer)
+
+
 def pairwise(on: On, name: str, tokens: int, width: int, scale: float) -> Any:
     return ops.ALL[name](on.rows(tokens, width, scale=scale), on.rows(tokens, width))
 
@@ -210,6 +216,9 @@ def plain_cases() -> Iterator[Case]:
                 shape = f"{kind} {tokens}x{width}"
                 yield case(name, shape, work, name, tokens, width, 3.0, common=kind in COMMON_KINDS)
         yield case("scale", f"{tokens}x{width}", partial(each, factor=0.37), "scale", tokens, width, 1.0)
+        for layer in range(3):
+            name = f"of layer {layer} {tokens}x{width}"
+            yield case("xielu", name, learned, tokens, width, layer, 4.0, common=layer == 1)
         yield case("scale_by", f"{tokens}x{width}", scaled_by, tokens, width, exact=True)
         yield case("clip", f"{tokens}x{width}", partial(each, limit=0.8), "clip", tokens, width, 1.0, exact=True)
         yield case("softcap", f"{tokens}x{width}", partial(each, cap=30.0), "softcap", tokens, width, 40.0)

@@ -123,6 +123,7 @@ def cases() -> Iterator[Case]:
                 "activate_mul", f"{kind} {tokens}", partial(elementwise, op=ops.activate_mul, tokens=tokens, kind=kind)
             )
         yield Case("scale", f"{tokens}", partial(each, op=ops.scale, tokens=tokens, factor=0.37))
+        yield Case("xielu", f"{tokens}", partial(xielu, tokens=tokens))
         yield Case("scale_by", f"{tokens}", partial(scale_by, tokens=tokens))
         yield Case("clip", f"{tokens}", partial(each, op=ops.clip, tokens=tokens, limit=0.5))
         yield Case("softcap", f"{tokens}", partial(each, op=ops.softcap, tokens=tokens, cap=2.0))
@@ -246,6 +247,13 @@ def layer_norm_of_heads(backend: Backend, *, tokens: int) -> Any:
 
 def each(backend: Backend, *, op: ops.Op, tokens: int, **options: Any) -> Any:
     return op(backend.tensor(values(tokens, WIDTH)), **options)
+
+
+def xielu(backend: Backend, *, tokens: int) -> Any:
+    """The numbers of the second of three layers."""
+    numbers = [backend.tensor(values(3, 1, seed=seed)) for seed in (2, 3)]
+    numbers += [backend.tensor(np.array([0.1, each, 0.2], np.float32)) for each in (0.5, -1e-6)]
+    return ops.xielu(backend.tensor(values(tokens, WIDTH) * np.float32(3)), *numbers, layer=1)
 
 
 def scale_by(backend: Backend, *, tokens: int) -> Any:

@@ -14,6 +14,7 @@ from sporelm.weights.config_files import architecture_of_gguf, architecture_of_h
 from sporelm.weights.dense import with_dense
 from sporelm.weights.gguf import GgufFile, open_gguf
 from sporelm.weights.json_object import read_object
+from sporelm.weights.listed import listed_numbers
 from sporelm.weights.load import ModelSource
 from sporelm.weights.names import stored_name
 from sporelm.weights.pooling import pooling_of_folder
@@ -47,7 +48,10 @@ def open_model(path: str | Path) -> ModelSource:
     gguf = open_gguf(place)
     shapes = {name: info.shape for name, info in gguf.tensors.items()}
     config = config_from_gguf(gguf.metadata, shapes, str(place), _main_format(gguf), _rope_factors(gguf, place))
-    return ModelSource("gguf", place, gguf, config, model_of(config.architecture).family.of_file("gguf", gguf.tensors))
+    family = model_of(config.architecture).family.of_file("gguf", gguf.tensors)
+    for name, numbers in listed_numbers(family, gguf.metadata, config.layers, str(place)).items():
+        gguf.hold(name, numbers)
+    return ModelSource("gguf", place, gguf, config, family)
 
 
 def _says_tied(values: Mapping[str, Any]) -> bool:

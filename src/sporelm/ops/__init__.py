@@ -1,6 +1,6 @@
 """What can be computed: each op's signature, shape rule and numpy meaning, and the graph that records calls of them."""
 
-from sporelm.ops.activation import activate, activate_mul, clip, scale, scale_by, softcap
+from sporelm.ops.activation import activate, activate_mul, clip, scale, scale_by, softcap, xielu
 from sporelm.ops.attention import attention, store_kv
 from sporelm.ops.blocks import count_nonfinite, dequantize_blocks, quantize_blocks
 from sporelm.ops.elementwise import add, clamped_swiglu, silu_mul
@@ -75,4 +75,5 @@ __all__ = [
     "text_attention",
     "top_k",
     "trace",
+    "xielu",
 ]

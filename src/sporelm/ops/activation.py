@@ -6,10 +6,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sporelm.ops.arguments import vector, wide
+from sporelm.ops.arguments import plain, vector, wide
 from sporelm.ops.elementwise import like_both
 from sporelm.ops.op import op, require
-from sporelm.ops.spec import Spec
+from sporelm.ops.spec import Spec, fixed, spec_of
+from sporelm.tensor.dtype import F32
 
 KINDS = ("gelu", "gelu_tanh", "gelu_quick", "linear", "relu", "relu_squared", "sigmoid", "silu")
 _erf: Any = np.frompyfunc(erf, 1, 1)
@@ -48,6 +49,14 @@ def _capped(x: Any, *, cap: float) -> Spec:
 
 def _clipped(x: Any, *, limit: float) -> Spec:
     require(0 < limit < np.inf, f"limit {limit} must be positive")
+    return wide("x", x)
+
+
+def _learned(x: Any, alpha_p: Any, alpha_n: Any, beta: Any, eps: Any, *, layer: int) -> Spec:
+    for name, given in (("alpha_p", alpha_p), ("alpha_n", alpha_n), ("beta", beta), ("eps", eps)):
+        found = plain(name, given, F32, 2 if len(spec_of(given).shape) == 2 else 1)
+        require(found.shape[1:] in ((), (1,)), f"{name} {found} must have one number a layer")
+        require(0 <= layer < fixed(found.shape[0]), f"layer {layer} must be one of those of {name} {found}")
     return wide("x", x)
 
 
@@ -113,3 +122,16 @@ def clip(x, *, limit):  # x [tokens, width]
 def softcap(x, *, cap):  # x [tokens, width]
     """cap * tanh(x / cap): values between -cap and cap (Gemma 2)."""
     return (cap * np.tanh(x.astype(np.float64) / cap)).astype(np.float32)
+
+
+@op(_learned)
+def xielu(x, alpha_p, alpha_n, beta, eps, *, layer):  # x [tokens, width], the others [layers] or [layers, 1]
+    """xIELU with the learned numbers of a layer (Huang, Schlag 2024; Apertus).
+
+    softplus(alpha_p) x^2 + beta x where x > 0, elsewhere (beta + softplus(alpha_n)) (e^min(x, eps) - 1 - x) + beta x.
+    """
+    raw_p, raw_n, slope, least = (float(each.reshape(-1)[layer]) for each in (alpha_p, alpha_n, beta, eps))
+    exact = x.astype(np.float64)
+    above = np.logaddexp(0, raw_p) * exact**2
+    below = (slope + np.logaddexp(0, raw_n)) * (np.expm1(np.minimum(exact, least)) - exact)
+    return (np.where(exact > 0, above, below) + slope * exact).astype(np.float32)

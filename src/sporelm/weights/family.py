@@ -155,6 +155,8 @@ class Family:
     further_layers  its files may have layers past the last that predict tokens further ahead; they are left unread
     yarn_truncates  the ends of YaRN's ramp are whole numbers in its GGUF files, which cannot say it
     dense           its GGUF files hold what pooled vectors go through, two plain matrices
+    listed          keys of GGUF metadata that hold a weight's numbers, one for each layer -> the shape of each layer's;
+                    `names` has them as names of tensors
     own             the record of numbers that only this family has, `ModelConfig.own`
     """
 
@@ -190,6 +192,7 @@ class Family:
     further_layers: bool = False
     yarn_truncates: bool = True
     dense: bool = False
+    listed: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     own: type | None = None
     mixture: str = ""
 

@@ -242,7 +242,7 @@ def held_as(
         form = stored_form(ours, kind, table)
         if form.each:
             for number, matrix in enumerate(values):
-                parts[form.name.replace("{e}", str(number))] = [(Stored(form.name), matrix)]
+                parts[form.name.replace("{e}", str(number))] = [(Stored(form.name), np.asarray(matrix))]
         else:
             values = np.log(-values) if form.log else values
             if form.times is not None:
@@ -274,4 +274,4 @@ def _joined(parts: list[tuple[Stored, NDArray[np.float32]]], config: ModelConfig
         return values.reshape(-1)
     values = np.ascontiguousarray(values.swapaxes(-1, -2)) if form.transposed else values
     values = values.reshape(len(values), 1, *values.shape[1:]) if form.between else values
-    return values.reshape(*[1] * form.above, *values.shape)
+    return values.reshape((*[1] * form.above, *values.shape))

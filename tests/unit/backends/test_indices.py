@@ -261,6 +261,8 @@ WRONG: dict[str, tuple[Callable[[Arguments], Any], str]] = {
     "activate_mul": (lambda a: ops.activate_mul(a.other(1, 8), a.f32(1, 8), kind="silu"), "x i32"),
     "scale": (lambda a: ops.scale(a.other(1, 8), factor=2.0), "x i32"),
     "scale_by": (lambda a: ops.scale_by(a.f32(1, 8), a.f32(2)), "must be one number"),
+    "xielu": (lambda a: ops.xielu(a.f32(1, 8), *[a.f32(2)] * 3, a.f32(2, 2), layer=0), "must have one number a layer"),
+    "xielu layer": (lambda a: ops.xielu(a.f32(1, 8), *[a.f32(2)] * 4, layer=2), "layer 2 must be one of those"),
     "softcap": (lambda a: ops.softcap(a.other(1, 8), cap=2.0), "x i32"),
     "clip": (lambda a: ops.clip(a.other(1, 8), limit=2.0), "x i32"),
     "norms of heads": (lambda a: ops.layer_norm(a.f32(1, 8), a.f32(3, 2), eps=1e-5), "must have a row for each head"),

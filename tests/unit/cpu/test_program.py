@@ -194,6 +194,7 @@ def test_chained_kernels_are_those_that_plans_know_of(cpu: CpuBackend) -> None:
         "clip",
         "softcap",
         "scale_by",
+        "xielu",
         "gated_rms_norm",
         "count_nonfinite",
     } | BY_FORMAT.keys()  # lowered as others are that the plan has

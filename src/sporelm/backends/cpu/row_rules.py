@@ -58,6 +58,18 @@ def _scale_by(low: Emitter, call: Call) -> None:
     low.emit(activation.scale_by(low.places.target), fields, cell_of(tokens), factor=each, grain=grain)
 
 
+def _xielu(low: Emitter, call: Call) -> None:
+    x, *numbers = call.args
+    tokens, each, width = rows_of(x)
+    fields: dict[str, Any] = {"x": low.at(x), "out": low.at(call.results[0])}
+    fields |= {"stride": stride_of(x), "vectors": low.vectors(width)}
+    for name, given in zip(call.op.arguments[1:], numbers, strict=True):
+        size = stride_of(given) if len(spec_of(given).shape) == 2 else 4
+        fields[name] = low.at(given) + call.options["layer"] * size
+    grain = low.row_grain(tokens, each)
+    low.emit(activation.xielu(low.places.target), fields, cell_of(tokens), factor=each, grain=grain)
+
+
 def each_element(kernel: Callable[..., Kernel]) -> Callable[[Emitter, Call], None]:
     """Element by element; options that are numbers are fields, texts choose the kernel."""
 
@@ -83,4 +95,5 @@ RULES: dict[str, Callable[[Any, Call], None]] = {
     "scale_by": _scale_by,
     "scale": each_element(activation.scale),
     "softcap": each_element(activation.softcap),
+    "xielu": _xielu,
 }

@@ -37,6 +37,7 @@ from sporelm.backends.torch.rows import (
     select_rows,
     softcap,
     top_k,
+    xielu,
 )
 from sporelm.backends.torch.selective import selective_scan
 from sporelm.backends.torch.texts import mean_rows, text_attention
@@ -45,7 +46,8 @@ FUNCTIONS = {
     function.__name__: function
     for function in (
         *(add, silu_mul, clamped_swiglu, rms_norm, add_rms_norm, embedding, select_columns, select_rows, argmax),
-        *(top_k, quantize_rows, activate, activate_mul, scale, scale_by, clip, softcap, layer_norm, add_layer_norm),
+        *(top_k, quantize_rows, activate, activate_mul, scale, scale_by, clip, softcap, xielu, layer_norm),
+        add_layer_norm,
         count_nonfinite,
         *(causal_conv1d, gated_delta_rule, ssm_scan, gated_rms_norm, selective_scan),
         *(linear_heads, store_latent, latent_attention),

@@ -2,6 +2,7 @@
 
 import torch
 from torch import Tensor
+from torch.nn.functional import softplus
 
 from sporelm.backends.torch.products import Rounded, Weight, linear
 
@@ -43,6 +44,12 @@ def scale(x: Tensor, *, factor: float) -> Tensor:
 
 def scale_by(x: Tensor, factor: Tensor) -> Tensor:
     return x * factor
+
+
+def xielu(x: Tensor, alpha_p: Tensor, alpha_n: Tensor, beta: Tensor, eps: Tensor, *, layer: int) -> Tensor:
+    raw_p, raw_n, slope, least = (each.flatten()[layer] for each in (alpha_p, alpha_n, beta, eps))
+    below = (slope + softplus(raw_n)) * (torch.minimum(x, least).expm1() - x)
+    return torch.where(x > 0, softplus(raw_p) * x * x, below) + slope * x
 
 
 def clip(x: Tensor, *, limit: float) -> Tensor:

@@ -24,6 +24,7 @@ class Listed(NamedTuple):
 
 FAMILIES = (
     Listed("afmoe", "Trinity", ("afmoe", "AfmoeForCausalLM"), ("transformers", "llama.cpp")),
+    Listed("apertus", "Apertus", ("apertus", "ApertusForCausalLM"), ("transformers", "llama.cpp")),
     Listed("arcee", "Arcee AFM", ("arcee", "ArceeForCausalLM"), ("transformers", "llama.cpp")),
     Listed(
         "baichuan",

@@ -28,10 +28,10 @@ class FolderTensors:
         found = format_of(info.type_name)
         if info.part < 0:
             return self._assembled(info, found)
-        if found.name not in FORMATS or not info.shape:
+        if found.name not in FORMATS:
             raise UnsupportedModel(
                 f"{self.files.path}: tensor {shown(name)} {list(info.shape)} of {info.type_name} has no place in a GGUF"
-                " file; save it with one dimension or more, as F32, F16 or BF16"
+                " file; save it as F32, F16 or BF16"
             )
         part = self._parts[info.part]
 

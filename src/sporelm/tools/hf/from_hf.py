@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sporelm.errors import ModelNotFound, UnsupportedModel, UsageError
 from sporelm.models import build, model_of
 from sporelm.models import open_model as open_source
 from sporelm.models.wrapped import text_values
-from sporelm.quant import F16, F32, FORMATS, QuantFormat
+from sporelm.quant import F16, F32, FORMATS, QuantFormat, dequantize_tensor
 from sporelm.text.exchange.gguf_fields import fields_of_folder
 from sporelm.tools.hf.folder_tensors import FolderTensors
 from sporelm.tools.hf.general import card_fields, name_of, sampling_fields, size_label
@@ -82,6 +83,10 @@ def from_hf(folder: Path, *, type_name: str = "auto", pre: str | None = None, vo
         every = [*names.values(), *(name for param in params for name in form_of(source, param.name).tensors(param))]
         held = {name: stored.tensor(name) for name in every if name in source.files.tensors}
         made = Reshaper(family, source.config, "hf", "gguf", names, held).tensors(params)
+        metadata |= _entries(
+            {tensor.name: ("[f32]", _numbers(tensor)) for tensor in made if tensor.name in family.listed}
+        )
+        made = [tensor for tensor in made if tensor.name not in family.listed]
         model = Model(metadata, made, "little", VERSION, tuple(source.files.paths))
         model = permute_qk("")(model) if family.paired_rows else model
         notes = [*source.notes, *_window_note(family, source.config), *rope.notes, *found.notes]
@@ -90,7 +95,7 @@ def from_hf(folder: Path, *, type_name: str = "auto", pre: str | None = None, vo
         changed: list[str] = []
         tensors = [_typed(tensor, type_name, changed) for tensor in model.tensors]
         notes += repeated(changed, "tensor")
-        tensors += [_vector(name, values.tobytes(), len(values)) for name, values in rope.tensors.items()]
+        tensors += [vector(name, values) for name, values in rope.tensors.items()]
     finally:
         if not isinstance(source.files, QuantizedFolder):  # whose weights are put together when they are written
             source.close()
@@ -188,10 +193,17 @@ def matched(source: ModelSource, params: Sequence[Param]) -> dict[str, str]:
     return names
 
 
-def _vector(name: str, data: bytes, count: int) -> LazyTensor:
+def vector(name: str, values: NDArray[np.float32]) -> LazyTensor:
     """A small F32 tensor that is there already."""
-    blocks = np.frombuffer(data, np.uint8).reshape(count, 4)
-    return LazyTensor(name, F32.ggml_id, (count,), lambda start, stop: blocks[start:stop])
+    blocks = np.frombuffer(values.tobytes(), np.uint8).reshape(-1, 4)
+    return LazyTensor(name, F32.ggml_id, values.shape, lambda start, stop: blocks[start:stop])
+
+
+def _numbers(tensor: LazyTensor) -> list[float]:
+    """The values of a small tensor."""
+    blocks = tensor.read(0, tensor.block_count)
+    found: list[float] = dequantize_tensor(tensor.number_format, blocks, (tensor.size,)).tolist()
+    return found
 
 
 def _typed(tensor: LazyTensor, type_name: str, changed: list[str]) -> LazyTensor:

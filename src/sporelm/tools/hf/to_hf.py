@@ -13,7 +13,7 @@ from sporelm.models import build
 from sporelm.models import open_model as open_source
 from sporelm.quant import F32, FORMATS, QuantFormat, dequantize_tensor, quantize_tensor
 from sporelm.text.exchange.hf_files import TokenizerFiles, files_of_metadata
-from sporelm.tools.hf.from_hf import as_format, matched
+from sporelm.tools.hf.from_hf import as_format, matched, vector
 from sporelm.tools.hf.general import card_text, sampling_words
 from sporelm.tools.hf.reshaped import KEPT, Reshaper
 from sporelm.tools.hf.rope import hf_rope, number
@@ -21,6 +21,7 @@ from sporelm.tools.lazy import LazyTensor, Model, open_model
 from sporelm.tools.steps.permute import unpermute_qk
 from sporelm.weights.config import ModelConfig
 from sporelm.weights.family import Family, value_of
+from sporelm.weights.listed import listed_numbers
 from sporelm.weights.load import ModelSource
 from sporelm.weights.names import HF, Param
 from sporelm.weights.pooling import modules_text, with_places
@@ -125,6 +126,9 @@ def _tensors(
     if source.family.paired_rows:
         model = unpermute_qk("")(model)
     held = {tensor.name: tensor for tensor in model.tensors}
+    metadata = {key: entry.value for key, entry in model.metadata.items()}
+    numbers = listed_numbers(source.family, metadata, source.config.layers, str(source.path))
+    held |= {name: vector(name, values) for name, values in numbers.items()}
     found = Reshaper(source.family, source.config, "gguf", "hf", names, held).tensors(params)
     if dtype != "auto":
         return [as_format(tensor, FORMATS[dtype.upper()]) for tensor in found]

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sporelm.errors import ModelFileError
-from sporelm.quant import format_of
+from sporelm.quant import F32, format_of
 from sporelm.weights.gguf.header import GgufTensorInfo, Header, read_header
 from sporelm.weights.gguf.splits import check_split, check_tensor_total, other_splits
 from sporelm.weights.mapped import Closing, byte_array, map_file
@@ -77,6 +77,14 @@ class GgufFile(Closing):
         if info is None:
             raise no_such_tensor(self.path, name, self.tensors)
         return byte_array(self._data[info.part], info.offset, info.nbytes)
+
+    def hold(self, name: str, values: NDArray[np.float32]) -> None:
+        """Have these numbers, which the file holds elsewhere, as a tensor too. Changes `tensors`."""
+        assert self._data is not None
+        info = GgufTensorInfo(name, F32.name, F32.ggml_id, values.shape, 0, values.nbytes, len(self._data))
+        self.tensors = MappingProxyType({**self.tensors, name: info})
+        self._data.append(memoryview(values.tobytes()))
+        self.byte_orders = (*self.byte_orders, "little")
 
     def close(self) -> None:
         """Let go of the files; each is unmapped when the last tensor or string array that looks at it is gone."""

@@ -6,6 +6,7 @@ from typing import Any
 
 from sporelm.backends.cpu.jit import Builder, Kernel, Val
 from sporelm.backends.cpu.jit.kernel import fields
+from sporelm.backends.cpu.kernels.recurrent import softplus
 
 # erf(x) = 1 - polynomial(1 / (1 + P x)) exp(-x x), within 1.5e-7 (Abramowitz and Stegun 7.1.26)
 ERF_P = 0.3275911
@@ -61,6 +62,24 @@ def scale_by(target: Any) -> Kernel:
                 k.store(k.load(k.vf, x, at) * factor, out, at)
 
     return Kernel("scale_by", fields("x:p factor:p out:p stride:i vectors:i"), body)
+
+
+def xielu(target: Any) -> Kernel:
+    """Learned numbers lie at `alpha_p` and so on."""
+
+    def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
+        raw_p, raw_n, beta, eps = (k.broadcast(k.vf, p) for p in (f.alpha_p, f.alpha_n, f.beta, f.eps))
+        alpha_p, alpha_n = softplus(k, raw_p), beta + softplus(k, raw_n)
+        with k.range(first, last) as row:
+            x, out = k.at(f.x, row * f.stride), k.at(f.out, row * f.stride)
+            with k.range(f.vectors) as v:
+                at = v * (4 * k.lanes)
+                value = k.load(k.vf, x, at)
+                below = k.exp(k.select(value < eps, value, eps)) - 1.0 - value
+                curved = k.select(value > 0.0, alpha_p * value * value, alpha_n * below)
+                k.store(k.fma(beta, value, curved), out, at)
+
+    return Kernel("xielu", fields("x:p alpha_p:p alpha_n:p beta:p eps:p out:p stride:i vectors:i"), body)
 
 
 def clip(target: Any) -> Kernel:

@@ -1,0 +1,36 @@
+"""The feed-forward block whose activation function is learned (Huang, Schlag 2024)."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from sporelm import ops
+from sporelm.models.blocks.mlp import MLP
+from sporelm.weights.config import ModelConfig
+from sporelm.weights.names import Names, Param, Stored, Table
+
+# What each layer's is called in files, and its shape there; of those of all layers we make one weight.
+NUMBERS: dict[str, tuple[int, ...]] = {"alpha_p": (1,), "alpha_n": (1,), "beta": (), "eps": ()}
+
+
+# GGUF files have lists of these numbers in their metadata.
+XIELU_NAMES: Table = tuple(
+    Names(f"xielu.{part}", f"xielu.{part}", Stored(f"model.layers.{{e}}.mlp.act_fn.{part}", each=True))
+    for part in NUMBERS
+)
+
+
+def xielu_params(layers: int) -> list[Param]:
+    """The weights of all layers."""
+    return [Param(f"xielu.{part}", (layers, *shape), plain=True) for part, shape in NUMBERS.items()]
+
+
+class XieluMLP(MLP):
+    """down(xielu(up(x)))."""
+
+    def __init__(self, index: int, config: ModelConfig) -> None:
+        super().__init__(f"layers.{index}", config, "xielu")
+        self.index = index
+
+    def __call__(self, x: Any, weights: Mapping[str, Any]) -> Any:  # x [tokens, width]
+        numbers = [weights[f"xielu.{part}"] for part in NUMBERS]
+        return self.down(ops.xielu(self.up(x, weights), *numbers, layer=self.index), weights)
