@@ -83,6 +83,7 @@ def _unsaid(config: ModelConfig) -> str:
         regrouped=files.regrouped,
         ignored=("mtp.*",),
         further_layers=True,
+        paired_rows=True,  # though nothing is rotated
         own=SingleLayers,
         mixture="nemotron_h_moe",
     )
