@@ -62,6 +62,13 @@ MISTRAL4_ODD |= {
 MISTRAL4_WIDE = WIDE | {"kv_lora_rank": 64, "q_lora_rank": 256, "qk_rope_head_dim": 16, "qk_nope_head_dim": 32}
 MISTRAL4_WIDE |= {"num_key_value_heads": 8, "v_head_dim": 32, "moe_intermediate_size": 256}
 
+ORION = named("OrionForCausalLM", "orion")
+XVERSE = named("XverseForCausalLM", "xverse")
+QWEN = named("QWenLMHeadModel", "qwen", layer_norm_epsilon=1e-5, rotary_emb_base=5e3, seq_length=256, no_bias=True)
+QWEN |= {"use_logn_attn": True, "use_dynamic_ntk": True}
+del QWEN["num_key_value_heads"]
+QWEN_ODD = {"hidden_size": 70, "num_attention_heads": 7}
+
 CASES = (
     Case("exaone", EXAONE, WIDE | {"rope_scaling": LLAMA3}, numpy="exaone"),
     Case("exaone-odd-tied", EXAONE | ODD | TIED, None, numpy="exaone"),
@@ -70,6 +77,12 @@ CASES = (
     Case("hy-v3-odd-tied", HY3 | HY3_ODD | TIED, None),
     Case("mistral4", MISTRAL4, MISTRAL4_WIDE),
     Case("mistral4-odd-tied", MISTRAL4 | MISTRAL4_ODD | TIED, None),
+    Case("orion", ORION, numpy="llama_like"),
+    Case("orion-odd-tied", ORION | ODD | TIED, None, numpy="llama_like"),
+    Case("xverse", XVERSE, numpy="llama_like"),
+    Case("xverse-odd-tied", XVERSE | ODD | TIED, None, numpy="llama_like"),
+    Case("qwen", QWEN, {"hidden_size": 256, "intermediate_size": 1024, "num_attention_heads": 8}, numpy="qwen"),
+    Case("qwen-odd-tied", QWEN | QWEN_ODD | TIED, None, numpy="qwen"),
     Case("opt", OPT | {"tie_word_embeddings": True}, None),
     Case("opt-post-norms", OPT | OPT_POST, None),
     Case("opt-odd", OPT | OPT_ODD, None),

@@ -250,9 +250,11 @@ FAMILIES = (
     Listed("olmo_hybrid", "OLMo Hybrid", ("olmo-hybrid", "OlmoHybridForCausalLM"), ("transformers",)),
     Listed("olmoe", "OLMoE", ("olmoe", "OlmoeForCausalLM"), ("transformers", "llama.cpp")),
     Listed("opt", "OPT, Galactica", ("opt", "OPTForCausalLM"), ("transformers",)),
+    Listed("orion", "Orion", ("orion", "OrionForCausalLM"), ("numpy", "llama.cpp")),
     Listed("phi2", "Phi-1, Phi-1.5, Phi-2", ("phi2", "PhiForCausalLM"), ("transformers", "llama.cpp")),
     Listed("phi3", "Phi-3, Phi-3.5, Phi-4", ("phi3", "Phi3ForCausalLM"), ("transformers", "llama.cpp")),
     Listed("phimoe", "Phi-3.5-MoE", ("phimoe", "PhimoeForCausalLM", "PhiMoEForCausalLM"), ("transformers",)),
+    Listed("qwen", "Qwen 1", ("qwen", "QWenLMHeadModel"), ("numpy", "llama.cpp")),
     Listed("qwen2", "Qwen2, Qwen2.5", ("qwen2", "Qwen2ForCausalLM"), ("transformers", "llama.cpp")),
     Listed(
         "qwen2moe", "Qwen1.5-MoE, Qwen2-57B-A14B", ("qwen2moe", "Qwen2MoeForCausalLM"), ("transformers", "llama.cpp")
@@ -302,4 +304,5 @@ FAMILIES = (
     ),
     Listed("starcoder", "StarCoder 1", ("starcoder", "GPTBigCodeForCausalLM"), ("transformers", "llama.cpp")),
     Listed("starcoder2", "StarCoder2", ("starcoder2", "Starcoder2ForCausalLM"), ("transformers", "llama.cpp")),
+    Listed("xverse", "XVERSE", ("xverse", "XverseForCausalLM"), ("numpy", "llama.cpp")),
 )
