@@ -49,6 +49,8 @@ EURO = SHAPE | {"num_key_value_heads": 2, "rms_norm_eps": 1e-5, "rope_theta": 25
 EURO |= {"hidden_act": "silu", "mask_token_id": 4, "bos_token_id": 2, "eos_token_id": 3}
 EURO_SCORES = "EuroBertForSequenceClassification"
 
+GTE = SHAPE | {"type_vocab_size": 1, "layer_norm_eps": 1e-12, "pad_token_id": 1, "hidden_act": "gelu"}
+
 CASES = (
     encoder("eurobert", "EuroBertModel", "eurobert", EURO, WIDE),
     encoder("eurobert-odd", "EuroBertModel", "eurobert", EURO | ODD | {"num_key_value_heads": 1}),
@@ -66,6 +68,10 @@ CASES = (
     encoder("distilbert", "DistilBertModel", "distilbert", DISTILBERT, WIDE_DISTILBERT),
     encoder("distilbert-odd", "DistilBertModel", "distilbert", DISTILBERT | {"dim": 70, "n_heads": 7}),
     encoder("distilbert-scores", "DistilBertForSequenceClassification", "distilbert", DISTILBERT | ONE),
+    encoder("gte", "GteModel", "gte", GTE | {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0}}),
+    encoder("gte-odd", "GteModel", "gte", GTE | ODD | {"type_vocab_size": 0}),
+    encoder("gte-types", "GteModel", "gte", GTE | {"type_vocab_size": 2}),
+    encoder("gte-scores", "GteForSequenceClassification", "gte", GTE | ONE),
     encoder("jina-bert-v2", "JinaBertModel", "bert", JINA, WIDE, numpy="jina_bert_v2"),
     encoder("jina-bert-v2-odd", "JinaBertModel", "bert", JINA | ODD, numpy="jina_bert_v2"),
     encoder("mpnet", "MPNetModel", "mpnet", MPNET),

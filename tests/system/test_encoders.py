@@ -270,6 +270,8 @@ HEADED = {  # a class with a head -> the case of the model alone, what its tenso
     "DistilBertForMaskedLM": ("distilbert", "distilbert.", ("vocab_transform.weight", "vocab_projector.bias")),
     "MPNetForMaskedLM": ("mpnet", "mpnet.", ("lm_head.dense.weight", "lm_head.bias")),
     "EuroBertForMaskedLM": ("eurobert", "model.", ("lm_head.weight",)),
+    "NewModel": ("gte", "new.", ("new.pooler.dense.bias",)),
+    "NewForTokenClassification": ("gte", "new.", ("classifier.weight", "classifier.bias")),
     "ModernBertForMaskedLM": ("modern-bert", "model.", ("head.dense.weight", "head.norm.weight", "decoder.bias")),
     "NomicBertForMaskedLM": ("nomic-bert", "nomic_bert.", ("cls.predictions.bias",)),
 }

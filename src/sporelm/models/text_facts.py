@@ -43,6 +43,12 @@ def labels_of(values: Fields) -> int:
     return values.integer("num_labels", 1, MOST_LABELS, 2)
 
 
+def label_words(config: ModelConfig) -> dict[str, Any]:
+    """What a folder's config.json says of the scores that a head gives; nothing without one."""
+    count = config.own.labels
+    return {"id2label": {str(label): f"LABEL_{label}" for label in range(count)}} if count else {}
+
+
 def noticed(config: ModelConfig, metadata: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> ModelConfig:
     """What the tensors of a GGUF file say, and its tokenizer."""
     types, labels = (rows_in(shapes, name) for name in ("token_types.weight", "cls.output.weight"))

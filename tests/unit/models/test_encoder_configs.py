@@ -2,12 +2,15 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 
+from close import assert_close
 from families import CASES as CASES_OF_DECODERS
 from families import ENCODERS
 from sporelm.errors import ModelFileError, UnsupportedModel
 from sporelm.models import config_from_gguf, config_from_hf
+from sporelm.models.rotary import rope_table
 
 CASES = {case.name: case for case in ENCODERS}
 AUTHORS = {  # of nomic-embed-text-v1.5
@@ -138,3 +141,48 @@ def test_a_modern_bert_of_another_activation_is_refused() -> None:
     metadata |= {"general.architecture": "modern-bert", "modern-bert.hidden_activation": "silu"}
     with pytest.raises(UnsupportedModel, match="hidden_activation 'silu' is not supported"):
         config_from_gguf(metadata, SHAPES, "m.gguf")
+
+
+GTE = {  # of gte-multilingual-base
+    "architectures": ["NewModel", "NewForTokenClassification"],
+    "hidden_act": "gelu",
+    "hidden_size": 768,
+    "intermediate_size": 3072,
+    "layer_norm_eps": 1e-12,
+    "layer_norm_type": "layer_norm",
+    "logn_attention_scale": False,
+    "max_position_embeddings": 8192,
+    "model_type": "new",
+    "num_attention_heads": 12,
+    "num_hidden_layers": 12,
+    "pack_qkv": True,
+    "position_embedding_type": "rope",
+    "rope_scaling": {"factor": 8.0, "type": "ntk"},
+    "rope_theta": 20000,
+    "type_vocab_size": 1,
+    "vocab_size": 250048,
+}
+
+
+def test_gtes_scaling_of_frequencies() -> None:
+    """The authors' NTK: a base eight times as large, frequencies divided by 8 ** (2 / 64)."""
+    config = config_from_hf(GTE, "config.json")
+    assert (config.context_length, config.own.types) == (8192, 1)
+    found = rope_table(3, config.rotary, config.rope_theta, config.rope_scaling)[1, : config.rotary]
+    angles = (8 * 20000.0) ** (-np.arange(32) / 32) / 8 ** (2 / 64)
+    assert_close(np.sort(found), np.sort(np.concatenate([np.cos(angles), np.sin(angles)])), "f32")
+    assert config_from_hf(GTE | {"rope_scaling": None}, "config.json").rope_theta == 20000
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"rope_scaling": {"factor": 8.0, "type": "ntk", "mixed_b": 0.6}}, "rope_scaling .* is not supported"),
+        ({"layer_norm_type": "rms_norm"}, "layer_norm_type 'rms_norm' is not supported"),
+        ({"position_embedding_type": "absolute"}, "position_embedding_type 'absolute' is not supported"),
+        ({"logn_attention_scale": True}, "logn_attention_scale True is not supported"),
+    ],
+)
+def test_other_gtes_are_refused(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(UnsupportedModel, match=message):
+        config_from_hf(GTE | change, "config.json")

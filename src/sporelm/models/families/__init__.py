@@ -163,6 +163,15 @@ FAMILIES = (
         ("transformers", "llama.cpp"),
     ),
     Listed(
+        "gte",
+        "GTE v1.5, GTE multilingual (encoders)",
+        (
+            *("gte", "GteModel", "NewModel", "GteForMaskedLM", "NewForMaskedLM", "NewForTokenClassification"),
+            *("GteForSequenceClassification", "NewForSequenceClassification"),
+        ),
+        ("transformers",),
+    ),
+    Listed(
         "hunyuan_dense",
         "Hunyuan (dense)",
         ("hunyuan-dense", "HunYuanDenseV1ForCausalLM"),

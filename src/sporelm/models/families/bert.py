@@ -8,7 +8,7 @@ from sporelm.models.blocks import MLP, Classifier, LayerNorm, TextAttention, Tex
 from sporelm.models.encoder import Encoder
 from sporelm.models.families.bert_names import BEFORE, CLASSES, HEADS, TITLES, reworded
 from sporelm.models.registry import architecture
-from sporelm.models.text_facts import TYPES, TextFacts, labels_of, noticed, said
+from sporelm.models.text_facts import TYPES, TextFacts, label_words, labels_of, noticed, said
 from sporelm.weights.config import ModelConfig
 from sporelm.weights.family import Family, Field, fields
 from sporelm.weights.fields import Fields
@@ -46,8 +46,7 @@ def _class(config: ModelConfig) -> str:
 
 def _words(config: ModelConfig) -> dict[str, Any]:
     before = 0 if config.own.kind in UNSHIFTED else BEFORE
-    labels = {str(label): f"LABEL_{label}" for label in range(config.own.labels)}
-    found = {"max_position_embeddings": config.context_length + before} | ({"id2label": labels} if labels else {})
+    found = {"max_position_embeddings": config.context_length + before} | label_words(config)
     if config.own.kind != "distilbert":
         return found
     numbers = {"dim": config.width, "hidden_dim": config.ffn, "n_layers": config.layers, "n_heads": config.heads}

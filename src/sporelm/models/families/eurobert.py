@@ -6,7 +6,7 @@ from typing import Any
 from sporelm.models.blocks import Classifier, GatedMLP, Part, RMSNorm, TextAttention, TextLayer
 from sporelm.models.encoder import Encoder
 from sporelm.models.registry import architecture
-from sporelm.models.text_facts import TextFacts, labels_of, noticed, said
+from sporelm.models.text_facts import TextFacts, label_words, labels_of, noticed, said
 from sporelm.weights.config import ModelConfig
 from sporelm.weights.family import Family, Field, HfClass, fields
 from sporelm.weights.fields import Fields
@@ -44,9 +44,8 @@ def _reworded(values: dict[str, Any]) -> dict[str, Any]:
 
 def _words(config: ModelConfig) -> dict[str, Any]:
     facts: TextFacts = config.own
-    labels = {"id2label": {str(label): f"LABEL_{label}" for label in range(facts.labels)}}
     pooled = next(word for word, ours in POOLED.items() if ours == facts.pooled)
-    return {"classifier_pooling": pooled} | (labels if facts.labels else {})
+    return {"classifier_pooling": pooled} | label_words(config)
 
 
 @architecture(

@@ -8,7 +8,7 @@ from sporelm.models.blocks import Classifier, GatedMLP, LayerNorm, TextAttention
 from sporelm.models.encoder import Encoder
 from sporelm.models.families.modern_bert_names import CLASSES, HEADS
 from sporelm.models.registry import architecture
-from sporelm.models.text_facts import TextFacts, labels_of, noticed, said
+from sporelm.models.text_facts import TextFacts, label_words, labels_of, noticed, said
 from sporelm.weights.config import MOST_LAYERS, ModelConfig
 from sporelm.weights.config_files import full_layers_of, window_of
 from sporelm.weights.family import Family, Field, fields
@@ -57,11 +57,9 @@ def _reworded(values: dict[str, Any]) -> dict[str, Any]:
 def _words(config: ModelConfig) -> dict[str, Any]:
     kinds = ["full_attention" if config.window_of(n) is None else "sliding_attention" for n in range(config.layers)]
     rope = {"full_attention": config.rope_theta, "sliding_attention": config.local_theta}
-    labels = {"id2label": {str(label): f"LABEL_{label}" for label in range(config.own.labels)}}
     bases = {"global_rope_theta": config.rope_theta, "local_rope_theta": config.local_theta}
     parameters = {kind: {"rope_type": "default", "rope_theta": theta} for kind, theta in rope.items()}
-    found = {"layer_types": kinds, "rope_parameters": parameters, **bases}
-    return found | (labels if config.own.labels else {})
+    return {"layer_types": kinds, "rope_parameters": parameters, **bases} | label_words(config)
 
 
 @architecture(

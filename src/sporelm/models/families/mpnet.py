@@ -13,7 +13,7 @@ from sporelm.models.encoder import Encoder
 from sporelm.models.families.bert_names import BEFORE, HEADS, Said
 from sporelm.models.inputs import BIASES
 from sporelm.models.registry import architecture
-from sporelm.models.text_facts import TextFacts, labels_of, noticed, said
+from sporelm.models.text_facts import TextFacts, label_words, labels_of, noticed, said
 from sporelm.weights.config import ModelConfig
 from sporelm.weights.family import Family, Field, HfClass, fields
 from sporelm.weights.fields import Fields
@@ -51,9 +51,8 @@ def _finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
 
 
 def _words(config: ModelConfig) -> dict[str, Any]:
-    labels = {"id2label": {str(label): f"LABEL_{label}" for label in range(config.own.labels)}}
     found = {"max_position_embeddings": config.context_length + BEFORE, "pad_token_id": BEFORE - 1}
-    return found | (labels if config.own.labels else {})
+    return found | label_words(config)
 
 
 @architecture(
