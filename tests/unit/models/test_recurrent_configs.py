@@ -50,6 +50,7 @@ GGUF |= {"ssm.inner_size": 32}
             "mlp_hidden_act 'silu' is not supported; relu2 is",
         ),
         ("nemotron-h", {"tie_word_embeddings": True}, UnsupportedModel, "tie_word_embeddings True is not supported"),
+        ("nemotron-3-nano", {"n_routed_experts": 0}, ModelFileError, "layer 1 has experts, and there are none of them"),
         ("nemotron-3-nano", {"num_experts_per_tok": 9}, ModelFileError, "a token uses 9 of 8 experts"),
         ("falcon-h1", {"mamba_proj_bias": True}, UnsupportedModel, "mamba_proj_bias True is not supported; False is"),
         ("falcon-h1", {"mamba_d_ssm": 90}, ModelFileError, "mamba_d_ssm is 90, which are not 6 heads of 16 numbers"),

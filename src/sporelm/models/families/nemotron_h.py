@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from sporelm.errors import UnsupportedModel
+from sporelm.errors import ModelFileError, UnsupportedModel
 from sporelm.models.blocks import MLP, Alone, Attention, Layer, Mixture, RMSNorm, SpaceHeads, StateSpace
 from sporelm.models.blocks.layer import Mixer
 from sporelm.models.decoder import Decoder
@@ -32,6 +32,8 @@ def _finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
     if len(kinds) < config.layers or any(each not in (SPACE, ATTENTION, MIXTURE, DENSE) for each in kinds):
         what = f"each of the {config.layers} layers must be {SPACE}, {ATTENTION}, {MIXTURE} or {DENSE}"
         raise UnsupportedModel(f"{values.where}: {what}; they are {shown(told)}")
+    if MIXTURE in kinds and config.experts is None:
+        raise ModelFileError(f"{values.where}: layer {kinds.index(MIXTURE)} has experts, and there are none of them")
     dense = frozenset(layer for layer, each in enumerate(kinds) if each != MIXTURE)
     experts = replace(config.experts, dense=dense) if config.experts and MIXTURE in kinds else None
     return replace(config, experts=experts, own=replace(config.own, kinds=kinds))

@@ -96,7 +96,8 @@ def regrouped(values: dict[str, Any]) -> dict[str, Any]:
         if not isinstance(held, list) or not all(type(each) is int for each in held):
             return found
         lengths[key] = held
-    block = MIXTURE if values.get("expert_count") else DENSE
+    experts = values.get("expert_count")
+    block = MIXTURE if type(experts) is int and experts > 0 else DENSE
     pairs = zip(lengths[KV], lengths[FFN], strict=False)
     kinds = [block if width else ATTENTION if heads else SPACE for heads, width in pairs]
     return {**found, "layers_block_type": kinds, **{key: max(held, default=0) or 1 for key, held in lengths.items()}}
