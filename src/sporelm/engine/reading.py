@@ -1,6 +1,8 @@
 """The engine of an encoder: texts in, rows or scores out. It keeps nothing from step to step, and generates nothing."""
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, NoReturn
 
@@ -69,13 +71,29 @@ class EncoderScheduler(Scheduler):
         raise self.refusal()
 
 
+@dataclass(eq=False)
+class Reading:
+    """A list of texts, and what is done with what becomes of each."""
+
+    texts: Sequence[Text]
+    take: TakeText
+    scores: bool
+    taken: int = 0  # of them, in their order
+    failure: Exception | None = None  # of what takes them
+
+    @property
+    def done(self) -> bool:
+        return self.taken == len(self.texts)
+
+
 class EncoderEngine(Engine):
-    """Reads texts, several in a step. Threads may share one: each step is one caller's."""
+    """Reads texts, several in a step. Threads may share one, and their texts share steps."""
 
     def __init__(self, worker: EncoderWorker, limits: Limits, together: int) -> None:
         """`together`: tokens of texts that share a step; a longer text has one of its own."""
         super().__init__(worker, limits)
         self.worker, self.together = worker, together
+        self._line: list[Reading] = []
         self.scheduler = EncoderScheduler(self, worker.refusal)
         self.metrics = self.scheduler.metrics
 
@@ -86,26 +104,67 @@ class EncoderEngine(Engine):
 
     def read(self, texts: Sequence[Text], take: TakeText, *, scores: bool = False) -> Generator[bool, None, None]:
         """What the model makes of texts: `take` is given a text's number and its rows, float32 [tokens, width], a view
-        that is valid during the call; or the scores of the model's head, float32 [labels]. Yields between two steps.
+        that is valid during the call; or the scores of the model's head, float32 [labels]. Yields before each step:
+        lists of texts that others begin meanwhile share it.
 
         Raises ContextOverflow, RequestError for no tokens or unknown ones, before anything is computed.
         """
         for text in texts:
             self.check_text(text)
-        for numbers in self._steps([len(text.tokens) for text in texts]):
-            batch = [texts[number] for number in numbers]
+        reading = Reading(texts, take, scores)
+        with self.turn:
+            self.check_open()
+            self._line.append(reading)
+        try:
+            while True:
+                yield False
+                with self.turn:
+                    if reading.failure is None and not reading.done:
+                        self.check_open()
+                        self._step_with(reading)
+                if reading.failure is not None:
+                    raise reading.failure
+                if reading.done:
+                    return
+        finally:
             with self.turn:
-                self.check_open()
-                began = perf_counter()
-                found = self.worker.runner.score(batch) if scores else self.worker.runner.embed(batch)
-                # So a server knows how long its largest step may take before it is taken for dead.
-                self.scheduler.pace.observe(0, sum(len(text.tokens) for text in batch), perf_counter() - began)
-                for number, made in zip(numbers, found, strict=True):
-                    take(number, made)
-                if self.watch is not None:
-                    step = Step([Part(0, text.tokens, 0, (), 0) for text in batch], [])
-                    self.watch.stepped(step, (began, began, *[perf_counter()] * 3))
-            yield False
+                self._line.remove(reading)
+
+    def _step_with(self, first: Reading) -> None:
+        """One step: the next text of this list, and of all lists in turn as many as fit beside it. If it fails, the
+        other lists are as they were; one whose taker fails hears of that itself."""
+        chosen = self._chosen(first)
+        batch = [reading.texts[number] for reading, number in chosen]
+        began = perf_counter()
+        found = self.worker.runner.score(batch) if first.scores else self.worker.runner.embed(batch)
+        # So a server knows how long its largest step may take before it is taken for dead.
+        self.scheduler.pace.observe(0, sum(len(text.tokens) for text in batch), perf_counter() - began)
+        for (reading, number), made in zip(chosen, found, strict=True):
+            try:
+                if reading.failure is None:
+                    reading.take(number, made)
+            except Exception as reason:
+                reading.failure = reason
+            reading.taken = number + 1
+        if self.watch is not None:
+            step = Step([Part(0, text.tokens, 0, (), 0) for text in batch], [])
+            self.watch.stepped(step, (began, began, *[perf_counter()] * 3))
+
+    def _chosen(self, first: Reading) -> list[tuple[Reading, int]]:
+        """The texts that share a step, as (list, number): one of each list in turn, until no list's next one fits."""
+        others = [each for each in self._line if each is not first and each.scores == first.scores]
+        turns = deque((each, each.taken) for each in [first, *others] if each.failure is None and not each.done)
+        chosen, tokens = list[tuple[Reading, int]](), 0
+        while turns and len(chosen) < MOST_TEXTS:
+            reading, number = turns.popleft()
+            length = len(reading.texts[number].tokens)
+            if chosen and tokens + length > self.together:
+                continue
+            chosen.append((reading, number))
+            tokens += length
+            if number + 1 < len(reading.texts):
+                turns.append((reading, number + 1))
+        return chosen
 
     def check_text(self, text: Text) -> None:
         """Raise ContextOverflow or RequestError for a text that the model cannot take."""
@@ -121,15 +180,3 @@ class EncoderEngine(Engine):
     def hidden(self, tokens: Sequence[int], take: Take, adapter: int = 0) -> Generator[bool, None, None]:
         """As that of other engines, in one step."""
         return self.read([Text(tokens)], lambda number, rows: take(rows))
-
-    def _steps(self, lengths: Sequence[int]) -> Iterator[list[int]]:
-        """The numbers of texts that share a step, in their order."""
-        batch, tokens = list[int](), 0
-        for number, length in enumerate(lengths):
-            if batch and (tokens + length > self.together or len(batch) == MOST_TEXTS):
-                yield batch
-                batch, tokens = [], 0
-            batch.append(number)
-            tokens += length
-        if batch:
-            yield batch

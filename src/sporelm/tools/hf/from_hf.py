@@ -150,8 +150,8 @@ def _architecture(folder: Path, family: Family, config: ModelConfig) -> dict[str
     if unusual and not family.tells_layers:
         reason = "some of its layers have a window and some have none (layer_types)"
     if reason:
-        told = f"{reason}, which a GGUF file of {family.gguf!r} cannot say"
-        raise UnsupportedModel(f"{folder}: {told}; run the folder as it is")
+        reason += f", which a GGUF file of {family.gguf!r} cannot say"
+        raise UnsupportedModel(f"{folder}: {reason}; run the folder as it is")
     window = None if len(config.full_layers) == config.layers else config.window
     found = {}
     if unusual:
