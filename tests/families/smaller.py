@@ -69,6 +69,21 @@ QWEN |= {"use_logn_attn": True, "use_dynamic_ntk": True}
 del QWEN["num_key_value_heads"]
 QWEN_ODD = {"hidden_size": 70, "num_attention_heads": 7}
 
+SMALL = named("SmallThinkerForCausalLM", "smallthinker", head_dim=8, num_hidden_layers=5, moe_ffn_hidden_size=40)
+SMALL |= {"moe_num_primary_experts": 6, "moe_num_active_primary_experts": 2, "sliding_window_size": 20}
+SMALL |= {"rope_layout": [0, 1, 1, 1, 0], "sliding_window_layout": [0, 1, 1, 1, 0]}
+SMALL["moe_primary_router_apply_softmax"] = True
+del SMALL["intermediate_size"]
+SMALL_ODD: dict[str, Any] = {"num_hidden_layers": 2, "rope_layout": [1, 1], "sliding_window_layout": [0, 0]}
+SMALL_ODD |= ODD | TIED | {"head_dim": 10, "moe_primary_router_apply_softmax": False}
+SMALL_WIDE = WIDE | {
+    "head_dim": 32,
+    "moe_ffn_hidden_size": 256,
+    "sliding_window_size": 4096,
+    "moe_num_primary_experts": 5,
+}
+del SMALL_WIDE["intermediate_size"]
+
 CASES = (
     Case("exaone", EXAONE, WIDE | {"rope_scaling": LLAMA3}, numpy="exaone"),
     Case("exaone-odd-tied", EXAONE | ODD | TIED, None, numpy="exaone"),
@@ -83,6 +98,8 @@ CASES = (
     Case("xverse-odd-tied", XVERSE | ODD | TIED, None, numpy="llama_like"),
     Case("qwen", QWEN, {"hidden_size": 256, "intermediate_size": 1024, "num_attention_heads": 8}, numpy="qwen"),
     Case("qwen-odd-tied", QWEN | QWEN_ODD | TIED, None, numpy="qwen"),
+    Case("smallthinker", SMALL, SMALL_WIDE, numpy="smallthinker"),
+    Case("smallthinker-odd-tied", SMALL | SMALL_ODD, None, numpy="smallthinker"),
     Case("opt", OPT | {"tie_word_embeddings": True}, None),
     Case("opt-post-norms", OPT | OPT_POST, None),
     Case("opt-odd", OPT | OPT_ODD, None),

@@ -25,10 +25,10 @@ def rotated(x: Array, theta: float) -> Array:
     return np.concatenate([left * cos - right * sin, right * cos + left * sin], -1)
 
 
-def attention(q: Array, k: Array, v: Array, slopes: Array | None = None) -> Array:
+def attention(q: Array, k: Array, v: Array, slopes: Array | None = None, window: int | None = None) -> Array:
     """q [tokens, heads, dim], k and v [tokens, kv_heads, dim] -> [tokens, heads * dim]; causal.
 
-    slopes [heads], if given, lower scores with each position back.
+    slopes [heads], if given, lower scores with each position back; `window` is how many positions are seen.
     """
     group = q.shape[1] // k.shape[1]
     k, v = (np.repeat(each, group, axis=1) for each in (k, v))
@@ -36,7 +36,9 @@ def attention(q: Array, k: Array, v: Array, slopes: Array | None = None) -> Arra
     if slopes is not None:
         places = np.arange(len(q))
         scores = scores - slopes[:, None, None] * (places[:, None] - places)
-    scores = np.where(np.tri(len(q), dtype=bool), scores, -np.inf)
+    seen = np.tri(len(q), dtype=bool)
+    seen &= ~np.tri(len(q), k=-(window or len(q)), dtype=bool)
+    scores = np.where(seen, scores, -np.inf)
     weights = np.exp(scores - scores.max(-1, keepdims=True))
     weights /= weights.sum(-1, keepdims=True)
     return np.einsum("hqk,khd->qhd", weights, v).reshape(len(q), -1)

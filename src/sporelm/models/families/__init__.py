@@ -304,6 +304,7 @@ FAMILIES = (
         ("transformers", "llama.cpp"),
     ),
     Listed("seed_oss", "Seed-OSS", ("seed_oss", "SeedOssForCausalLM"), ("transformers", "llama.cpp")),
+    Listed("smallthinker", "SmallThinker", ("smallthinker", "SmallThinkerForCausalLM"), ("numpy", "llama.cpp")),
     Listed("smollm3", "SmolLM3", ("smollm3", "SmolLM3ForCausalLM"), ("transformers", "llama.cpp")),
     Listed(
         "stablelm",
