@@ -73,6 +73,11 @@ def scanned(on: On, groups: int, heads: int, size: int, head_dim: int, limits: d
     )
 
 
+def faded(on: On, heads: int, dim: int, pooled: bool) -> Any:
+    x, kept = on.rows(ROWS, heads * 3 * dim), on.tensor(np.exp(-np.exp(on.values(heads))))
+    return stepped(on, (heads * dim, dim), lambda *held: ops.lightning_attention(x, kept, *held), pooled)
+
+
 def gated_norm(
     on: On, tokens: int, group: int, groups: int, own: bool, first: str, scale: float, activation: str = "silu"
 ) -> Any:
@@ -102,6 +107,9 @@ def cases() -> Iterator[Case]:
             limits = {"low": 0.1, "high": 1.5} if groups == 1 else {}
             name, rare = f"{groups} {heads} {size} {head_dim}{where}", pooled and size != 7
             yield case("ssm_scan", name, scanned, groups, heads, size, head_dim, limits, pooled, rare=rare)
+        for heads, dim in ((2, 16), (3, 10), (1, 128)):
+            name = f"{heads} of {dim}{where}"
+            yield case("lightning_attention", name, faded, heads, dim, pooled, rare=pooled and dim != 10)
     for first in ("norm", "gate"):
         for tokens, group, groups in ((1, 16, 3), (7, 10, 5), (33, 70, 1)):
             own = first == "gate"

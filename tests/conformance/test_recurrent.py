@@ -45,6 +45,12 @@ def delta_by_row(on: On, key_dim: int, value_dim: int) -> tuple[np.ndarray, tupl
     return on.values(ROWS, ends[-1] + heads * value_dim), (keys, value_dim), step
 
 
+def faded(on: On, dim: int) -> tuple[np.ndarray, tuple[int, ...], Step]:
+    kept = on.tensor(np.exp(-np.exp(on.values(3))))
+    shape = 3 * dim, dim
+    return on.values(ROWS, 9 * dim), shape, lambda x, *held: ops.lightning_attention(on.tensor(x), kept, *held)
+
+
 def scan(on: On) -> tuple[np.ndarray, tuple[int, ...], Step]:
     heads, size, head_dim = 3, 16, 64
     decay, skip, bias = on.tensor(-np.exp(on.values(heads))), on.tensor(on.values(heads)), on.tensor(on.values(heads))
@@ -75,6 +81,8 @@ MADE = {
     "delta of odd heads": lambda on: delta(on, 10),
     "delta of rows that decay": lambda on: delta_by_row(on, 16, 64),
     "delta of odd rows that decay": lambda on: delta_by_row(on, 7, 10),
+    "lightning": lambda on: faded(on, 64),
+    "lightning of odd heads": lambda on: faded(on, 10),
     "scan": scan,
     "selective": lambda on: selective(on, 128),
     "selective of odd channels": lambda on: selective(on, 70),

@@ -27,10 +27,19 @@ OLMO |= {"rope_parameters": {"rope_type": "default", "rope_theta": 500000.0}}
 OLMO_ODD = {**ODD, "linear_num_key_heads": None, "linear_num_value_heads": None, "linear_key_head_dim": None}
 OLMO_ODD |= {"linear_conv_kernel_dim": 3, "linear_allow_neg_eigval": False, "attention_bias": True}
 OLMO_ODD |= {"num_hidden_layers": 3, "rope_parameters": {"rope_type": "default", "rope_theta": None}}
+MINIMAX = named("MiniMaxForCausalLM", "minimax", num_hidden_layers=3, num_local_experts=5, num_experts_per_tok=2)
+MINIMAX |= {"layer_types": ["linear_attention", "full_attention", "linear_attention"], "block_size": 32, "head_dim": 16}
+MINIMAX |= {f"{part}_alpha_factor": 1.7 for part in ("full_attn", "linear_attn", "mlp")}
+MINIMAX_ODD = {**ODD, "head_dim": 10, "full_attn_alpha_factor": 0.8, "mlp_alpha_factor": 1}
+# In the words of its makers, who rotate a part of each head.
+MINIMAX_WIDE = {"architectures": ["MiniMaxM1ForCausalLM"], "model_type": "minimax_m1", "head_dim": 64, "rotary_dim": 32}
+MINIMAX_WIDE |= {"num_attention_heads": 4, "num_key_value_heads": 2, "attn_type_list": [0, 1, 0], "postnorm": True}
 
 CASES = (
     Case("kimi-linear", KIMI, WIDE | KIMI_WIDE),
     Case("kimi-linear-odd-groups", KIMI_ODD, None),
+    Case("minimax-01", MINIMAX, WIDE | MINIMAX_WIDE),
+    Case("minimax-01-odd-tied", MINIMAX | MINIMAX_ODD | TIED, None),
     Case("olmo-hybrid", OLMO, None),
     Case("olmo-hybrid-odd-tied-biases", OLMO | OLMO_ODD | TIED, None),
 )

@@ -22,6 +22,7 @@ def recurrent_cases() -> Iterator[Case]:
         yield Case("gated_delta_rule", order, partial(delta, order=order))
     yield Case("gated_delta_rule", "rows that decay, apart", delta_by_row)
     yield Case("ssm_scan", "", scan)
+    yield Case("lightning_attention", "", faded)
     yield Case("selective_scan", "", selected)
     for first in ("norm", "gate"):
         yield Case("gated_rms_norm", f"{first} first", partial(gated_norm, first=first))
@@ -83,6 +84,11 @@ def selected(backend: Backend) -> Any:
     given = [backend.tensor(values(ROWS, n, seed=n)) for n in (width, width, GROUPS, GROUPS)]
     decay, skip = backend.tensor(-np.exp(values(GROUPS, width))), backend.tensor(values(width, seed=1))
     return _after(backend, values(3, GROUPS, width), lambda *held: ops.selective_scan(*given, decay, skip, *held))
+
+
+def faded(backend: Backend) -> Any:
+    x, kept = backend.tensor(values(ROWS, HEADS * 3 * SIZE)), backend.tensor(np.exp(-np.exp(values(HEADS))))
+    return _after(backend, values(3, HEADS * SIZE, SIZE), lambda *held: ops.lightning_attention(x, kept, *held))
 
 
 def gated_norm(backend: Backend, *, first: str, activation: str = "silu") -> Any:

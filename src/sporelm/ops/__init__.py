@@ -9,6 +9,7 @@ from sporelm.ops.gated_norm import gated_rms_norm
 from sporelm.ops.graph import Call, Graph, Value, trace
 from sporelm.ops.heads import linear_heads
 from sporelm.ops.latent import latent_attention, store_latent
+from sporelm.ops.lightning import lightning_attention
 from sporelm.ops.linear import linear, linear_activate_mul, linear_group, linear_silu_mul, quantize_rows
 from sporelm.ops.lora import add_lora
 from sporelm.ops.norm import add_layer_norm, add_rms_norm, layer_norm, rms_norm
@@ -48,6 +49,7 @@ __all__ = [
     "gated_rms_norm",
     "latent_attention",
     "layer_norm",
+    "lightning_attention",
     "linear",
     "linear_activate_mul",
     "linear_experts",

@@ -74,6 +74,11 @@ class Arguments:
         steps = self.f32(3, 1) if dt is None else dt
         return ops.ssm_scan(x, steps, one, one, one, self.f32(2, 4, 4), *rows, groups=1)
 
+    def faded(self, x: Any, kept: Any = None) -> Any:
+        """Two heads of two numbers."""
+        rows = self.i32(0, 3), self.i32(3), self.i32(0)
+        return ops.lightning_attention(x, self.f32(2) if kept is None else kept, self.f32(2, 4, 2), *rows)
+
     def selected(self, x: Any, read: Any = None) -> Any:
         """Eight channels, two numbers each."""
         two, rows = self.f32(3, 2), (self.i32(0, 3), self.i32(3), self.i32(0))
@@ -296,6 +301,8 @@ WRONG: dict[str, tuple[Callable[[Arguments], Any], str]] = {
     "causal_conv1d state": (lambda a: a.convolved(a.f32(3, 8), state=a.other(2, 2, 8)), "state i32"),
     "gated_delta_rule": (lambda a: a.ruled(a.other(3, 12)), "x i32"),
     "gated_delta_rule beta": (lambda a: a.ruled(a.f32(3, 12), beta=a.f32(3, 2)), "beta f32.* must be"),
+    "lightning_attention": (lambda a: a.faded(a.other(3, 12)), "x i32"),
+    "lightning_attention kept": (lambda a: a.faded(a.f32(3, 12), a.other(2)), "kept i32"),
     "selective_scan": (lambda a: a.selected(a.other(3, 8)), "x i32"),
     "selective_scan read": (lambda a: a.selected(a.f32(3, 8), read=a.f32(3, 1)), "read f32.* must be"),
     "ssm_scan": (lambda a: a.scanned(a.other(3, 12)), "x i32"),

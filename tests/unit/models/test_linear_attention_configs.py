@@ -9,6 +9,7 @@ from sporelm.errors import ModelError, ModelFileError, UnsupportedModel
 from sporelm.models import config_from_gguf, config_from_hf
 
 BY_NAME = {case.name: case for case in CASES}
+MAKERS: dict[str, Any] = {"architectures": ["MiniMaxM1ForCausalLM"], "layer_types": None}
 LINEAR: dict[str, Any] = BY_NAME["kimi-linear"].config["linear_attn_config"]
 
 
@@ -52,6 +53,20 @@ LINEAR: dict[str, Any] = BY_NAME["kimi-linear"].config["linear_attn_config"]
             UnsupportedModel,
             "kinds of layers must be of full",
         ),
+        (
+            "minimax-01",
+            {"rotary_dim": 8},
+            UnsupportedModel,
+            "MiniMaxForCausalLM rotates whole heads, not 8 of 16",
+        ),
+        ("minimax-01", {"partial_rotary_factor": 0.5}, UnsupportedModel, "whole heads, not 8 of 16 numbers"),
+        ("minimax-01", MAKERS | {"rotary_dim": 17}, UnsupportedModel, "rotary_dim is 17; it must be whole, from 1 to"),
+        ("minimax-01", MAKERS | {"rotary_dim": "8"}, UnsupportedModel, "rotary_dim is '8'; it must be whole"),
+        ("minimax-01", {"mlp_beta_factor": 0.5}, UnsupportedModel, "mlp_beta_factor 0.5 is not supported; 1 is"),
+        ("minimax-01", {"layernorm_mlp_beta": 2}, UnsupportedModel, "mlp_beta_factor 2 is not supported; 1 is"),
+        ("minimax-01", MAKERS | {"postnorm": False}, UnsupportedModel, "postnorm False is not supported; True is"),
+        ("minimax-01", {"sliding_window": 8}, UnsupportedModel, "sliding_window 8 is not supported; None is"),
+        ("minimax-01", MAKERS | {"attn_type_list": [0, 2, 0]}, UnsupportedModel, "kinds of layers must be .*, 2, 'lin"),
         ("lfm2", {"layer_types": [True, False, True]}, UnsupportedModel, "kinds of layers must be of full_attention"),
         ("granite-hybrid", {"layer_types": [1, 0, 1]}, UnsupportedModel, "kinds of layers must be of full_attention"),
         ("qwen35", {"layer_types": [True, True, True, False]}, UnsupportedModel, "kinds of layers must be of full_att"),
@@ -104,3 +119,31 @@ def test_olmo_says_what_follows_from_its_shape() -> None:
     assert (own.key_heads, own.heads, own.key_dim, own.value_dim) == (6, 6, 6, 12)
     assert (own.attention, own.turns, found.rotary) == ({2}, True, 8)
     assert config_from_hf(silent | {"rope_parameters": {"rope_theta": None}}, "config.json").rotary == 0
+
+
+def test_minimax_in_the_words_of_its_makers() -> None:
+    values = {key: each for key, each in BY_NAME["minimax-01"].config.items() if not key.endswith("_alpha_factor")}
+    words: dict[str, Any] = MAKERS | {"attn_type_list": [0, 1, 0], "layernorm_mlp_alpha": 2.0, "rotary_dim": 8}
+    found = config_from_hf(values | words | {"layernorm_full_attention_alpha": 3.0}, "config.json")
+    own = found.own
+    assert (own.full, own.linear, own.mlp, own.attention, found.rotary) == (3.0, 1.0, 2.0, {1}, 8)
+
+
+@pytest.mark.parametrize(
+    ("change", "attention"),
+    [
+        ({}, {7}),
+        ({"full_attention_interval": 3}, {2, 5, 8}),
+        ({"attention.recurrent_layers": [True] * 8 + [False]}, {8}),
+    ],
+)
+def test_minimax_in_gguf_files(change: dict[str, Any], attention: set[int]) -> None:
+    values: dict[str, Any] = {"block_count": 9, "context_length": 512, "embedding_length": 48, "residual_scale": 1.5}
+    values |= {"feed_forward_length": 88, "attention.head_count": 6, "attention.head_count_kv": 2, "vocab_size": 131}
+    values |= {"attention.layer_norm_rms_epsilon": 1e-6, "attention.key_length": 16, "attention.value_length": 16}
+    values |= {"rope.dimension_count": 8, "expert_count": 5, "expert_used_count": 2}
+    metadata = {"general.architecture": "minimax-01"}
+    metadata |= {f"minimax-01.{key}": each for key, each in (values | change).items()}
+    found = config_from_gguf(metadata, {"token_embd.weight": (131, 48), "output.weight": (131, 48)}, "m.gguf")
+    own = found.own
+    assert (own.full, own.linear, own.mlp, own.attention, found.rotary) == (1.5, 1.5, 1.5, attention, 8)

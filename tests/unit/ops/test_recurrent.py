@@ -11,6 +11,7 @@ from sporelm.backends.reference import ReferenceBackend
 from sporelm.errors import OpError
 
 BACKEND = ReferenceBackend()
+TANH: dict[str, Any] = {"eps": 1e-5, "group": 3, "first": "norm", "activation": "tanh"}
 
 
 def f32(*shape: int) -> Any:
@@ -40,6 +41,15 @@ def normed(weight: Any, group: int = 3, first: str = "norm") -> Any:
     return ops.gated_rms_norm(f32(2, 6), f32(2, 6), weight, eps=1e-5, group=group, first=first)
 
 
+def faded(width: int = 18, rows: int = 6) -> Any:
+    return ops.lightning_attention(f32(4, width), f32(2), f32(2, rows, 3), i32(0, 4), i32(4), i32(1))
+
+
+def apart(keys: Any = None, values: Any = None, alpha: int = 6, most: float = 1.0) -> Any:
+    given = f32(4, 6), f32(4, alpha), f32(4, 2), f32(2), f32(alpha), f32(2, 6, 10)
+    return ops.gated_delta_rule(*given, i32(0, 4), i32(4), i32(1), keys, values, key_heads=2, order="each", most=most)
+
+
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "taps' columns": (lambda: convolved(f32(4, 6)), "a column for each of x"),
     "one tap": (lambda: convolved(f32(1, 5), f32(2, 1, 5)), "two rows or more"),
@@ -52,6 +62,13 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "delta's width": (lambda: delta(27), "must have 26 columns: queries, keys, values"),
     "delta's groups": (lambda: delta(26, 2, 3), "no whole groups of 3 key heads"),
     "delta's order": (lambda: delta(order="turns"), "'each' or 'all'"),
+    "delta's keys": (lambda: apart(f32(4, 6)), "given together, or neither"),
+    "delta's values": (lambda: apart(f32(4, 6), f32(4, 21)), r"values .* must be \[4, 20\]"),
+    "delta's decays": (lambda: apart(f32(4, 6), f32(4, 20), alpha=5), "2 columns, or one for each of 6 rows"),
+    "delta's shares": (lambda: apart(f32(4, 6), f32(4, 20), most=0.0), "most 0.0 must be above 0"),
+    "lightning's heads": (lambda: faded(rows=7), "must have 3 rows for each of 2 heads"),
+    "lightning's width": (lambda: faded(17), "must have 18 columns: query, key and value"),
+    "norm's activation": (lambda: ops.gated_rms_norm(f32(2, 6), f32(2, 6), f32(3), **TANH), "'silu' or 'sigmoid'"),
     "scan's groups": (lambda: scanned(3), "no whole groups: 3"),
     "time steps": (lambda: scanned(low=2.0, high=1.0), "must be a range of positive numbers"),
     "norm's groups": (lambda: normed(f32(3), 4), "whole groups of 4 columns"),

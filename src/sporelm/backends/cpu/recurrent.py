@@ -8,6 +8,7 @@ from sporelm.backends.cpu.entries import Emitter, cell_of, most, stride_of
 from sporelm.backends.cpu.jit import Kernel
 from sporelm.backends.cpu.kernels import delta_rule, gated_norm, recurrent
 from sporelm.backends.cpu.kernels.convolution import Convolution
+from sporelm.backends.cpu.kernels.lightning import lightning_attention as lightning_kernel
 from sporelm.backends.cpu.kernels.recurrent import Shape
 from sporelm.backends.cpu.kernels.sequences import columns_of
 from sporelm.backends.cpu.storage import PageStore, page_store, row_bytes
@@ -65,6 +66,16 @@ def gated_delta_rule(low: Emitter, call: Call) -> None:
     _emit(low, delta_rule.gated_delta_rule(target, shape), fields, held[:4], heads * shape.tiles(target))
 
 
+def lightning_attention(low: Emitter, call: Call) -> None:
+    x, kept, *held = call.args
+    heads = fixed(spec_of(kept).shape[0])
+    shape = _shape(held[0], heads, "each")
+    fields = {"x": low.at(x), "x_stride": stride_of(x), "kept": low.at(kept), "shared": heads, "heads": heads}
+    fields |= {"out": low.at(call.results[0]), "out_stride": stride_of(call.results[0])}
+    kernel = lightning_kernel(low.places.target, shape)
+    _emit(low, kernel, fields, held, heads * shape.tiles(low.places.target))
+
+
 def ssm_scan(low: Emitter, call: Call) -> None:
     x, dt, decay, skip, bias, *held = call.args
     heads, shared = fixed(spec_of(decay).shape[0]), int(call.options["groups"])
@@ -118,5 +129,6 @@ RULES: dict[str, Callable[[Any, Call], None]] = {
     "causal_conv1d": causal_conv1d,
     "gated_delta_rule": gated_delta_rule,
     "gated_rms_norm": gated_rms_norm,
+    "lightning_attention": lightning_attention,
     "ssm_scan": ssm_scan,
 }

@@ -16,7 +16,13 @@ from sporelm.backends.torch.products import (
     quantize_rows,
     silu_mul,
 )
-from sporelm.backends.torch.recurrent import causal_conv1d, gated_delta_rule, gated_rms_norm, ssm_scan
+from sporelm.backends.torch.recurrent import (
+    causal_conv1d,
+    gated_delta_rule,
+    gated_rms_norm,
+    lightning_attention,
+    ssm_scan,
+)
 from sporelm.backends.torch.rows import (
     activate,
     activate_mul,
@@ -49,7 +55,7 @@ FUNCTIONS = {
         *(top_k, quantize_rows, activate, activate_mul, scale, scale_by, clip, softcap, xielu, layer_norm),
         add_layer_norm,
         count_nonfinite,
-        *(causal_conv1d, gated_delta_rule, ssm_scan, gated_rms_norm, selective_scan),
+        *(causal_conv1d, gated_delta_rule, ssm_scan, gated_rms_norm, selective_scan, lightning_attention),
         *(linear_heads, store_latent, latent_attention),
         *(route, linear_experts, linear_experts_silu_mul, combine_experts),
         *(add_lora, linear, linear_group, linear_silu_mul, linear_activate_mul, rope, store_kv, rope_store, attention),

@@ -86,6 +86,19 @@ def gated_delta_rule(
     return out.flatten(1)
 
 
+def lightning_attention(x: Tensor, kept: Tensor, state: Tensor, starts: Any, lengths: Any, states: Any) -> Tensor:
+    heads, dim = len(kept), state.shape[2]
+    q, k, v = x.unflatten(1, (heads, 3, dim)).unbind(2)
+    out = torch.empty_like(v)
+    for held, start, stop in each_sequence(state, starts, lengths, states):
+        s = held.view(heads, dim, dim)
+        for row in range(start, stop):
+            s *= kept[:, None, None]
+            s += k[row].unsqueeze(2) * v[row].unsqueeze(1)
+            out[row] = torch.einsum("hk,hkv->hv", q[row], s)
+    return out.flatten(1)
+
+
 def ssm_scan(
     x: Tensor,
     dt: Tensor,

@@ -12,10 +12,12 @@ from sporelm.models.blocks.layer import Layer, ParallelLayer, Part
 from sporelm.models.blocks.layer_inputs import FedLayer, LayerInput, LayerInputs
 from sporelm.models.blocks.layer_norm import LayerNorm, bare, unbiased
 from sporelm.models.blocks.lending import LendingAttention
+from sporelm.models.blocks.lightning_attention import LightningAttention
 from sporelm.models.blocks.linear import Linear
 from sporelm.models.blocks.memory import Memory, Paged, State
 from sporelm.models.blocks.mixture import Mixture, feed_forward
 from sporelm.models.blocks.mlp import MLP
+from sporelm.models.blocks.normed_stream import NormedStreamLayer
 from sporelm.models.blocks.post_norm import PostNormLayer, Unchanged
 from sporelm.models.blocks.pre_norm import NormKind, pre_norm
 from sporelm.models.blocks.rms_norm import RMSNorm
@@ -44,10 +46,12 @@ __all__ = [
     "LayerInputs",
     "LayerNorm",
     "LendingAttention",
+    "LightningAttention",
     "Linear",
     "Memory",
     "Mixture",
     "NormKind",
+    "NormedStreamLayer",
     "Paged",
     "ParallelLayer",
     "Part",

@@ -215,6 +215,12 @@ FAMILIES = (
     Listed("mamba2", "Mamba 2, Codestral Mamba", ("mamba2", "Mamba2ForCausalLM"), ("transformers", "llama.cpp")),
     Listed("minicpm", "MiniCPM 1 and 2", ("minicpm", "MiniCPMForCausalLM"), ("numpy", "llama.cpp")),
     Listed("minicpm3", "MiniCPM3", ("minicpm3", "MiniCPM3ForCausalLM"), ("transformers", "llama.cpp")),
+    Listed(
+        "minimax_01",
+        "MiniMax-Text-01, MiniMax-M1",
+        ("minimax-01", "MiniMaxForCausalLM", "MiniMaxM1ForCausalLM", "MiniMaxText01ForCausalLM"),
+        ("transformers", "llama.cpp"),
+    ),
     Listed("minimax_m2", "MiniMax-M2", ("minimax-m2", "MiniMaxM2ForCausalLM"), ("transformers", "llama.cpp")),
     Listed(
         "mistral3",
