@@ -46,6 +46,17 @@ SCOUT = {"rope_type": "llama3", "factor": 16.0, "low_freq_factor": 1.0, "high_fr
 SCOUT |= {"original_max_position_embeddings": 64, "rope_theta": 5e5}
 MAVERICK = {"use_qk_norm": False, "moe_layers": [1, 2], "attn_temperature_tuning": False, "attention_chunk_size": 33}
 MAVERICK |= {"no_rope_layers": [1, 0, 1, 1], "layer_types": ["chunked_attention"] * 3 + ["full_attention"]}
+MIMO2 = named("MiMoV2FlashForCausalLM", "mimo_v2_flash", n_routed_experts=6, num_experts_per_tok=3, head_dim=16)
+MIMO2 |= {"num_hidden_layers": 4, "moe_intermediate_size": 24, "v_head_dim": 10, "sliding_window": 9}
+MIMO2 |= {"layer_types": ["full_attention", "sliding_attention", "sliding_attention", "full_attention"]}
+MIMO2 |= {"num_attention_heads": 4, "num_key_value_heads": 1, "attention_value_scale": 0.7, "rms_norm_eps": 1e-5}
+TURNS = {"rope_type": "default", "partial_rotary_factor": 0.5}
+MIMO2 |= {
+    "rope_parameters": {
+        "full_attention": {**TURNS, "rope_theta": 5e6},
+        "sliding_attention": {**TURNS, "rope_theta": 1e4},
+    }
+}
 MINIMAX = named("MiniMaxM2ForCausalLM", "minimax_m2", num_local_experts=6, num_experts_per_tok=3, head_dim=16)
 MINIMAX |= {"rotary_dim": 8}
 MIXTRAL = named("MixtralForCausalLM", "mixtral", num_local_experts=5, num_experts_per_tok=2)
@@ -121,6 +132,21 @@ CASES = (
         WIDE | {"head_dim": 64, "intermediate_size_mlp": 512},
     ),
     Case("llama4-dense", LLAMA4 | {"moe_layers": [], "layer_types": ["full_attention"] * 4}, None),
+    Case(
+        "mimo2",
+        MIMO2,
+        WIDE | {"moe_intermediate_size": 256, "head_dim": 64, "v_head_dim": 32, "num_key_value_heads": 2},
+    ),
+    Case(
+        "mimo2-odd-tied-biases",
+        MIMO2
+        | ODD
+        | TIED
+        | {"num_attention_heads": 6, "num_key_value_heads": 3, "head_dim": 12, "v_head_dim": 12, "attention_bias": True}
+        | {"mlp_layer_types": ["sparse", "dense", "sparse", "sparse"], "n_group": 2, "topk_group": 1},
+        None,
+    ),
+    Case("mimo2-scaled", MIMO2 | {"routed_scaling_factor": 2.5, "norm_topk_prob": False}, None),
     Case("minimax-m2", MINIMAX, WIDE | {"head_dim": 64, "rotary_dim": 32}),
     Case("minimax-m2-odd-tied", MINIMAX | ODD | TIED | {"head_dim": 12, "rotary_dim": 12}, None),
     Case("mixtral", MIXTRAL),

@@ -110,6 +110,9 @@ LATENT = {
         ("llama4", {"num_experts_per_tok": 2}, UnsupportedModel, "a token uses 2 experts; only one is supported"),
         ("llama4", {"attention_chunk_size": None}, ModelFileError, "attention_chunk_size is missing"),
         ("llama4", {"moe_layers": "x"}, UnsupportedModel, "moe_layers is 'x'; it must list layers"),
+        ("mimo2", {"swa_head_dim": 8}, UnsupportedModel, "swa_head_dim is 8; only 16 is supported"),
+        ("mimo2", {"num_key_value_heads": 4}, UnsupportedModel, "4 heads are no whole groups of 8"),
+        ("mimo2", {"mlp_layer_types": ["dense"]}, UnsupportedModel, "mlp_layer_types must say dense or sparse"),
         ("olmoe", {"clip_qkv": 8.0}, UnsupportedModel, "clip_qkv 8.0 is not supported"),
     ],
 )
@@ -131,6 +134,30 @@ def test_gguf_files_of_llama_4_mean_chunks_and_norms() -> None:
     assert (scout.own.normed, maverick.own.normed) == (True, False)
     with pytest.raises(ModelFileError, match="sliding_window is 0; it must be whole, from 8192 to 8192"):
         of_gguf(expert_used_count=1, **{"attention.sliding_window": 0})
+
+
+def test_a_folder_of_mimo_v2_as_its_makers_published_it() -> None:
+    published = {"layer_types": None, "rope_parameters": None, "hybrid_layer_pattern": [0, 1, 1, 0]}
+    published |= {"moe_layer_freq": [0, 1, 0, 1], "sliding_window_size": 8, "sliding_window": 8}
+    published |= {"rope_theta": 5000000, "swa_rope_theta": 10000, "partial_rotary_factor": 0.5}
+    published |= {"routed_scaling_factor": None, "n_shared_experts": None, "swa_num_key_value_heads": 2}
+    config, today = of_hf("mimo2", **published), of_hf("mimo2", mlp_layer_types=["dense", "sparse"] * 2)
+    assert config == today
+    assert (config.window, config.full_layers, config.rotary, config.local_theta) == (9, {0, 3}, 8, 1e4)
+
+
+def test_gguf_files_of_mimo_v2_count_further_layers_in_their_lists() -> None:
+    more = {"attention.head_count_kv": [1, 2, 2, 2], "attention.sliding_window_pattern": [False, True, True, True]}
+    more |= {"attention.key_length": 16, "attention.value_length": 10, "attention.sliding_window": 128}
+    more |= {"block_count": 4, "nextn_predict_layers": 1}
+    metadata = {f"mimo2.{key}": value for key, value in (NUMBERS | more).items()}
+    shapes = {"token_embd.weight": (9, 48), "blk.1.ffn_gate_inp.weight": (8, 48)}
+    config = config_from_gguf({"general.architecture": "mimo2", **metadata}, shapes, "x")
+    assert (config.layers, config.kv_heads, config.own.value, config.full_layers) == (3, 1, 10, {0})
+    assert [config.experts.at(layer) for layer in range(3)] == [False, True, False]
+    metadata["mimo2.attention.head_count_kv"] = [1, 2, 3, 2]
+    with pytest.raises(UnsupportedModel, match="layers with a window must have twice the heads of the others"):
+        config_from_gguf({"general.architecture": "mimo2", **metadata}, shapes, "x")
 
 
 def test_a_gating_function_that_nobody_knows_is_refused() -> None:

@@ -1,7 +1,9 @@
 """Attention of grouped queries over a paged cache, with rotary positions, linear biases or neither."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
+
+import numpy as np
 
 from sporelm import ops
 from sporelm.models.blocks.layer_norm import HeadLayerNorm
@@ -11,6 +13,21 @@ from sporelm.models.blocks.rms_norm import BareRMSNorm, RMSNorm
 from sporelm.models.inputs import LOCAL, ROPE, SLOPES, StepInputs
 from sporelm.weights.config import ModelConfig
 from sporelm.weights.names import Columns, Param, Rows
+
+WIDENED = "values_widened."  # a table, by the number of key heads: columns of values that fill heads as wide as keys
+NARROWED = "values_narrowed"  # a table: the columns that are values, of all heads
+
+
+def value_tables(config: ModelConfig, values: int, kv_heads: Iterable[int]) -> dict[str, np.ndarray]:
+    """The tables of attention whose values are narrower than its keys, for layers of these numbers of key heads.
+
+    What fills a head up is its last value over and over, which changes no block's scale; nobody reads it.
+    """
+    column = np.arange(config.head_dim, dtype=np.int32)
+    filled = np.minimum(column, values - 1)
+    found = {f"{WIDENED}{count}": np.add.outer(np.arange(count) * values, filled) for count in kv_heads}
+    found[NARROWED] = np.add.outer(np.arange(config.heads) * config.head_dim, column[:values])
+    return {name: columns.reshape(-1).astype(np.int32) for name, columns in found.items()}
 
 
 class Attention:
@@ -24,6 +41,8 @@ class Attention:
     norms_last  they are rotated before they are normed
     query_table name of the rotary table of queries, where keys have another, or none
     sinks       each head has a score of its own that no position gets (gpt-oss)
+    values      numbers of a head that are its values, where those are fewer; they lie in pages as wide as the keys
+    value_scale by which values are multiplied
     gated       what is mixed is opened and shut by a sigmoid, number by number (Qiu et al. 2025)
     """
 
@@ -40,14 +59,19 @@ class Attention:
         sinks: bool = False,
         gated: bool = False,
         chunked: bool = False,
+        values: int = 0,
+        value_scale: float = 1.0,
     ) -> None:
         width, dim, bias = config.width, config.head_dim, config.attention_bias
         queries, keys = config.heads * dim, config.kv_heads * dim
-        group = config.heads // config.kv_heads
+        group, values = config.heads // config.kv_heads, values or dim
         self.q = Linear(f"{name}.attn_q", queries, width, bias=bias, split=Rows(dim * group))
         self.k = Linear(f"{name}.attn_k", keys, width, bias=bias, split=Rows(dim))
-        self.v = Linear(f"{name}.attn_v", keys, width, bias=bias, split=Rows(dim))
-        self.o = Linear(f"{name}.attn_o", width, queries, bias=config.attention_out_bias, split=Columns(dim * group))
+        self.v = Linear(f"{name}.attn_v", config.kv_heads * values, width, bias=bias, split=Rows(values))
+        mixed, cut = config.heads * values, Columns(values * group)
+        self.o = Linear(f"{name}.attn_o", width, mixed, bias=config.attention_out_bias, split=cut)
+        self.value_scale = value_scale
+        self.widened = f"{WIDENED}{config.kv_heads}" if values != dim else ""
         self.gate = [Linear(f"{name}.attn_gate", queries, width, bias=bias, split=Rows(dim * group))] if gated else []
         self.norms = _norms(name, config, norm)
         self.sinks = [Param(f"{name}.attn_sinks.weight", (config.heads,), Rows(group))] if sinks else []
@@ -69,11 +93,16 @@ class Attention:
             q, k, v = (ops.clip(each, limit=self.limit) for each in (q, k, v))
         for change in (self._rotated, self._normed) if self.norms_last else (self._normed, self._rotated):
             q, k = change(q, k, step, weights)
+        v = v if self.value_scale == 1 else ops.scale(v, factor=self.value_scale)
+        if self.widened:
+            v = ops.select_columns(v, weights[self.widened])
         ops.store_kv(k, v, cache, step.slots)
         more = [weights[sinks.name] for sinks in self.sinks]
         if self.biased:
             more = [*(more or [None]), weights[SLOPES]]
         mixed = ops.attention(q, cache, step.starts, step.lengths, step.pages, *more, **self._options())
+        if self.widened:
+            mixed = ops.select_columns(mixed, weights[NARROWED])
         for each in gate:
             mixed = ops.activate_mul(each, mixed, kind="sigmoid")
         return self.o(mixed, weights)
