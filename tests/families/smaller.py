@@ -84,6 +84,18 @@ SMALL_WIDE = WIDE | {
 }
 del SMALL_WIDE["intermediate_size"]
 
+NANBEIGE = named("NanbeigeForCausalLM", "nanbeige", num_loops=3, skip_loop_final_norm=False)
+NANBEIGE_ODD = ODD | TIED | {"num_loops": 2, "skip_loop_final_norm": True}
+NEO = named("GPTNeoForCausalLM", "gpt_neo", num_layers=3, num_heads=6, window_size=20, layer_norm_epsilon=1e-5)
+NEO |= {"attention_types": [[["global", "local"], 1], [["local"], 1]], "tie_word_embeddings": True}
+for key in ("num_hidden_layers", "num_attention_heads", "num_key_value_heads", "intermediate_size"):
+    del NEO[key]
+NEO_ODD = {"hidden_size": 70, "num_heads": 7, "intermediate_size": 90, "tie_word_embeddings": False}
+NEO_ODD |= {"num_layers": 2, "attention_types": [[["global"], 2]]}
+GPTJ: dict[str, Any] = {"architectures": ["GPTJForCausalLM"], "model_type": "gptj", "vocab_size": 131, "n_embd": 48}
+GPTJ |= {"n_layer": 2, "n_head": 6, "n_positions": 256, "rotary_dim": 4, "tie_word_embeddings": False}
+GPTJ_ODD = {"n_embd": 70, "n_head": 7, "n_inner": 90, "rotary_dim": 10}
+
 CASES = (
     Case("exaone", EXAONE, WIDE | {"rope_scaling": LLAMA3}, numpy="exaone"),
     Case("exaone-odd-tied", EXAONE | ODD | TIED, None, numpy="exaone"),
@@ -100,6 +112,12 @@ CASES = (
     Case("qwen-odd-tied", QWEN | QWEN_ODD | TIED, None, numpy="qwen"),
     Case("smallthinker", SMALL, SMALL_WIDE, numpy="smallthinker"),
     Case("smallthinker-odd-tied", SMALL | SMALL_ODD, None, numpy="smallthinker"),
+    Case("nanbeige", NANBEIGE, numpy="nanbeige"),
+    Case("nanbeige-odd-tied", NANBEIGE | NANBEIGE_ODD, None, numpy="nanbeige"),
+    Case("gpt-neo", NEO, None),
+    Case("gpt-neo-odd", NEO | NEO_ODD, None),
+    Case("gptj", GPTJ, None),
+    Case("gptj-odd", GPTJ | GPTJ_ODD, None),
     Case("opt", OPT | {"tie_word_embeddings": True}, None),
     Case("opt-post-norms", OPT | OPT_POST, None),
     Case("opt-odd", OPT | OPT_ODD, None),

@@ -136,7 +136,9 @@ FAMILIES = (
         ("transformers", "llama.cpp"),
     ),
     Listed("gpt2", "GPT-2", ("gpt2", "GPT2LMHeadModel"), ("transformers", "llama.cpp")),
+    Listed("gpt_neo", "GPT-Neo, TinyStories", ("gpt_neo", "GPTNeoForCausalLM"), ("transformers",)),
     Listed("gpt_oss", "gpt-oss", ("gpt-oss", "GptOssForCausalLM"), ("transformers", "llama.cpp")),
+    Listed("gptj", "GPT-J", ("gptj", "GPTJForCausalLM"), ("transformers",)),
     Listed(
         "gptneox",
         "GPT-NeoX, Pythia, Dolly 2, RedPajama-INCITE",
@@ -248,6 +250,7 @@ FAMILIES = (
         ("transformers",),
     ),
     Listed("mpt", "MPT", ("mpt", "MptForCausalLM", "MPTForCausalLM"), ("transformers", "llama.cpp")),
+    Listed("nanbeige", "Nanbeige 4.2", ("nanbeige", "NanbeigeForCausalLM"), ("numpy", "llama.cpp")),
     Listed("nemotron", "Nemotron 4, Minitron", ("nemotron", "NemotronForCausalLM"), ("transformers", "llama.cpp")),
     Listed(
         "nemotron_h",
