@@ -13,8 +13,8 @@ from sporelm.api.params import SamplingParams
 from sporelm.errors import ModelFileError, RequestError
 from sporelm.serve.answering import AnswerStream, in_thread_if, merged
 from sporelm.serve.endpoint import Call
-from sporelm.serve.models import ServedModel
 from sporelm.serve.reading import CallBegun, Delta, Reading, Reasoning, Reply, check_variables, text_of
+from sporelm.serve.served_model import ServedModel
 from sporelm.serve.usage import Usage, check_finished, usage_of
 
 

@@ -64,11 +64,14 @@ class ServeConfig:
     engine            options of `LLM` for every model
     model_memory      bytes that models which are loaded together take; those unused longest go first. None: no limit
     idle_seconds      after which a model that nobody uses is unloaded; 0: never
+    keep_alive_keys   names of the API keys whose requests may say when a model is unloaded. None: all may
     max_waiting       requests of a model that wait; more get 429
     max_prompts       answers that one request may ask for, prompts times n
     max_messages      of one chat
     max_tokens        of one answer; None: what the context has room for
     max_body          bytes of a request's body
+    max_bodies        bytes of the bodies of all requests that are being answered; more get 503. None: 256 MiB, or four
+                      of the largest bodies, if that is more
     max_headers       bytes of a request's headers, its first line included
     head_seconds      in which a request's headers, and body_seconds, in which its body must have come
     request_seconds   in which an answer must be made; what is late ends with an error that says so
@@ -92,11 +95,13 @@ class ServeConfig:
     engine: Mapping[str, Any] = field(default_factory=dict)
     model_memory: int | None = None
     idle_seconds: float = 0.0
+    keep_alive_keys: tuple[str, ...] | None = None
     max_waiting: int = 256
     max_prompts: int = 1024
     max_messages: int = 4096
     max_tokens: int | None = None
     max_body: int = 8 << 20
+    max_bodies: int | None = None
     max_headers: int = 32 << 10
     head_seconds: float = 10.0
     body_seconds: float = 60.0
@@ -124,6 +129,12 @@ class ServeConfig:
         names = [model.name for model in self.models]
         if twice := [name for name in names if names.count(name) > 1]:
             raise RequestError(f"two models are called {twice[0]!r}: give each one its own name, as --model NAME=MODEL")
+        if self.max_bodies is not None and self.max_bodies < self.max_body:
+            raise RequestError(
+                f"max_bodies is {self.max_bodies}: it must be at least max_body, which is {self.max_body}"
+            )
+        for name in set(self.keep_alive_keys or ()) - {key.owner for key in self.keys}:
+            raise RequestError(f"keep_alive_keys has {shown(name)}, which is the name of no API key: give NAME:SECRET")
         if self.log not in LOGS:
             raise RequestError(f"log is {shown(self.log)}: it must be {' or '.join(LOGS)}")
         if (self.tls_cert is None) != (self.tls_key is None):
@@ -134,6 +145,11 @@ class ServeConfig:
         for name in self.allowed_hosts:
             if HOST_NAME.fullmatch(name) is None and not _is_address(name):
                 raise RequestError(f"an allowed host is {shown(name)}: give a name alone, without scheme, port or path")
+
+    @property
+    def all_bodies(self) -> int:
+        """`max_bodies`, whatever was said."""
+        return max(256 << 20, 4 * self.max_body) if self.max_bodies is None else self.max_bodies
 
     @property
     def is_loopback(self) -> bool:
@@ -170,6 +186,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "max_messages": (1, 1_000_000),
     "max_tokens": (1, (1 << 31) - 1),
     "max_body": (1 << 10, 1 << 30),
+    "max_bodies": (1 << 10, 1 << 40),
     "max_headers": (1 << 10, 1 << 20),
     "max_connections": (1, 1_000_000),
     "max_sessions": (1, 1_000_000),
@@ -178,8 +195,8 @@ RANGES: dict[str, tuple[float, float]] = {
 
 _TEXTS = ("host", "log")
 _PATHS = ("session_dir", "tls_cert", "tls_key")
-_LISTS = ("cors_origins", "allowed_hosts")
-_SIZES = ("model_memory", "max_body")
+_LISTS = ("cors_origins", "allowed_hosts", "keep_alive_keys")
+_SIZES = ("model_memory", "max_body", "max_bodies")
 
 
 def load(flags: Mapping[str, Any], file: Path | None = None) -> ServeConfig:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from sporelm.api.answer import Answer
-    from sporelm.serve.models import ServedModel
+    from sporelm.serve.served_model import ServedModel
     from sporelm.serve.server import Server
 
 LARGE = 8192  # bytes of a body, from which on a thread does what takes longer the more there is

@@ -1,7 +1,7 @@
 """Gaps that a request asks to be filled: whether a model can, and what is said if it cannot."""
 
 from sporelm.errors import RequestError
-from sporelm.serve.models import ServedModel
+from sporelm.serve.served_model import ServedModel
 from sporelm.text.filling import GapTokens, gap_tokens
 
 

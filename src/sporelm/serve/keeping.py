@@ -6,6 +6,7 @@ from time import monotonic
 
 from sporelm.errors import RequestError, shown
 from sporelm.serve.endpoint import Call
+from sporelm.serve.failures import Refusal
 
 UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _PART = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|ms|s|m|h)")
@@ -37,11 +38,12 @@ class Keeping:
     def __init__(self, call: Call, name: str, keep_alive: str | float | None) -> None:
         """To be made before the model is taken, so that it is settled after it is given back.
 
-        Raises RequestError; Refusal, 404, for a model that is not known.
+        Raises RequestError; Refusal: 404 for a model that is not known, 403 for a key that may not say it.
         """
         self.models = call.server.models
         self.call, self.name, self.seconds = call, self.models.spec(name).name, seconds_of(keep_alive)
         if self.seconds is not None:
+            check_may_keep(call)
             call.opened.push_async_callback(self._settle)
 
     async def alone(self) -> str:
@@ -61,3 +63,16 @@ class Keeping:
         else:
             idle = self.models.config.idle_seconds
             model.used_at = inf if self.seconds < 0 else monotonic() + self.seconds - idle
+
+
+def check_may_keep(call: Call) -> None:
+    """Raise Refusal, 403, for a key that may not say when a model is unloaded (`keep_alive_keys`)."""
+    allowed = call.server.config.keep_alive_keys
+    if allowed is not None and call.key.owner not in allowed:
+        raise Refusal(
+            403,
+            "keep_alive is not for everybody to say here (keep_alive_keys): leave it out",
+            "permission_error",
+            "keep_alive_not_allowed",
+            param="keep_alive",
+        )

@@ -12,7 +12,7 @@ from typing import Any
 from sporelm.serve import logs
 from sporelm.serve.access import Access
 from sporelm.serve.config import ServeConfig
-from sporelm.serve.failures import ENDING, Refusal, anthropic_shape, refusal_of, shape_for
+from sporelm.serve.failures import ENDING, RETRY_SECONDS, Refusal, anthropic_shape, refusal_of, shape_for
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -41,6 +41,7 @@ class Limits:
     def __init__(self, app: App, config: ServeConfig, access: Access, counted: Callable[[str, str, int], None]) -> None:
         """`counted` is told of each request: its route's path ("" where it has none), its method, its status."""
         self.app, self.config, self.access, self.counted = app, config, access, counted
+        self.held = 0  # bytes of the bodies of all requests
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -77,7 +78,7 @@ class Limits:
                     key = self.access.check(scope["method"], scope["path"], headers)
                     owner = key.owner
                     scope.setdefault("state", {}).update(key=key, opened=opened, request_id=number)
-                    await self.app(scope, self._limited(headers, receive), numbered)
+                    await self.app(scope, self._limited(headers, receive, opened), numbered)
                 except Exception as error:
                     if isinstance(error, Gone) or status:
                         raise
@@ -114,19 +115,25 @@ class Limits:
         if hosts > 1 or (hosts == 0 and scope["http_version"] == "1.1"):
             raise Refusal(400, f"a request has one Host header, and this one {hosts}", code="wrong_host")
 
-    def _limited(self, headers: dict[str, str], receive: Receive) -> Receive:
-        """`receive`, which raises Refusal for a body that is too large or comes too slowly."""
+    def _limited(self, headers: dict[str, str], receive: Receive, opened: AsyncExitStack) -> Receive:
+        """`receive`, which raises Refusal for a body that is too large or comes too slowly, or has no room beside those
+        of others. What has come of it counts until the request ends: until then it is held."""
         most, seconds = self.config.max_body, self.config.body_seconds
         too_large = Refusal(
             413, f"the body has more than {most} bytes, which is the limit (max_body)", code="body_too_large"
         )
         if headers.get("content-length", "").isdecimal() and int(headers["content-length"][:20]) > most:
             raise too_large
-        loop, left, ended = asyncio.get_running_loop(), most, False
+        loop, kept, ended = asyncio.get_running_loop(), 0, False
         until = loop.time() + seconds
 
+        def give_back() -> None:
+            self.held -= kept
+
+        opened.callback(give_back)
+
         async def limited() -> Message:
-            nonlocal left, ended
+            nonlocal kept, ended
             if ended:
                 return await receive()
             try:
@@ -134,13 +141,29 @@ class Limits:
                     message = await receive()
             except TimeoutError:
                 raise Refusal(408, f"the body did not come within {seconds:g} s (body_seconds)") from None
-            left -= len(message.get("body", b""))
-            ended = not message.get("more_body", False)
-            if left < 0:
+            size, ended = len(message.get("body", b"")), not message.get("more_body", False)
+            if kept + size > most:
                 raise too_large
+            self._check_room(size)
+            kept += size
+            self.held += size
             return message
 
         return limited
+
+    def _check_room(self, size: int) -> None:
+        """Raise Refusal if so many bytes more of a body cannot be held beside those of others. What is still on its way
+        is not read."""
+        most = self.config.all_bodies
+        if size and self.held + size > most:
+            raise Refusal(
+                503,
+                f"the bodies of all requests together would have more than {most} bytes, which is the limit "
+                "(max_bodies): try again later",
+                "server_error",
+                "bodies_too_large",
+                {"retry-after": str(RETRY_SECONDS), "connection": "close"},
+            )
 
 
 def headers_of(scope: Scope) -> dict[str, str]:

@@ -8,7 +8,7 @@ from sporelm.api.completion import Piece
 from sporelm.errors import QueueFull
 from sporelm.serve.answering import AnswerStream, in_thread_if, merged
 from sporelm.serve.endpoint import Call
-from sporelm.serve.models import ServedModel
+from sporelm.serve.served_model import ServedModel
 from sporelm.serve.usage import check_finished
 
 AGAIN_SECONDS = 0.05  # until a prompt is tried again that found the queue full behind others of its request

@@ -4,7 +4,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from sporelm.serve.models import Models, ServedModel
+from sporelm.serve.models import Models
+from sporelm.serve.served_model import ServedModel
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric

@@ -5,87 +5,24 @@ import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
-from time import monotonic, time
+from time import monotonic
 from typing import Any
 
 from sporelm.api.async_llm import AsyncLLM
 from sporelm.backends.backend import Progress
-from sporelm.engine.capacity import bytes_per_page, bytes_per_state
 from sporelm.errors import MemoryShortage, RequestError, shown
-from sporelm.ops.cache import KV_TYPES
 from sporelm.serve.answering import Bell
 from sporelm.serve.config import ModelSpec, ServeConfig
-from sporelm.serve.failures import RETRY_SECONDS, Refusal, without_paths
+from sporelm.serve.failures import RETRY_SECONDS, Refusal
+from sporelm.serve.served_model import ServedModel, too_large
 from sporelm.serve.unbroken import unbroken
-from sporelm.weights.load import in_units
 
-PING_SECONDS = 0.25  # between two questions to an engine whether it still steps
-SLOW = 3  # times what its largest step takes, until which an engine is slow and not dead, but not longer than
-PATIENCE = 60.0  # seconds
 LEAVING = 2.0  # seconds in which requests that a server which ends has broken off give back what they use
 log = logging.getLogger("sporelm.serve")
 
 Opener = Callable[[ModelSpec, Progress | None], AsyncLLM]
 Farewell = Callable[["ServedModel"], Awaitable[None]]
-
-
-@dataclass(eq=False)
-class ServedModel:
-    """A model that is loaded. Those who use it are counted, and it stays while there are any."""
-
-    name: str
-    llm: AsyncLLM
-    bell: Bell
-    users: int = 0
-    used_at: float = field(default_factory=monotonic)
-    loaded_at: float = field(default_factory=time)  # seconds since 1970
-    silent: float = 0.0  # seconds since the engine was asked whether it steps, until it says so
-    pinging: "asyncio.Task[None] | None" = None
-
-    @property
-    def nbytes(self) -> int:
-        """Of the weights and the KV cache."""
-        return self.llm.llm.model_bytes + self.kv_bytes
-
-    @property
-    def kv_bytes(self) -> int:
-        """Of the KV cache, and of recurrent states, were all of it used."""
-        engine, llm = self.llm.llm.engine, self.llm.llm
-        kept = llm.opened.worker.runner.model.memory()
-        page = bytes_per_page(kept, llm.backend, KV_TYPES[llm.kv])
-        state = bytes_per_state(kept, llm.backend)
-        return engine.limits.num_pages * page + engine.limits.num_states * state
-
-    def trouble(self, stall_seconds: float) -> str | None:
-        """Why nothing can be hoped for from this engine; None if it is well."""
-        if self.llm.pump.failure is not None:
-            return f"the engine of {self.name} failed: {without_paths(str(self.llm.pump.failure))}"
-        engine = self.llm.llm.engine
-        slow = SLOW * engine.scheduler.pace.seconds_of(engine.limits.token_budget)
-        longest = max(stall_seconds, min(slow, PATIENCE))
-        if self.silent > longest:
-            return f"the engine of {self.name} did not finish a step in {longest:.3g} s"
-        return None
-
-    async def ping(self) -> None:
-        """Ask the engine again and again whether it steps. Only time in which this loop runs counts: when all of the
-        process was stopped for a while, and goes on, nothing is wrong."""
-        while True:
-            asked = asyncio.ensure_future(self.llm.between_steps(_nothing))
-            try:
-                while not (await asyncio.wait({asked}, timeout=PING_SECONDS))[0]:
-                    self.silent += PING_SECONDS
-                await asked
-            finally:
-                asked.cancel()
-            self.silent = 0.0
-            await asyncio.sleep(PING_SECONDS)
-
-
-def _nothing() -> None:
-    """What an engine is asked to do that is to show that it can."""
 
 
 class Models:
@@ -279,14 +216,6 @@ class Models:
         for name in self.config.engine_file:
             text = text.replace(f"--{name.replace('_', '-')}", f"engine.{name}")
         return text
-
-
-def too_large(newest: ServedModel, held: int, most: int) -> str:
-    """Why more is loaded than `most` bytes: by a model that is larger than its files said, beside others in use."""
-    told = f"{newest.name} takes {in_units(newest.nbytes)}, of which {in_units(newest.kv_bytes)} for keys and values"
-    if held > newest.nbytes:
-        told += f"; with those in use it is {in_units(held)}"
-    return f"{told}: model_memory is {in_units(most)}; give a smaller --kv-memory, or more --model-memory"
 
 
 def _file_bytes(spec: ModelSpec) -> int:

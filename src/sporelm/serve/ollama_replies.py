@@ -13,10 +13,10 @@ from sporelm.errors import RequestError
 from sporelm.serve.chat import ChatAsk, goes_on
 from sporelm.serve.endpoint import Body, encoded
 from sporelm.serve.failures import Refusal, ollama_shape
-from sporelm.serve.models import ServedModel
 from sporelm.serve.ollama_options import grammar_of, tokens_of, translated
 from sporelm.serve.reading import Reading
 from sporelm.serve.scores import TokenLogprob
+from sporelm.serve.served_model import ServedModel
 
 NDJSON = "application/x-ndjson"
 

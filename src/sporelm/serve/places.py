@@ -10,7 +10,7 @@ from sporelm.serve.failures import RETRY_SECONDS, Refusal, without_paths
 
 if TYPE_CHECKING:
     from sporelm.serve.config import ModelSpec
-    from sporelm.serve.models import ServedModel
+    from sporelm.serve.served_model import ServedModel
 
 log = logging.getLogger("sporelm.serve")
 

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from sporelm.api.llm import LLM
 from sporelm.api.stepwise import Stepwise
-from sporelm.serve.models import ServedModel
 from sporelm.serve.scores import TextLogprobs, real
+from sporelm.serve.served_model import ServedModel
 
 ROWS = 32  # whose probabilities are made at once: those of a whole chunk would take some hundred MB
 

@@ -5,7 +5,7 @@ import msgspec
 from sporelm.api.answer import Answer
 from sporelm.api.completion import Piece
 from sporelm.serve.answering import AnswerStream
-from sporelm.serve.models import ServedModel
+from sporelm.serve.served_model import ServedModel
 
 LEAST = -9999.0  # what is written for a token that cannot be: JSON has no infinity
 

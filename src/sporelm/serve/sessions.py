@@ -20,7 +20,7 @@ from sporelm.errors import ModelFileError, ModelNotFound, RequestError, SporeErr
 from sporelm.serve.answering import AnswerStream
 from sporelm.serve.failures import Refusal
 from sporelm.serve.keys import ApiKey
-from sporelm.serve.models import ServedModel
+from sporelm.serve.served_model import ServedModel
 from sporelm.serve.unbroken import begin, unbroken
 
 MOST_ASLEEP = 64  # times as many files as sessions that may be awake

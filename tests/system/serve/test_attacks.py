@@ -230,6 +230,40 @@ def test_a_body_without_an_end_is_cut(served_with: Callable[..., Running]) -> No
     assert said.startswith(b"HTTP/1.1 413"), said[:60]
 
 
+def test_bodies_that_are_too_large_together_are_refused_until_others_have_gone(
+    served_with: Callable[..., Running],
+) -> None:
+    running = served_with(max_body=4096, max_bodies=5000)
+    head = (
+        b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\nconnection: close\r\n"
+    )
+    body = b'{"prompt": "Lily", "max_tokens": 1}'.ljust(3000)
+    head += b"content-length: 3000\r\n\r\n"
+
+    def asked() -> bytes:
+        return raw(running.port, head + body)
+
+    with socket.create_connection(("127.0.0.1", running.port), timeout=60) as slow:
+        slow.sendall(head + body[:-1])
+        while (said := asked()).startswith(b"HTTP/1.1 200"):
+            pass  # the other's body is on its way still
+        assert said.startswith(b"HTTP/1.1 503"), said[:60]
+        assert b"max_bodies" in said
+        assert b"retry-after: " in said
+        assert b"connection: close" in said
+        assert running.client().get("/v1/models").status_code == 200
+        slow.sendall(body[-1:])
+        assert slow.recv(100).startswith(b"HTTP/1.1 200")
+        while not (said := asked()).startswith(b"HTTP/1.1 200"):
+            assert said.startswith(b"HTTP/1.1 503"), said[:60]  # it is given back when the request has ended
+    with socket.create_connection(("127.0.0.1", running.port), timeout=60) as left:
+        left.sendall(head + body[:-1])
+        while asked().startswith(b"HTTP/1.1 200"):
+            pass
+    while not (said := asked()).startswith(b"HTTP/1.1 200"):
+        assert said.startswith(b"HTTP/1.1 503"), said[:60]
+
+
 def test_a_body_that_comes_too_slowly_is_not_waited_for(served_with: Callable[..., Running]) -> None:
     running = served_with(body_seconds=0.3)
     head = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"

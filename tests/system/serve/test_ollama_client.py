@@ -10,6 +10,7 @@ import pytest
 
 from imatrix_models import MODEL, VOCAB, vocabulary
 from sporelm.serve.config import ModelSpec
+from sporelm.serve.keys import ApiKey
 from system.serve.conftest import Running
 from tiny_files import write_gguf
 
@@ -214,6 +215,31 @@ def test_how_long_a_model_stays(keeper: tuple[Running, ollama.Client]) -> None:
         with pytest.raises(ollama.ResponseError, match="there is no model 'other'") as told:
             ask("other", keep_alive=0)
         assert told.value.status_code == 404
+
+
+def test_who_may_say_how_long_a_model_stays(serve: Callable[..., Running]) -> None:
+    keys = tuple(ApiKey.of(text) for text in ("ops:secret", "guest:other"))
+    running = serve(keys=keys, keep_alive_keys=("ops",))
+    guest, ops = (
+        ollama.Client(host=running.url, trust_env=False, headers={"authorization": f"Bearer {secret}"})
+        for secret in ("other", "secret")
+    )
+    for made in (guest, ops):
+        running.clients.callback(made._client.close)
+    asked: list[Callable[[], object]] = [
+        lambda: guest.generate("story", keep_alive=0),
+        lambda: guest.generate("story", "Once", options={"num_predict": 1}, keep_alive=-1),
+        lambda: guest.chat("story", messages=ASK, keep_alive="5m"),
+        lambda: guest.embed("story", "x", keep_alive=0),
+    ]
+    for ask in asked:
+        with pytest.raises(ollama.ResponseError, match="keep_alive_keys") as told:
+            ask()
+        assert told.value.status_code == 403
+    assert guest.embed("story", "x").embeddings
+    assert [model.model for model in guest.ps().models] == ["story"]
+    assert ops.generate("story", keep_alive=0).done_reason == "unload"
+    settle(running, lambda: not ops.ps().models)
 
 
 def settle(running: Running, true: Callable[[], bool]) -> None:

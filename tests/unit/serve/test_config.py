@@ -52,6 +52,8 @@ def test_flags_go_before_the_environment_and_that_before_the_file(
         ('port = "1"', "port is '1': it must be a whole number"),
         ("port = 70000", "port is 70000: it must be from 0 to 65535"),
         ("max_body = 1", "max_body is 1: it must be from 1024"),
+        ("max_bodies = '1M'", "max_bodies is 1000000: it must be at least max_body, which is 8388608"),
+        ("keep_alive_keys = ['ops']", "keep_alive_keys has 'ops', which is the name of no API key: give NAME:SECRET"),
         ("[engine]\nthread = 1", "engine.thread is unknown"),
         ("[engine]\neager = 1", "engine.eager is 1: it must be a truth"),
         ('[models]\n"../x" = "a"', "a model's name is '../x'"),

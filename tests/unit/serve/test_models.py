@@ -11,7 +11,8 @@ import pytest
 from sporelm.engine.pace import Pace
 from sporelm.serve.config import ModelSpec, ServeConfig
 from sporelm.serve.failures import Refusal
-from sporelm.serve.models import Models, ServedModel, too_large
+from sporelm.serve.models import Models
+from sporelm.serve.served_model import ServedModel, too_large
 
 
 class Stub:

@@ -23,7 +23,7 @@ from sporelm.serve.answering import AnswerStream, in_thread_if
 from sporelm.serve.endpoint import LARGE, Body, Call, Endpoint, Stream, encoded
 from sporelm.serve.events import session_error, sse
 from sporelm.serve.failures import Refusal, session_shape
-from sporelm.serve.models import ServedModel
+from sporelm.serve.served_model import ServedModel
 from sporelm.serve.sessions import Session, SessionName, busy, close_conversation, new_conversation, not_found
 from sporelm.serve.usage import check_finished, usage_of
 

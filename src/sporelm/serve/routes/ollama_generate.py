@@ -15,7 +15,6 @@ from sporelm.serve.endpoint import Call, Endpoint, Stream, encoded
 from sporelm.serve.failures import ollama_shape
 from sporelm.serve.filling import gap_of
 from sporelm.serve.keeping import Keeping
-from sporelm.serve.models import ServedModel
 from sporelm.serve.ollama_options import named, tokens_of
 from sporelm.serve.ollama_replies import (
     NDJSON,
@@ -30,6 +29,7 @@ from sporelm.serve.ollama_replies import (
 )
 from sporelm.serve.reading import Content, Reasoning
 from sporelm.serve.scores import Scores
+from sporelm.serve.served_model import ServedModel
 from sporelm.serve.usage import check_finished
 from sporelm.text.filling import filling_prompt
 

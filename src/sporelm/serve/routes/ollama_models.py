@@ -19,7 +19,6 @@ from sporelm.serve.endpoint import Body, Call, Endpoint, Stream, encoded
 from sporelm.serve.failures import Refusal, ollama_shape
 from sporelm.serve.keeping import Keeping
 from sporelm.serve.model_facts import Facts, facts_of
-from sporelm.serve.models import ServedModel
 from sporelm.serve.ollama_options import named, translated
 from sporelm.serve.ollama_replies import NDJSON, error_line
 from sporelm.serve.places import unusable
@@ -27,6 +26,7 @@ from sporelm.serve.reading import Reading
 from sporelm.serve.routes.openai_completions import prompts_of
 from sporelm.serve.routes.openai_embeddings import check_count, embedded
 from sporelm.serve.routes.openai_models import when
+from sporelm.serve.served_model import ServedModel
 from sporelm.text import ChatTemplate
 from sporelm.text.filling import gap_tokens
 from sporelm.weights.store import resolve

@@ -14,10 +14,10 @@ from sporelm.serve.endpoint import Body, Call, Endpoint, Stream, encoded
 from sporelm.serve.events import openai_error, sse
 from sporelm.serve.failures import Refusal
 from sporelm.serve.forms import grammar_of
-from sporelm.serve.models import ServedModel
 from sporelm.serve.reading import Arguments, CallBegun, Content, Delta, Reasoning
 from sporelm.serve.sampling import SamplingBody, fields_of
 from sporelm.serve.scores import TokenLogprob, chat_logprobs
+from sporelm.serve.served_model import ServedModel
 from sporelm.serve.usage import Figures, Usage, figures_of
 
 

@@ -22,11 +22,11 @@ from sporelm.serve.failures import Refusal
 from sporelm.serve.filling import gap_of
 from sporelm.serve.forms import grammar_of
 from sporelm.serve.many import News, each_of
-from sporelm.serve.models import ServedModel
 from sporelm.serve.prompt_scores import PromptScores, prompt_scores
 from sporelm.serve.routes.openai_chat import StreamOptions
 from sporelm.serve.sampling import SamplingBody, fields_of
 from sporelm.serve.scores import TextLogprobs, TextScores
+from sporelm.serve.served_model import ServedModel
 from sporelm.serve.usage import Figures, PromptDetails, Usage, figures_of, usage_of
 from sporelm.text.filling import GapTokens, filling_prompt
 

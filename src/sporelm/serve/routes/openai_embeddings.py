@@ -13,8 +13,8 @@ from sporelm.errors import RequestError
 from sporelm.serve.answering import in_thread_if
 from sporelm.serve.endpoint import Body, Call, Endpoint
 from sporelm.serve.failures import Refusal
-from sporelm.serve.models import ServedModel
 from sporelm.serve.routes.openai_completions import prompts_of
+from sporelm.serve.served_model import ServedModel
 
 
 class EmbeddingRequest(Body, kw_only=True):
