@@ -18,7 +18,7 @@ import pytest
 from sporelm import AsyncLLM, SamplingParams
 from sporelm.serve import endpoint
 from sporelm.serve.config import ModelSpec, ServeConfig
-from sporelm.serve.models import PING_SECONDS
+from sporelm.serve.served_model import PING_SECONDS
 from system.serve.conftest import Running
 
 Serve = Callable[..., Running]
