@@ -85,3 +85,17 @@ def test_nemotron_h_has_two_names_and_layers_that_predict_further_ahead(
     assert_close(found[1], found[0], "exact")
     assert_close(found[3], found[2], "exact")
     assert_close(found[2], found[0], "f32")
+
+
+def test_multipliers_are_put_into_the_weights_of_gguf_files(tmp_path: Path) -> None:
+    case = BY_NAME["falcon-h1"]
+    place = write_case(tmp_path / "model", case)
+    write_tokenizer(place, tokenizer_json(case.model.config.vocab))
+    found, half = from_hf(place), from_hf(place, type_name="f16")
+    told = "its multipliers are put into the weights, which are written as F32; --type names another"
+    assert (told in found.notes, told in half.notes) == (True, False)
+    types = {tensor.name: tensor.ggml_type.name for tensor in half.model.tensors}
+    assert (types["blk.0.attn_k.weight"], types["blk.0.ffn_norm"]) == ("F16", "F32")
+    (keys,) = (tensor for tensor in found.model.tensors if tensor.name == "blk.0.attn_k.weight")
+    wanted = case.tensors()["model.layers.0.self_attn.k_proj.weight"] * np.float32(1.3 * 0.6)
+    assert_close(keys.read(0, keys.block_count).view("<f4").reshape(wanted.shape), wanted, "f32")

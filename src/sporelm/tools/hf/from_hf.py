@@ -92,6 +92,8 @@ def from_hf(folder: Path, *, type_name: str = "auto", pre: str | None = None, vo
         notes = [*source.notes, *_window_note(family, source.config), *rope.notes, *found.notes]
         if type_name == "auto" and any(tensor.work for tensor in model.tensors):
             notes.append("quantized weights that GGUF has no type for are written as F16; --type names another")
+        if type_name == "auto" and _is_multiplied(family, source.config, params):
+            notes.append("its multipliers are put into the weights, which are written as F32; --type names another")
         changed: list[str] = []
         tensors = [_typed(tensor, type_name, changed) for tensor in model.tensors]
         notes += repeated(changed, "tensor")
@@ -171,6 +173,11 @@ def _window_note(family: Family, config: ModelConfig) -> list[str]:
     if not family.windowless or config.window is None:
         return []
     return [f"llama.cpp leaves the sliding window aside: beyond {config.window} positions it computes something else"]
+
+
+def _is_multiplied(family: Family, config: ModelConfig, params: Sequence[Param]) -> bool:
+    """Whether GGUF files have multipliers of this configuration in their weights."""
+    return any(stored_form(param.name, GGUF, family.table(config)).is_multiplied(config) for param in params)
 
 
 def _entries(fields: Mapping[str, tuple[str, Any]], prefix: str = "") -> dict[str, Entry]:
