@@ -30,7 +30,7 @@ from sporelm.weights.fields import Fields
 from sporelm.weights.gguf import GgufFile
 from sporelm.weights.json_object import read_object
 from sporelm.weights.load import ModelSource, check_shapes, form_of, match_names
-from sporelm.weights.names import Param
+from sporelm.weights.names import GGUF, Param, stored_form
 from sporelm.weights.pooling import GGUF_POOLINGS
 from sporelm.weights.quantized.folder import QuantizedFolder
 from sporelm.weights.quantized.groups import repeated
