@@ -20,6 +20,8 @@ from sporelm.cli.main import main
 from sporelm.errors import ContextOverflow, MemoryShortage, RequestError, SporeError, UnsupportedModel
 from sporelm.text import load_tokenizer
 from sporelm.tools.hf.from_hf import from_hf
+from sporelm.tools.hf.save_folder import save_folder
+from sporelm.tools.hf.to_hf import to_hf
 from sporelm.tools.output import Output, save
 
 CASES = {case.name: case for case in ENCODERS}
@@ -109,6 +111,14 @@ def test_documents_are_ranked(ranker: LLM) -> None:
     assert (first.index, second.index) == (0, 1)
 
 
+def test_a_query_is_cut_into_tokens_once(ranker: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted, read = ranker.rerank(QUERY, DOCUMENTS), list[str]()
+    encode = ranker.tokenizer.encode
+    monkeypatch.setattr(ranker.tokenizer, "encode", lambda text, **how: read.append(text) or encode(text, **how))
+    assert ranker.rerank(QUERY, DOCUMENTS) == wanted
+    assert read == [QUERY, *DOCUMENTS]
+
+
 def test_the_second_text_has_a_type_of_its_own(ranker: LLM) -> None:
     """So the two do not change places."""
     (here,), (there,) = ranker.rerank("a dog", ["no cat"]), ranker.rerank("no cat", ["a dog"])
@@ -134,6 +144,48 @@ def test_pairs_from_folders_and_from_gguf_files(
         assert found == second
         if name == "bert":  # whose special tokens are no pieces of words
             assert tokenizer.encode_pair("[SEP]", "c")[0].count(ids[-1]) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "pair", "second"),
+    [
+        ("bert-scores", ("[CLS]", "a", "b", "[SEP]", "c", "[SEP]"), 4),
+        ("distilbert", ("[CLS]", "a", "b", "[SEP]", "c", "[SEP]"), 4),
+        ("mpnet-scores", ("<s>", "a", "b", "</s>", "</s>", "c", "</s>"), None),
+        ("xlm-roberta-scores", ("<s>", "a", "b", "</s>", "</s>", "c", "</s>"), None),
+        ("camembert", ("<s>", "a", "b", "</s>", "</s>", "c", "</s>"), None),
+    ],
+)
+@pytest.mark.parametrize("names", ["its class", "its kind", "neither"])
+def test_pairs_of_folders_without_a_post_processor(
+    tmp_path: Path, name: str, pair: tuple[str, ...], second: int | None, names: str
+) -> None:
+    """transformers' tokenizer classes have one of their own; a tokenizer of no class puts nothing around texts."""
+    folder, file = write_encoder(tmp_path / "model", CASES[name]), tmp_path / "m.gguf"
+    spec = json.loads((folder / "tokenizer.json").read_text()) | {"post_processor": None}
+    (folder / "tokenizer.json").write_text(json.dumps(spec))
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    if names == "its class":
+        config["tokenizer_class"] = f"{config['tokenizer_class']}Fast"
+    elif names == "its kind":
+        del config["tokenizer_class"]
+    else:
+        config["tokenizer_class"] = "PreTrainedTokenizerFast"
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    if names == "neither":
+        tokenizer = load_tokenizer(folder)
+        ids, found = tokenizer.encode_pair("a b", "c")
+        assert tuple(text.strip() for text in tokenizer.pieces(ids)) == ("a", "b", "c")
+        assert found is None
+        return
+    unigram = name.startswith(("xlm", "camembert"))
+    save([Output(file, from_hf(folder, pre="default" if unigram else None).model)])
+    save_folder(to_hf(file), tmp_path / "back", shard_bytes=1 << 30)
+    for where in (folder, file, tmp_path / "back"):
+        tokenizer = load_tokenizer(where)
+        ids, found = tokenizer.encode_pair("a b", "c")
+        assert tuple(text.strip() for text in tokenizer.pieces(ids)) == pair
+        assert found == second
 
 
 def test_pairs_of_bges_vocabulary(shared: Path) -> None:
@@ -170,8 +222,10 @@ def test_what_an_encoder_refuses(reader: LLM, what: str) -> None:
 def test_what_a_reranker_refuses(place: Path, ranker: LLM) -> None:
     with pytest.raises(RequestError, match="it scores texts: ask it to rerank"):
         ranker.generate("a")
-    with pytest.raises(ContextOverflow, match="document 2 of 2, with the query: the prompt has"):
+    long = r"document 2 of 2 \(index 1\), with the query: the prompt has"
+    with pytest.raises(ContextOverflow, match=long) as caught:
         ranker.rerank(QUERY, ["a", "a b c d " * 40])
+    assert re.match(long, caught.value.fact)  # what a server's clients are told
     for wrong in ("a text", [], [5], None):
         with pytest.raises(RequestError, match="document"):
             ranker.rerank(QUERY, wrong)  # type: ignore[arg-type]

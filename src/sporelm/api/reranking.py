@@ -1,6 +1,7 @@
 """Documents put in order by how well they answer a query, as a reranker scores the two read together."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ from sporelm.engine.reading import EncoderEngine
 from sporelm.engine.request import whole_number
 from sporelm.errors import BackendError, ContextOverflow, RequestError, shown
 from sporelm.models.decoder import CLASSIFIER
-from sporelm.text.reranking import answer_ids, rerank_prompt, rerank_template
+from sporelm.text.reranking import answer_ids, rerank_prompts, rerank_template
 
 if TYPE_CHECKING:
     from sporelm.api.open_model import OpenModel
@@ -40,42 +41,65 @@ def pairs_of(llm: "OpenModel", query: str, documents: Sequence[str], top_n: int 
 
     Raises RequestError for a model that is no reranker, or for what is no text, ContextOverflow for a pair too long.
     """
-    read = _reader(llm)
+    reader = _reader(llm)
     if isinstance(documents, str) or not isinstance(documents, Sequence) or not documents:
         raise RequestError(f"documents is {shown(documents)}: it must be a list of at least one text")
     if top_n is not None and whole_number("top_n", top_n) < 1:
         raise RequestError(f"top_n is {shown(top_n)}: it must be at least 1")
-    pairs = []
-    for number, document in enumerate(documents, 1):
-        for name, text in (("the query", query), (f"document {number} of {len(documents)}", document)):
-            if not isinstance(text, str):
-                raise RequestError(f"{name} is {shown(text)}: it must be a text")
-            llm.check_readable(text)
-        pairs.append(read(query, document))
-        try:
+    _check_text(llm, "the query", query)
+    read, pairs = reader(query), list[Text]()
+    for index, document in enumerate(documents):
+        name = f"document {index + 1} of {len(documents)} (index {index})"
+        _check_text(llm, name, document)
+        pairs.append(read(document))
+        with _named(f"{name}, with the query"):
             llm.engine.limits.check_prompt(len(pairs[-1].tokens))
-        except ContextOverflow as reason:
-            raise ContextOverflow(
-                f"document {number} of {len(documents)}, with the query: {reason}",
-                fact=reason.fact,
-                larger=reason.larger,
-                rolls=reason.rolls,
-            ) from None
     return pairs
 
 
-def _reader(llm: "OpenModel") -> Callable[[str, str], Text]:
-    """What puts a query and a document together for the model. Raises RequestError for one that is no reranker."""
+@contextmanager
+def _named(name: str) -> Iterator[None]:
+    """Text that is too long has a name in the error."""
+    try:
+        yield
+    except ContextOverflow as reason:
+        fact = f"{name}: {reason.fact}" if reason.fact else ""
+        raise ContextOverflow(f"{name}: {reason}", fact=fact, larger=reason.larger, rolls=reason.rolls) from None
+
+
+def _check_text(llm: "OpenModel", name: str, text: object) -> None:
+    """Raise RequestError for what is no text that can be read, ContextOverflow for one far too long; both name it."""
+    if not isinstance(text, str):
+        raise RequestError(f"{name} is {shown(text)}: it must be a text")
+    with _named(name):
+        llm.check_readable(text)
+
+
+def _reader(llm: "OpenModel") -> Callable[[str], Callable[[str], Text]]:
+    """What takes a query, once, and then puts documents together with it for the model.
+
+    Raises RequestError for a model that is no reranker.
+    """
     engine, tokenizer, name = llm.engine, llm.tokenizer, llm.config.name
     if isinstance(engine, EncoderEngine) and engine.scores:
         if (labels := llm.config.own.labels) != 1:
             raise RequestError(f"{name} puts texts into {labels} classes: a reranker has one score")
-        return lambda query, document: Text(*tokenizer.encode_pair(query, document))
+
+        def of_pairs(query: str) -> Callable[[str], Text]:
+            encode = tokenizer.pair_encoder(query)
+            return lambda document: Text(*encode(document))
+
+        return of_pairs
     template = None if isinstance(engine, EncoderEngine) else rerank_template(tokenizer, name, llm.opened.path.name)
     if template is None:
         raise RequestError(f"{name} is no reranker: it has no head that scores texts; take one that has")
     answer_ids(tokenizer)
-    return lambda query, document: Text(rerank_prompt(tokenizer, template, query, document))
+
+    def of_prompts(query: str) -> Callable[[str], Text]:
+        encode = rerank_prompts(tokenizer, template, query)
+        return lambda document: Text(encode(document))
+
+    return of_prompts
 
 
 def scored(llm: "OpenModel", texts: Sequence[Text]) -> Stepwise[list[float]]:

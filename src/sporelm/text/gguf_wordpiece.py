@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from sporelm.text.gguf_roles import chat_templates, flag, named_ids, roles_of, special_tokens_of
+from sporelm.text.gguf_roles import UNTYPED, chat_templates, flag, named_ids, roles_of, special_tokens_of
 from sporelm.text.gguf_spm import check_lengths
 from sporelm.text.gguf_vocabulary import Vocabulary, decoding_of_tokens
 from sporelm.text.sentencepiece_engine import SentencePieceEngine
@@ -39,7 +39,12 @@ def wordpiece_of_gguf(metadata: Mapping[str, Any], label: str) -> Tokenizer:
         lambda: SentencePieceEngine(plain, _as_it_is, model),
         decoding=CleanedDecoding(decoding_of_tokens(vocabulary, roles.special, pieces=True, leading_spaces=1)),
         special=special_tokens_of(
-            vocabulary, roles, defaults, prefix=(named["bos_token"],), suffix=(named["sep_token"],), typed=True
+            vocabulary,
+            roles,
+            defaults,
+            prefix=(named["bos_token"],),
+            suffix=(named["sep_token"],),
+            typed=metadata.get("general.architecture") not in UNTYPED,
         ),
         chat_templates=chat_templates(vocabulary),
         vocab_size=len(vocabulary.tokens),

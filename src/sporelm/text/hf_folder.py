@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from sporelm.errors import ModelFileError, ModelNotFound
+from sporelm.text.class_framing import frame
 from sporelm.text.decoders import decoding_of
 from sporelm.text.gguf_vocabulary import MAX_TOKENS
 from sporelm.text.library import guarded, refuse_panics, remember_words
@@ -143,6 +144,7 @@ def library_of(spec: dict[str, Any], label: str) -> Any:
 
 def _tokenizer(parsing: Any, label: str, folder: Folder) -> Tokenizer:
     add_missing(parsing, folder)
+    frame(parsing, folder.config, folder.model.get("model_type"), folder.names())
     vocab_size = _vocab_size(parsing, label)
     added = parsing.get_added_tokens_decoder()
     spec = _spec_of(parsing, label)
@@ -281,7 +283,7 @@ def _between(tokenizer: Any, prefix: list[int], suffix: list[int]) -> tuple[tupl
     start, stop = len(prefix) + len(bare), len(full.ids) - len(suffix) - len(bare)
     if full.ids != [*prefix, *bare, *full.ids[start:stop], *bare, *suffix]:
         return tuple(suffix), False
-    return tuple(full.ids[start:stop]), full.type_ids[stop] == 1
+    return tuple(full.ids[start:stop]), tokenizer.post_processor is not None and full.type_ids[stop] == 1
 
 
 def _spec_of(tokenizer: Any, label: str) -> dict[str, Any]:

@@ -1,5 +1,7 @@
 """The prompt with which a model that generates is asked whether a document answers a query: by "yes" or by "no"."""
 
+from collections.abc import Callable
+
 from sporelm.errors import RequestError
 from sporelm.text.tokenizer import Tokenizer
 
@@ -27,6 +29,12 @@ def rerank_prompt(tokenizer: Tokenizer, template: str, query: str, document: str
 
     Raises RequestError for a template without a place for each.
     """
+    return rerank_prompts(tokenizer, template, query)(document)
+
+
+def rerank_prompts(tokenizer: Tokenizer, template: str, query: str) -> Callable[[str], list[int]]:
+    """`rerank_prompt` of one query with documents: what is around both is cut into tokens once. The two are not, for
+    their tokens may depend on what stands beside them. Raises likewise."""
     if template.count(QUERY) != 1 or template.count(DOCUMENT) != 1:
         raise RequestError(f"the model's template for reranking has no place, or several, for {QUERY} or {DOCUMENT}")
     marks = [
@@ -36,11 +44,15 @@ def rerank_prompt(tokenizer: Tokenizer, template: str, query: str, document: str
     start = max((at + len(mark) for mark in marks if (at := template.rfind(mark, 0, first)) >= 0), default=0)
     start = line + 1 if (line := template.find("\n", start, first)) >= 0 else start
     stop = min((at for mark in marks if (at := template.find(mark, last)) >= 0), default=len(template))
-    # Both at once: what one text says is no place for the other.
-    middle = "".join({QUERY: query, DOCUMENT: document}.get(part, part) for part in _parts(template[start:stop]))
-    ids = tokenizer.encode(template[:start], add_special_tokens=False)
-    ids += tokenizer.encode(middle, add_special_tokens=False, parse_special=False)
-    return ids + tokenizer.encode(template[stop:], add_special_tokens=False)
+    parts = _parts(template[start:stop])
+    before, after = (tokenizer.encode(end, add_special_tokens=False) for end in (template[:start], template[stop:]))
+
+    def prompt(document: str) -> list[int]:
+        # Both at once: what one text says is no place for the other.
+        middle = "".join({QUERY: query, DOCUMENT: document}.get(part, part) for part in parts)
+        return [*before, *tokenizer.encode(middle, add_special_tokens=False, parse_special=False), *after]
+
+    return prompt
 
 
 def _parts(text: str) -> list[str]:

@@ -112,10 +112,18 @@ class Tokenizer:
 
         The text of a control token is letters here: a query cannot end itself. Raises RequestError as `encode`.
         """
+        return self.pair_encoder(first)(second)
+
+    def pair_encoder(self, first: str) -> Callable[[str], tuple[list[int], int | None]]:
+        """`encode_pair` of one text with others, cut into tokens once. Raises RequestError as `encode`."""
         special = self.special
-        ids = [self.encode(text, add_special_tokens=False, parse_special=False) for text in (first, second)]
-        before = [*special.prefix, *ids[0], *special.between]
-        return [*before, *ids[1], *special.suffix], len(before) if special.typed else None
+        before = [*special.prefix, *self.encode(first, add_special_tokens=False, parse_special=False), *special.between]
+
+        def encode(second: str) -> tuple[list[int], int | None]:
+            ids = self.encode(second, add_special_tokens=False, parse_special=False)
+            return [*before, *ids, *special.suffix], len(before) if special.typed else None
+
+        return encode
 
     def decode(self, ids: Iterable[int], *, skip_special_tokens: bool = False, continues: bool = False) -> str:
         """The text of `ids`; bytes that are not UTF-8 become U+FFFD.

@@ -7,7 +7,10 @@ from sporelm.weights.names import Names, Stored, Table, with_bias
 
 FRONTS = ("new.", "gte.")
 NUMBERS = {"max_position_embeddings": 8192, "vocab_size": 250048, "type_vocab_size": 1, "layer_norm_eps": 1e-12}
-PARTS = (("attn_o", "attn_output", "attention.o_proj"), ("attn_norm", "attn_output_norm", "attn_ln"))
+PARTS: tuple[tuple[str, str, str], ...] = (
+    ("attn_o", "attn_output", "attention.o_proj"),
+    ("attn_norm", "attn_output_norm", "attn_ln"),
+)
 PARTS += (("ffn_down", "ffn_down", "mlp.down_proj"), ("ffn_norm", "layer_output_norm", "mlp_ln"))
 
 

@@ -62,19 +62,23 @@ def _added(roles: Roles) -> list[Part]:
 
 def _framing(vocabulary: Vocabulary, special: SpecialTokens) -> Part | None:
     """What puts ids before and after a text."""
-    around = {token: vocabulary.tokens[token] for token in (*special.prefix, *special.suffix)}
+    paired = special.typed or special.between != special.suffix  # an encoder's, which reads two texts together
+    known = (*special.prefix, *special.suffix, *(special.between if paired else ()))
+    around = {token: vocabulary.tokens[token] for token in known}
     if not around:
         return None
 
     def tokens(ids: tuple[int, ...], sequence: int) -> list[Part]:
         return [{"SpecialToken": {"id": around[token], "type_id": sequence}} for token in ids]
 
-    single = [*tokens(special.prefix, 0), {"Sequence": {"id": "A", "type_id": 0}}, *tokens(special.suffix, 0)]
-    more = [*tokens(special.prefix, 1), {"Sequence": {"id": "B", "type_id": 1}}, *tokens(special.suffix, 1)]
+    start: list[Part] = [*tokens(special.prefix, 0), {"Sequence": {"id": "A", "type_id": 0}}]
+    single = [*start, *tokens(special.suffix, 0)]
+    second = 0 if paired and not special.typed else 1
+    first = [*start, *tokens(special.between, 0)] if paired else [*single, *tokens(special.prefix, 1)]
     return {
         "type": "TemplateProcessing",
         "single": single,
-        "pair": [*single, *more],
+        "pair": [*first, {"Sequence": {"id": "B", "type_id": second}}, *tokens(special.suffix, second)],
         "special_tokens": {text: {"id": text, "ids": [token], "tokens": [text]} for token, text in around.items()},
     }
 
