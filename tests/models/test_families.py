@@ -124,10 +124,13 @@ def test_a_cached_prefix_is_a_fresh_one(run: Run) -> None:
 
 
 def multiplied(case: Case) -> set[str]:
-    """The tensors of a folder that have the configuration's multipliers in them once they have been in a GGUF file."""
+    """The tensors of a folder that have the configuration's multipliers in them, or columns of length one, once they
+    have been in a GGUF file."""
     config, table = case.model.config, case.model.family.table(case.model.config)
     forms = {param.name: stored_form(param.name, "gguf", table) for param in case.model.params()}
-    return {stored_name(name, "hf", table) for name, form in forms.items() if form.is_multiplied(config)}
+    found = {stored_name(name, "hf", table) for name, form in forms.items() if form.is_multiplied(config)}
+    own = (stored_form(name, "hf", table) for name in forms)
+    return found | {form.name for form in own if form.unit is not None and form.unit(config)}
 
 
 @every_case

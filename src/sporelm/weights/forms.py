@@ -146,7 +146,7 @@ def brought(stored: StoredTensor, form: Stored, config: ModelConfig, shape: tupl
         stored = StoredTensor(stored.name, F32, stored.shape, values.reshape(-1).view(np.uint8))
     if form.unit is not None and form.unit(config):
         values = stored.dequantize()
-        values /= np.maximum(np.linalg.norm(values, axis=-1, keepdims=True), np.float32(1e-12))
+        values /= np.maximum(np.linalg.norm(values, axis=form.unit_axis, keepdims=True), np.float32(1e-12))
         stored = StoredTensor(stored.name, F32, stored.shape, values.reshape(-1).view(np.uint8))
     return stored
 

@@ -64,7 +64,8 @@ class Stored:
     above        so many axes of length 1 in front of all others
     log          the tensor has logarithms of what the weight is less than zero by
     skip         rows at the tensor's beginning that are of no weight; zeros, where we write it
-    unit         of a configuration: whether the weight's rows are the tensor's, brought to length one
+    unit         of a configuration: whether the weight's rows are the tensor's, brought to length one; or its columns,
+                 where `unit_axis` is 0
     inner        `rows` and `transposed` are those of each expert's part of a tensor [experts, ...]; one in blocks of
                  numbers is never transposed (gpt-oss, whose quantized experts are [experts, out, in])
     heads        the rows of each head's matrix, of a weight [heads, out, in], one head after the other; with
@@ -88,6 +89,7 @@ class Stored:
     log: bool = False
     inner: bool = False
     unit: Callable[[Any], bool] | None = None
+    unit_axis: int = -1
     heads: bool = False
     unturned: Callable[[Any], int] | None = None
     times: Callable[[Any], Any] | None = None

@@ -28,7 +28,10 @@ def forward(config: dict[str, Any], tensors: dict[str, Any], ids: list[int]) -> 
             x = x + gated(h, w, f"{at}mlp.")
         else:
             x = x + (biased if second else mixture)(h, w, f"{at}mlp.", config)
-    return rms_norm(x, w["model.norm.weight"], eps) @ w.get("lm_head.weight", w["model.word_embeddings.weight"]).T
+    head = w.get("lm_head.weight", w["model.word_embeddings.weight"])
+    if config.get("norm_head"):
+        head = head / (np.linalg.norm(head, axis=0, keepdims=True) + 1e-7)
+    return rms_norm(x, w["model.norm.weight"], eps) @ head.T
 
 
 def partly(x: Array, config: dict[str, Any]) -> Array:

@@ -89,8 +89,7 @@ class Attention:
 
     def __call__(self, x: Any, step: StepInputs, weights: Mapping[str, Any], cache: Any) -> Any:  # x [tokens, width]
         q, k, v, *gate = products(x, weights, self.q, self.k, self.v, *self.gate)
-        if self.limit is not None:
-            q, k, v = (ops.clip(each, limit=self.limit) for each in (q, k, v))
+        v = v if self.limit is None else ops.clip(v, limit=self.limit)
         for change in (self._rotated, self._normed) if self.norms_last else (self._normed, self._rotated):
             q, k = change(q, k, step, weights)
         v = v if self.value_scale == 1 else ops.scale(v, factor=self.value_scale)
@@ -108,9 +107,9 @@ class Attention:
         return self.o(mixed, weights)
 
     def _normed(self, q: Any, k: Any, step: StepInputs, weights: Mapping[str, Any]) -> tuple[Any, Any]:
-        if not self.norms:
-            return q, k
-        return self.norms[0](q, weights), self.norms[1](k, weights)
+        if self.norms:
+            q, k = self.norms[0](q, weights), self.norms[1](k, weights)
+        return (q, k) if self.limit is None else (ops.clip(q, limit=self.limit), ops.clip(k, limit=self.limit))
 
     def _rotated(self, q: Any, k: Any, step: StepInputs, weights: Mapping[str, Any]) -> tuple[Any, Any]:
         how: dict[str, Any] = {"head_dim": self.memory.head_dim, "style": self.style}

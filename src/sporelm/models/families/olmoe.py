@@ -2,11 +2,17 @@
 
 from sporelm.models.blocks import Attention, Layer, pre_norm
 from sporelm.models.decoder import Decoder
+from sporelm.models.families.olmo import LEAST, MOST
 from sporelm.models.registry import architecture
 from sporelm.weights.config import ModelConfig
 from sporelm.weights.experts import expert_fields, expert_names, meaning
-from sporelm.weights.family import Family, HfClass, fields
+from sporelm.weights.family import OPTIONAL, Family, Field, HfClass, fields
 from sporelm.weights.names import COMMON, HEAD_NORMS, changed
+
+
+def _unsaid(config: ModelConfig) -> str:
+    limited = "its queries, keys and values have a limit" if config.qkv_limit else ""
+    return limited or meaning(renormalize=False)(config)
 
 
 @architecture(
@@ -21,13 +27,14 @@ from sporelm.weights.names import COMMON, HEAD_NORMS, changed
             ),
         ),
         fields(
+            Field("qkv_limit", "", "f32", "clip_qkv", LEAST, MOST, OPTIONAL),
             *expert_fields(
                 ("renormalize",), count="num_experts", used="num_experts_per_tok", renormalize="norm_topk_prob"
-            )
+            ),
         ),
         changed(COMMON, *HEAD_NORMS, *expert_names()),
-        only={"hidden_act": ("silu",), "attention_bias": (False,), "clip_qkv": (None,)},
-        unsaid=meaning(renormalize=False),
+        only={"hidden_act": ("silu",), "attention_bias": (False,)},
+        unsaid=_unsaid,
     )
 )
 class Olmoe(Decoder):
