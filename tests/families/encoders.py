@@ -51,6 +51,12 @@ EURO_SCORES = "EuroBertForSequenceClassification"
 
 GTE = SHAPE | {"type_vocab_size": 1, "layer_norm_eps": 1e-12, "pad_token_id": 1, "hidden_act": "gelu"}
 
+NOMIC_MOE = {"n_embd": 48, "n_inner": 88, "n_layer": 4, "n_head": 6, "n_positions": 96, "max_trained_positions": 96}
+NOMIC_MOE |= {"num_experts": 5, "moe_top_k": 2, "moe_every_n_layers": 2, "activation_function": "gelu"}
+NOMIC_MOE |= {"qkv_proj_bias": True, "mlp_fc1_bias": True, "mlp_fc2_bias": True, "layer_norm_epsilon": 1e-5}
+NOMIC_MOE |= {"rotary_emb_base": 10000.0, "type_vocab_size": 1, "vocab_size": 131}
+WIDE_NOMIC = {"n_embd": 256, "n_inner": 512, "n_head": 8, "num_experts": 8}
+
 CASES = (
     encoder("eurobert", "EuroBertModel", "eurobert", EURO, WIDE),
     encoder("eurobert-odd", "EuroBertModel", "eurobert", EURO | ODD | {"num_key_value_heads": 1}),
@@ -82,6 +88,10 @@ CASES = (
     encoder("xlm-roberta", "XLMRobertaModel", "xlm-roberta", ROBERTA, WIDE),
     encoder("nomic-bert", "NomicBertModel", "nomic_bert", NOMIC, WIDE),
     encoder("nomic-bert-odd", "NomicBertModel", "nomic_bert", NOMIC | ODD),
+    encoder("nomic-moe", "NomicBertModel", "nomic_bert", NOMIC_MOE, WIDE_NOMIC, numpy="nomic_bert_moe"),
+    encoder(
+        "nomic-moe-odd", "NomicBertModel", "nomic_bert", NOMIC_MOE | {"n_embd": 70, "n_head": 7}, numpy="nomic_bert_moe"
+    ),
     encoder("modern-bert", "ModernBertModel", "modernbert", MODERN, WIDE),
     encoder("modern-bert-odd", "ModernBertModel", "modernbert", MODERN | ODD | {"layer_types": KINDS}),
     encoder("modern-bert-cls", "ModernBertForSequenceClassification", "modernbert", MODERN | ONE, WIDE),

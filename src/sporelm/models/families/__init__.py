@@ -261,8 +261,8 @@ FAMILIES = (
     Listed(
         "nomic_bert",
         "Nomic Embed (encoders)",
-        ("nomic-bert", "NomicBertModel", "NomicBertForMaskedLM", "NomicBertForPreTraining"),
-        ("transformers", "llama.cpp"),
+        ("nomic-bert", "nomic-bert-moe", "NomicBertModel", "NomicBertForMaskedLM", "NomicBertForPreTraining"),
+        ("transformers", "numpy", "llama.cpp"),
     ),
     Listed("olmo", "OLMo 1", ("olmo", "OlmoForCausalLM"), ("transformers", "llama.cpp")),
     Listed("olmo2", "OLMo 2, OLMo 3", ("olmo2", "Olmo2ForCausalLM", "Olmo3ForCausalLM"), ("transformers", "llama.cpp")),

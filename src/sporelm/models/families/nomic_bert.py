@@ -1,66 +1,42 @@
-"""Nomic BERT: BERT with rotary positions, a gated feed-forward block and no biases but those of norms."""
+"""Nomic BERT: BERT with rotary positions, a gated feed-forward block and no biases but those of norms; and Nomic Embed
+v2, which has ungated blocks with biases, and experts in every other layer."""
 
+from dataclasses import replace
 from typing import Any
 
-from sporelm.models.blocks import GatedMLP, LayerNorm, TextAttention, TextLayer
+from sporelm.errors import UnsupportedModel
+from sporelm.models.blocks import MLP, GatedMLP, LayerNorm, Mixture, Part, TextAttention, TextLayer
 from sporelm.models.encoder import Encoder
 from sporelm.models.families.bert_names import HEADS
+from sporelm.models.families.nomic_bert_names import BIASES, NAMES, PLAIN, WORDS, reworded
 from sporelm.models.registry import architecture
 from sporelm.models.text_facts import TYPES, TextFacts, noticed, said
-from sporelm.weights.config import ModelConfig
+from sporelm.weights.config import MOST_LAYERS, ModelConfig
+from sporelm.weights.experts import expert_fields
 from sporelm.weights.family import Family, Field, HfClass, fields
-from sporelm.weights.forms import QKV
-from sporelm.weights.names import Names, Stored, Table
+from sporelm.weights.fields import Fields
+from sporelm.weights.names import Kind
 
-KINDS = ("weight", "bias")
-LAYER = "encoder.layers.{}."
-NAMES: Table = (
-    Names("embedding.weight", "token_embd.weight", "embeddings.word_embeddings.weight"),
-    Names("types.weight", "token_types.weight", "embeddings.token_type_embeddings.weight"),
-    *(Names(f"embedding_norm.{kind}", f"token_embd_norm.{kind}", f"emb_ln.{kind}") for kind in KINDS),
-    *(
-        Names(
-            f"layers.{{}}.attn_{part}.weight",
-            Stored("blk.{}.attn_qkv.weight", QKV[part]),
-            Stored(f"{LAYER}attn.Wqkv.weight", QKV[part]),
-        )
-        for part in "qkv"
-    ),
-    *(
-        Names(f"layers.{{}}.{ours}.weight", f"blk.{{}}.{gguf}.weight", f"{LAYER}{hf}.weight")
-        for ours, gguf, hf in (
-            ("attn_o", "attn_output", "attn.out_proj"),
-            ("ffn_up", "ffn_up", "mlp.fc11"),
-            ("ffn_gate", "ffn_gate", "mlp.fc12"),
-            ("ffn_down", "ffn_down", "mlp.fc2"),
-        )
-    ),
-    *(
-        Names(f"layers.{{}}.{ours}.{kind}", f"blk.{{}}.{gguf}.{kind}", f"{LAYER}{hf}.{kind}")
-        for ours, gguf, hf in (("attn_norm", "attn_output_norm", "norm1"), ("ffn_norm", "layer_output_norm", "norm2"))
-        for kind in KINDS
-    ),
-)
-# What the authors' own configuration calls it -> transformers' words.
-WORDS = {
-    "n_embd": "hidden_size",
-    "n_inner": "intermediate_size",
-    "n_layer": "num_hidden_layers",
-    "n_head": "num_attention_heads",
-    "layer_norm_epsilon": "layer_norm_eps",
-    "rotary_emb_base": "rope_theta",
-}
+STEP = 2  # of so many layers the last has experts
 
 
-def _reworded(values: dict[str, Any]) -> dict[str, Any]:
-    if "n_embd" not in values:
-        return values
-    found = values | {new: values[old] for old, new in WORDS.items() if old in values}
-    # It has more positions than it was trained with: beyond those its authors scale the rotary base by the text.
-    found["max_position_embeddings"] = values.get("max_trained_positions") or values.get("n_positions", 2048)
-    return found | {
-        "hidden_act": {"swiglu": "silu"}.get(str(activation := values.get("activation_function")), activation)
-    }
+def _finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
+    mixed = config.experts is not None and config.experts.step > 0
+    if config.experts is not None and mixed and config.experts.step != STEP:
+        what = f"moe_every_n_layers {config.experts.step}"
+        raise UnsupportedModel(f"{values.where}: {what} is not supported; {STEP} is")
+    experts = config.experts if mixed else None
+    return replace(config, experts=experts, attention_bias=mixed, attention_out_bias=mixed, mlp_bias=mixed)
+
+
+def _words(config: ModelConfig) -> dict[str, Any]:
+    """Of a mixture, which transformers lacks, in its authors' words."""
+    if config.experts is None:
+        return {"hidden_act": "silu"}
+    values = (config.width, config.ffn, config.layers, config.heads, config.eps, config.rope_theta)
+    positions = {"n_positions": config.context_length, "max_trained_positions": config.context_length}
+    found = dict(zip(WORDS, values, strict=True)) | positions | dict.fromkeys(BIASES, True)
+    return found | {"activation_function": "gelu", "type_vocab_size": config.own.types}
 
 
 @architecture(
@@ -78,32 +54,46 @@ def _reworded(values: dict[str, Any]) -> dict[str, Any]:
         fields(
             Field("eps", "attention.layer_norm_epsilon", "f32", "layer_norm_eps"),
             TYPES,
+            *expert_fields(optional=True, count="num_experts", used="moe_top_k"),
+            Field("experts.step", "moe_every_n_layers", "u32", "moe_every_n_layers", 0, MOST_LAYERS, 0),
             without=("head_dim", "kv_heads", "window"),
         ),
         NAMES,
+        fixed={"experts.plain": "gelu"},
         only={
-            "hidden_act": ("silu",),
-            **dict.fromkeys(("qkv_proj_bias", "mlp_fc1_bias", "mlp_fc2_bias", "prenorm", "causal"), (False,)),
+            **dict.fromkeys(("prenorm", "causal", "moe_normalize_expert_weights", "expert_choice_router"), (False,)),
             **dict.fromkeys(("rotary_emb_interleaved", "use_rms_norm", "parallel_block"), (False,)),
             "rotary_emb_fraction": (1.0,),
-            "moe_every_n_layers": (0,),
+            "num_shared_experts": (0,),
+            "ffn_div": (1,),
         },
+        finish=_finished,
         noticed=noticed,
-        said=lambda config: said(config, "nomic-bert"),
-        reworded=_reworded,
+        said=lambda config: said(config, f"nomic-bert{'-moe' if config.experts else ''}"),
+        words=_words,
+        reworded=reworded,
         fronts=("nomic_bert.", "bert."),
         ignored=HEADS,
+        mixture="nomic-bert-moe",
         own=TextFacts,
         reads=True,
     )
 )
 class NomicBert(Encoder):
-    """Tokens and their types added; a norm after each sum; rotary attention, SwiGLU (Nussbaum et al. 2024)."""
+    """Tokens and their types added; a norm after each sum; rotary attention, SwiGLU (Nussbaum et al. 2024); or GELU,
+    and a mixture in every other layer (Nussbaum, Duderstadt 2025)."""
 
     def layer(self, config: ModelConfig, index: int) -> TextLayer:
         name = f"layers.{index}"
         first, second = (self.norm(f"{name}.{part}_norm") for part in ("attn", "ffn"))
-        return TextLayer(first, TextAttention(name, config), second, GatedMLP(name, config), post=True)
+        return TextLayer(first, TextAttention(name, config), second, self.block(config, index), post=True)
+
+    def block(self, config: ModelConfig, index: int) -> Part:
+        """The feed-forward block of this layer."""
+        name = f"layers.{index}"
+        if config.experts is None:
+            return GatedMLP(name, config)
+        return Mixture(name, config) if config.experts.at(index) else MLP(name, config, "gelu", part=PLAIN)
 
     def norm(self, name: str) -> LayerNorm:
         return LayerNorm(name, self.config.width, self.config.eps)
