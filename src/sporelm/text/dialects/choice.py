@@ -13,6 +13,7 @@ from sporelm.text.dialects.harmony import Harmony
 from sporelm.text.dialects.hermes import Hermes
 from sporelm.text.dialects.kimi import Kimi
 from sporelm.text.dialects.llama3 import Llama3
+from sporelm.text.dialects.llama4 import START, Llama4
 from sporelm.text.dialects.minicpm import MiniCpm
 from sporelm.text.dialects.mistral import BRACKETS, Mistral
 from sporelm.text.dialects.nemotron import OPENING, Nemotron
@@ -23,7 +24,7 @@ DIALECTS: dict[str, type[Dialect]] = {
     each.name: each
     for each in (
         Harmony, DeepSeek, Kimi, Cohere, Mistral, Gemma4, QwenCoder, Seed, Glm, MiniCpm, Granite, Nemotron, Hermes,
-        Llama3, Gemma, Generic,
+        Llama3, Llama4, Gemma, Generic,
     )
 }  # fmt: skip
 THOUGHTS = (ACTIONS, THINK, BRACKETS, CHANNELS, SEED_THINK)
@@ -52,6 +53,8 @@ _BY_TEMPLATE: tuple[tuple[_Test, Callable[[Thinking | None], Dialect]], ...] = (
     (_has("<|tool_call|>"), Granite),
     (_has(OPENING), Nemotron),
     (_has("<tool_call>"), Hermes),
+    (_has("<|header_start|>", START), Llama4),
+    (_has("<|header_start|>", "[func_name1("), Llama4),
     (_has("<|python_tag|>"), Llama3),
     (_has('{"name": function name, "parameters":'), Llama3),
     (_has("<start_of_turn>"), Gemma),
@@ -59,6 +62,7 @@ _BY_TEMPLATE: tuple[tuple[_Test, Callable[[Thinking | None], Dialect]], ...] = (
 # Where the template says nothing of calls, special tokens may. Qwen's are in vocabularies of models without calls.
 _BY_TOKEN: tuple[tuple[str, str, Callable[[Thinking | None], Dialect]], ...] = (
     ("<|python_tag|>", "<|start_header_id|>", Llama3),
+    (START, "<|header_start|>", Llama4),
     ("<|START_ACTION|>", "<|CHATBOT_TOKEN|>", Cohere),
     ("[TOOL_CALLS]", "[INST]", Mistral),
     (SEPARATOR, "<｜User｜>", DeepSeek),

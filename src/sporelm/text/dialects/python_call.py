@@ -40,9 +40,15 @@ def calls_in(text: str, tools: Mapping[str, Tool]) -> list[tuple[str, str]]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of escapes such as "\\d": the text is a model's, nobody here can mend it
             statements = ast.parse(text.strip()).body
-        return [_call(statement, tools) for statement in statements]
+        return [_call(each, tools) for statement in statements for each in _listed(statement)]
     except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
         return []
+
+
+def _listed(statement: ast.stmt) -> list[ast.stmt]:
+    """What a statement says: each of its parts, where it is a list."""
+    parts = statement.value if isinstance(statement, ast.Expr) else None
+    return [ast.Expr(part) for part in parts.elts] if isinstance(parts, ast.List | ast.Tuple) else [statement]
 
 
 def _call(statement: ast.stmt, tools: Mapping[str, Tool]) -> tuple[str, str]:

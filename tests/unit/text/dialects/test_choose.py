@@ -78,6 +78,13 @@ def test_a_vocabulary_tells_where_the_template_does_not(tmp_path: Path) -> None:
     assert choose(None, tokenizer).name == "generic"
 
 
+def test_llama_4_is_known_by_its_headers() -> None:
+    headers = "<|header_start|>user<|header_end|>"
+    assert choose(headers + "<|python_start|>{{ content }}<|python_end|>").name == "llama4"
+    assert choose(headers + "in the format of [func_name1(params_name1=params_value1...)]").name == "llama4"
+    assert choose("<|user_start|><|python_start|>").name == "generic"
+
+
 def test_names_are_those_of_the_table() -> None:
     assert all(make().name == name for name, make in DIALECTS.items())
-    assert len(DIALECTS) == 16
+    assert len(DIALECTS) == 17
