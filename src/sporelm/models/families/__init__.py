@@ -87,13 +87,13 @@ FAMILIES = (
         ("ernie4_5-moe", "Ernie4_5_MoeForCausalLM"),
         ("transformers", "llama.cpp"),
     ),
-    Listed("exaone", "EXAONE 3, EXAONE 3.5", ("exaone", "ExaoneForCausalLM"), ("numpy", "llama.cpp")),
     Listed(
         "eurobert",
         "EuroBERT (encoders)",
         ("eurobert", "EuroBertModel", "EuroBertForMaskedLM", "EuroBertForSequenceClassification"),
         ("transformers", "llama.cpp"),
     ),
+    Listed("exaone", "EXAONE 3, EXAONE 3.5", ("exaone", "ExaoneForCausalLM"), ("numpy", "llama.cpp")),
     Listed("exaone4", "EXAONE 4", ("exaone4", "Exaone4ForCausalLM"), ("transformers", "llama.cpp")),
     Listed(
         "exaone_moe",
