@@ -96,6 +96,20 @@ GPTJ: dict[str, Any] = {"architectures": ["GPTJForCausalLM"], "model_type": "gpt
 GPTJ |= {"n_layer": 2, "n_head": 6, "n_positions": 256, "rotary_dim": 4, "tie_word_embeddings": False}
 GPTJ_ODD = {"n_embd": 70, "n_head": 7, "n_inner": 90, "rotary_dim": 10}
 
+MELLUM = named("MellumForCausalLM", "mellum", head_dim=8, num_hidden_layers=5, sliding_window=20)
+MELLUM |= {"num_local_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "norm_topk_prob": True}
+MELLUM["layer_types"] = ["sliding_attention", "full_attention", *["sliding_attention"] * 3]
+YARN = {"rope_type": "yarn", "rope_theta": 5e5, "factor": 8.0, "original_max_position_embeddings": 32}
+MELLUM["rope_parameters"] = {"full_attention": YARN, "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}
+MELLUM_ODD: dict[str, Any] = ODD | TIED | {"head_dim": 10, "num_hidden_layers": 2, "norm_topk_prob": False}
+MELLUM_ODD |= {"mlp_layer_types": ["dense", "sparse"], "attention_bias": True, "rope_parameters": None}
+MELLUM_ODD["layer_types"] = ["sliding_attention", "full_attention"]
+MELLUM_WIDE: dict[str, Any] = WIDE | {"head_dim": 32, "moe_intermediate_size": 256, "num_local_experts": 4}
+MELLUM_WIDE["rope_parameters"] = {
+    "full_attention": YARN,
+    "sliding_attention": {"rope_type": "default", "rope_theta": 5e5},
+}
+
 CASES = (
     Case("exaone", EXAONE, WIDE | {"rope_scaling": LLAMA3}, numpy="exaone"),
     Case("exaone-odd-tied", EXAONE | ODD | TIED, None, numpy="exaone"),
@@ -118,6 +132,8 @@ CASES = (
     Case("gpt-neo-odd", NEO | NEO_ODD, None),
     Case("gptj", GPTJ, None),
     Case("gptj-odd", GPTJ | GPTJ_ODD, None),
+    Case("mellum", MELLUM, MELLUM_WIDE),
+    Case("mellum-odd-tied-biases", MELLUM | MELLUM_ODD, None),
     Case("opt", OPT | {"tie_word_embeddings": True}, None),
     Case("opt-post-norms", OPT | OPT_POST, None),
     Case("opt-odd", OPT | OPT_ODD, None),

@@ -216,6 +216,7 @@ FAMILIES = (
     ),
     Listed("mamba2", "Mamba 2, Codestral Mamba", ("mamba2", "Mamba2ForCausalLM"), ("transformers", "llama.cpp")),
     Listed("mimo2", "MiMo-V2-Flash", ("mimo2", "MiMoV2FlashForCausalLM"), ("transformers", "llama.cpp")),
+    Listed("mellum", "Mellum 2", ("mellum", "MellumForCausalLM"), ("transformers", "llama.cpp")),
     Listed("minicpm", "MiniCPM 1 and 2", ("minicpm", "MiniCPMForCausalLM"), ("numpy", "llama.cpp")),
     Listed("minicpm3", "MiniCPM3", ("minicpm3", "MiniCPM3ForCausalLM"), ("transformers", "llama.cpp")),
     Listed(
