@@ -22,6 +22,8 @@ KINDS = ("chat", "completion")
 ROLES = ("user", "assistant")
 LATEST = 1 << 53  # the largest whole number that every reader of JSON takes for itself
 MOST_ENTRIES = 32  # of settings, of one message's stats
+MOST_VERSIONS = 4  # that a change may have been made from
+GROWING = ("content", "reasoning")  # of an answer that comes
 
 
 class BadConversation(RequestError):
@@ -104,8 +106,9 @@ def checked_current(value: object, messages: Sequence[Mapping[str, Any]]) -> str
 def changed(conversation: Json, changes: object, limits: Limits) -> Json:
     """A conversation after a change {"title", "system", ..., "current", "messages", "remove"}.
 
-    A message whose id is known takes the place of the old one, others are added; `remove` names messages that go with
-    all that follows them. Raises BadConversation, TooMuch; the conversation given is not touched.
+    A message whose id is known takes the place of the old one, others are added; one that says what is `kept` of the
+    old one goes on with that. `remove` names messages that go with all that follows them. Raises BadConversation,
+    TooMuch; the conversation given is not touched.
     """
     given = _object(changes, "a change", {*FIELDS, "version", "messages", "remove", "current"})
     result = dict(conversation)
@@ -117,7 +120,7 @@ def changed(conversation: Json, changes: object, limits: Limits) -> Json:
         raise BadConversation("messages and remove must be lists")
     messages = {message["id"]: message for message in result["messages"]}
     for value in added:
-        message = checked_message(value, limits)
+        message = checked_message(_joined(value, messages), limits)
         messages[message["id"]] = message
     gone = {shown_id(value, "remove", limits) for value in removed}
     kept: list[Json] = []
@@ -130,6 +133,33 @@ def changed(conversation: Json, changes: object, limits: Limits) -> Json:
     current = given.get("current", None if result["current"] in gone else result["current"])
     result["current"] = checked_current(current, kept)
     return result
+
+
+def versions_of(change: object) -> list[int]:
+    """The versions that a change may have been made from. Raises BadConversation."""
+    given = change.get("version") if isinstance(change, dict) else None
+    versions = given if isinstance(given, list) else [given]
+    if not 1 <= len(versions) <= MOST_VERSIONS or any(type(version) is not int for version in versions):
+        raise BadConversation(f"version is {shown(given)}: it must be the number that the conversation had")
+    return versions
+
+
+def _joined(value: object, messages: Mapping[object, Json]) -> object:
+    """A changed message, with what it says is `kept` of the old one: {"content": characters, "reasoning": characters},
+    which what it has of the two follows. Raises BadConversation."""
+    if not isinstance(value, dict) or "kept" not in value:
+        return value
+    kept = _object(value["kept"], "kept", set(GROWING))
+    identity = value.get("id")
+    before = messages.get(identity) if isinstance(identity, str) else None
+    joined = {name: given for name, given in value.items() if name != "kept"}
+    for name, count in kept.items():
+        there = (before or {}).get(name, "")
+        if type(count) is not int or not 0 <= count <= len(there):
+            raise BadConversation(f"kept {name} is {shown(count)}: the message has {len(there)} characters of it")
+        if count and isinstance(rest := value.get(name, ""), str):
+            joined[name] = there[:count] + rest
+    return joined
 
 
 def bundle_of(value: object) -> list[object]:

@@ -44,10 +44,25 @@ class NewConversation(ConversationFields, kw_only=True):
     id: Id | UnsetType = UNSET
 
 
-class ConversationChange(ConversationFields, kw_only=True):
-    """What is to change, and the version that it was made from; `remove` names messages that go with all after them."""
+class KeptParts(msgspec.Struct, forbid_unknown_fields=True):
+    """Of a message's texts, how many characters stay as they are kept."""
 
-    version: int
+    content: int = 0
+    reasoning: int = 0
+
+
+class ChangedMessage(StoredMessage, kw_only=True):
+    """A message; of one that says what is `kept`, content and reasoning are what follows that."""
+
+    kept: KeptParts | UnsetType = UNSET
+
+
+class ConversationChange(ConversationFields, kw_only=True):
+    """What is to change, and the version that it was made from, or those that it may have been; `remove` names messages
+    that go with all after them."""
+
+    version: int | Annotated[list[int], Meta(min_length=1, max_length=4)]
+    messages: list[ChangedMessage] | UnsetType = UNSET
     remove: list[Id] | UnsetType = UNSET
 
 

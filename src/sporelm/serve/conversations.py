@@ -25,7 +25,6 @@ from sporelm.serve.conversation_form import (
     FORMAT,
     FORMAT_VERSION,
     ID,
-    BadConversation,
     Json,
     Limits,
     TooMuch,
@@ -33,6 +32,7 @@ from sporelm.serve.conversation_form import (
     changed,
     checked_conversation,
     shown_id,
+    versions_of,
 )
 from sporelm.weights.store.hold import take
 
@@ -137,23 +137,22 @@ class ConversationStore:
         return self._add(owner, [conversation | own])[0]
 
     def change(self, owner: str, identity: str, value: object) -> Json:
-        """Change what `value` names, see `conversation_form.changed`; `version` is that which it was made from.
+        """Change what `value` names, see `conversation_form.changed`; `version` is that which it was made from, or a
+        list of those that it may have been: a page that goes away does not hear what its last save made.
 
         Raises BadConversation, ConversationNotFound, TooMuch, VersionConflict; then nothing is changed.
         """
-        version = value.get("version") if isinstance(value, dict) else None
-        if isinstance(version, bool) or not isinstance(version, int):
-            raise BadConversation(f"version is {shown(version)}: it must be the number that the conversation had")
+        versions = versions_of(value)
         folder, shelf = self._of(owner)
         with shelf.lock, _locked(folder):
             before = self.get(owner, identity)
-            if before["version"] != version:
+            if before["version"] not in versions:
                 raise VersionConflict(
-                    f"the conversation was changed to version {before['version']} since {version}: read it again",
+                    f"the conversation was changed to version {before['version']} since {versions[0]}: read it again",
                     before["version"],
                 )
             after = changed(before, value, self.limits)
-            after |= {"version": version + 1, "updated": _now()}
+            after |= {"version": before["version"] + 1, "updated": _now()}
             text = self._text(after)
             self._room(folder, shelf, len(text) - len(self._text(before)), 0)
             _write(self._path(folder, identity), text)

@@ -19,10 +19,10 @@ class Held:
 
     def __init__(self, page: Any, method: str) -> None:
         self.routes: list[Any] = []
-        self.page = page
+        self.page, self.holds = page, True
 
         def take(route: Any) -> None:
-            if route.request.method == method:
+            if route.request.method == method and self.holds:
                 self.routes.append(route)
             else:
                 route.fallback()
@@ -152,6 +152,34 @@ def test_an_answer_that_comes_does_not_go_back_for_another_tabs_change(serve: Se
     page.wait_for_selector(DONE)
     words = texts(page)[1].split()
     assert words == [f"word{index}" for index in range(len(words))]
+
+
+@pytest.mark.all
+@pytest.mark.parametrize("arrives", [True, False])
+def test_what_came_of_an_answer_is_kept_when_the_page_goes_away_during_a_save(
+    serve: Serve, open_page: Open, arrives: bool
+) -> None:
+    page = open_page(serve().url)
+    say(page, "slow words", wait=False)
+    until(page, "location.hash.startsWith('#/c/')")
+    place, changes = page.url.replace("#/c/", "api/ui/conversations/"), Held(page, "PATCH")
+    for number in (2, 3):  # the first one comes to its end, so that the page knows what is kept
+        route = changes.next()
+        if number == 2:
+            route.continue_()
+    if arrives:
+        route.fetch()  # and the page never hears of it
+    changes.holds = False
+    page.wait_for_timeout(300)  # words that no save has
+    shown = page.evaluate(BODIES)[1].split()
+    page.goto("about:blank")
+    kept: list[str] = []
+    end = time.monotonic() + 60
+    while len(kept) < len(shown):
+        assert time.monotonic() < end, (len(kept), len(shown))
+        kept = page.request.get(place).json()["messages"][1]["content"].split()
+    assert kept == [f"word{index}" for index in range(len(kept))]
+    assert page.request.get(place).json()["version"] in ((4,) if arrives else (3, 4))  # it may be sent late
 
 
 @pytest.mark.all

@@ -157,6 +157,53 @@ def test_two_tabs_do_not_overwrite_each_other(store: ConversationStore) -> None:
     assert store.get("me", made["id"])["title"] == "first"
 
 
+def answered(content: str, **fields: Any) -> dict[str, Any]:
+    """A talk whose answer has come so far."""
+    return {"messages": [message(A), message(B, A, content, "assistant") | fields]}
+
+
+def test_a_page_that_goes_away_says_what_came_last_whatever_came_of_its_save(store: ConversationStore) -> None:
+    last = message(B, A, "upon a time", "assistant") | {"reasoning": "m, a tale"}
+    change = {"version": [1, 2], "messages": [last | {"kept": {"content": 5, "reasoning": 1}}]}
+    for others in (False, True):
+        made = store.create("", answered("Once ", reasoning="H"))
+        if others:  # the save that was under way has come to its end
+            grown = answered("Once upon", reasoning="Hm, a")["messages"][1:]
+            store.change("", made["id"], {"version": 1, "messages": grown})
+        after = store.change("", made["id"], change)
+        assert after["version"] == 2 + others
+        assert after["messages"] == answered("Once upon a time", reasoning="Hm, a tale")["messages"]
+    with pytest.raises(VersionConflict, match="to version 3 since 1"):
+        store.change("", made["id"], change)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"version": []}, "version is"),
+        ({"version": [1] * 5}, "version is"),
+        ({"version": [1, True]}, "version is"),
+        ({"kept": {"content": 6}}, "kept content is 6: the message has 5 characters"),
+        ({"kept": {"content": -1}}, "kept content is -1"),
+        ({"kept": {"content": True}}, "kept content is True"),
+        ({"kept": {"reasoning": 1}}, "kept reasoning is 1: the message has 0"),
+        ({"kept": {"role": 1}}, "role"),
+        ({"kept": 5}, "kept"),
+        ({"kept": {"content": 1}, "id": C}, "kept content is 1: the message has 0"),
+        ({"kept": {"content": 1}, "content": 7}, "content"),
+    ],
+)
+def test_a_beginning_that_is_not_there_is_not_kept(
+    store: ConversationStore, change: dict[str, Any], words: str
+) -> None:
+    change = dict(change)
+    made = store.create("", answered("Once "))
+    version = change.pop("version", [1])
+    with pytest.raises(BadConversation, match=words):
+        store.change("", made["id"], {"version": version, "messages": [message(B, A, "more", "assistant") | change]})
+    assert store.get("", made["id"])["version"] == 1
+
+
 def test_threads_and_stores_on_one_folder_lose_nothing(store: ConversationStore) -> None:
     made = store.create("me", talk(messages=[]))
     failures: list[BaseException] = []

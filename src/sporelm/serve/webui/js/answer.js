@@ -90,7 +90,7 @@ async function read(conversation, message, measure, request, before = null) {
   emit("changed", conversation);
   announce(t("answering"));
   let refused = false;
-  const saving = setInterval(() => { conversation.touch(message); conversation.save(); }, SAVE_EVERY);
+  const saving = setInterval(() => conversation.keepAnswer(), SAVE_EVERY);
   let drawing = 0;
   const draw = () => { drawing = 0; message.stats = measure.stats(); emit("grown", conversation, message); };
   try {

@@ -283,6 +283,7 @@ function startEvents() {
   addEventListener("hashchange", route);
   addEventListener("pagehide", () => { held.forEach((conversation) => conversation.flush()); state.text?.flush(); });
   document.addEventListener("visibilitychange", async () => {
+    if (document.visibilityState === "hidden") held.forEach((conversation) => conversation.keepAnswer()); // it may never be seen again
     if (document.visibilityState !== "visible" || by("ask").open) return;
     await loadModels();
     await refresh();

@@ -10,6 +10,7 @@ const FIELDS = ["title", "kind", "model", "system", "settings", "current"];
 const RETRY = 5000; // ms
 
 const wellFormed = (text) => text.toWellFormed?.() ?? text;
+const whole = (text) => Math.max(0, [...(text ?? "")].length - 1); // characters that are there: the last may be half of one
 
 export class Conversation {
   answering = null; // {controller, message, waiting} while an answer comes
@@ -20,6 +21,8 @@ export class Conversation {
   #known = new Set(); // ids of messages that the server has
   #text = ""; // of kind completion: what it was when it was last kept, or read
   #saving = null;
+  #flying = null; // what is being saved: {changed, fields, removed}
+  #stored = null; // of the answer that comes: its id, and how many characters of it the server has
   #again = false;
   #dropped = false;
   #toldOf = ""; // the last trouble, which is told once
@@ -101,12 +104,32 @@ export class Conversation {
     return this.#saving;
   }
 
-  /** Save while the page goes away. */
+  /**
+   * Save while the page goes away: nobody will hear how that ends, and little may outlive a page. So it says again what
+   * is being saved, whichever of the two comes first, and of an answer that comes only what the server does not have.
+   */
   flush() {
     if (this.answering) this.touch(this.answering.message);
-    if (this.id && !this.#dropped && this.#changed.size + this.#fields.size + this.#removed.size > 0) {
-      ask("PATCH", `${PATH}/${this.id}`, { body: this.#change(this.#changed, this.#fields, this.#removed), keepalive: true }).catch(() => {});
+    const flying = this.#flying;
+    const all = (own, under) => new Set([...(under ?? []), ...own]);
+    const [changed, fields] = [all(this.#changed, flying?.changed), all(this.#fields, flying?.fields)];
+    const removed = all(this.#removed, flying?.removed);
+    if (this.#dropped || !(changed.size + fields.size + removed.size) || !(this.data.messages.length || this.id)) return;
+    const { version } = this.data;
+    if (!this.id && !flying) {
+      ask("POST", PATH, { body: this.#whole(), keepalive: true }).catch(() => {});
+      return;
     }
+    const versions = this.id ? [version, ...(flying ? [version + 1] : [])] : [1];
+    const body = { ...this.#change(changed, fields, removed, true), version: versions };
+    ask("PATCH", `${PATH}/${this.id ?? this.newId}`, { body, keepalive: true }).catch(() => {});
+  }
+
+  /** Save what has come of an answer. */
+  keepAnswer() {
+    if (!this.answering) return;
+    this.touch(this.answering.message);
+    this.save();
   }
 
   async #drain() {
@@ -114,6 +137,7 @@ export class Conversation {
       this.#again = false;
       const [changed, fields, removed] = [this.#changed, this.#fields, this.#removed];
       [this.#changed, this.#fields, this.#removed] = [new Set(), new Set(), new Set()];
+      this.#flying = { changed, fields, removed };
       try {
         await this.#write(changed, fields, removed);
         this.#toldOf = "";
@@ -127,17 +151,19 @@ export class Conversation {
         this.#toldOf = error.message;
         if (error.status === 0 || error.status === 429 || error.status >= 500) setTimeout(() => this.save(), RETRY);
         return;
+      } finally {
+        this.#flying = null;
       }
     }
   }
 
   async #write(changed, fields, removed, tries = 5) {
     if (!this.id) {
-      const whole = Object.fromEntries(FIELDS.map((name) => [name, this.data[name]]));
-      const body = { id: this.newId, ...whole, messages: this.data.messages.map((message) => this.#sent(message)) };
+      const body = this.#whole();
       try {
         this.#first(await ask("POST", PATH, { body, keepalive: true }));
         this.#known = new Set(body.messages.map(({ id }) => id));
+        this.#note(body);
         this.#text = body.messages[0]?.content;
       } catch (error) {
         if (error.status !== 409) throw error;
@@ -156,6 +182,7 @@ export class Conversation {
       this.#text = body.messages?.[0].content ?? this.#text;
       Object.assign(this.data, { version: kept.version, updated: kept.updated });
       changed.forEach((id) => this.#known.add(id));
+      this.#note(body);
       emit("saved", this, false);
     } catch (error) {
       if (this.#dropped) return;
@@ -186,9 +213,29 @@ export class Conversation {
     Object.assign(this.data, { id, version, created, updated });
   }
 
-  #change(changed, fields, removed) {
+  #whole() {
+    const fields = Object.fromEntries(FIELDS.map((name) => [name, this.data[name]]));
+    return { id: this.newId, ...fields, messages: this.data.messages.map((message) => this.#sent(message)) };
+  }
+
+  /** How much of the answer that comes the server has now. */
+  #note({ messages }) {
+    const sent = messages?.find(({ id }) => id === this.answering?.message.id);
+    if (sent) this.#stored = { id: sent.id, kept: { content: whole(sent.content), reasoning: whole(sent.reasoning) } };
+  }
+
+  /** The rest of a message of which the server has the beginning. */
+  #rest(message) {
+    if (message.id !== this.#stored?.id) return message;
+    const { kept } = this.#stored;
+    const after = (name) => [...(message[name] ?? "")].slice(kept[name]).join("");
+    return { ...message, kept, content: after("content"), ...(message.reasoning ? { reasoning: after("reasoning") } : {}) };
+  }
+
+  #change(changed, fields, removed, leaving = false) {
     const body = Object.fromEntries([...fields].map((name) => [name, this.data[name]]));
-    const messages = this.data.messages.filter((message) => changed.has(message.id)).map((message) => this.#sent(message));
+    let messages = this.data.messages.filter((message) => changed.has(message.id)).map((message) => this.#sent(message));
+    if (leaving) messages = messages.map((message) => this.#rest(message));
     return { version: this.data.version, ...body, ...(messages.length ? { messages } : {}), ...(removed.size ? { remove: [...removed] } : {}) };
   }
 
