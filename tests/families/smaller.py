@@ -63,6 +63,8 @@ MISTRAL4_WIDE = WIDE | {"kv_lora_rank": 64, "q_lora_rank": 256, "qk_rope_head_di
 MISTRAL4_WIDE |= {"num_key_value_heads": 8, "v_head_dim": 32, "moe_intermediate_size": 256}
 
 ORION = named("OrionForCausalLM", "orion")
+PANGU = named("PanguEmbeddedForCausalLM", "PanguEmbedded", bias=True)
+INTERNLM = named("InternLMForCausalLM", "internlm", bias=True)
 XVERSE = named("XverseForCausalLM", "xverse")
 QWEN = named("QWenLMHeadModel", "qwen", layer_norm_epsilon=1e-5, rotary_emb_base=5e3, seq_length=256, no_bias=True)
 QWEN |= {"use_logn_attn": True, "use_dynamic_ntk": True}
@@ -118,6 +120,9 @@ CASES = (
     Case("hy-v3-odd-tied", HY3 | HY3_ODD | TIED, None),
     Case("mistral4", MISTRAL4, MISTRAL4_WIDE),
     Case("mistral4-odd-tied", MISTRAL4 | MISTRAL4_ODD | TIED, None),
+    Case("pangu", PANGU, numpy="llama_like"),
+    Case("pangu-odd-tied", PANGU | ODD | TIED | {"bias": False}, None, numpy="llama_like"),
+    Case("internlm", INTERNLM, numpy="llama_like"),
     Case("orion", ORION, numpy="llama_like"),
     Case("orion-odd-tied", ORION | ODD | TIED, None, numpy="llama_like"),
     Case("xverse", XVERSE, numpy="llama_like"),

@@ -195,12 +195,12 @@ FAMILIES = (
     Listed("lfm2moe", "LFM2 with experts", ("lfm2moe", "Lfm2MoeForCausalLM"), ("transformers", "llama.cpp")),
     Listed(
         "llama",
-        "Llama 1 to 3, Mistral, Ministral, Mixtral, InternLM3, SmolLM2, TinyStories, Minueza",
+        "Llama 1 to 3, Mistral, Ministral, Mixtral, InternLM 1 and 3, SmolLM2, TinyStories, Minueza",
         (
             *("llama", "LlamaForCausalLM", "MistralForCausalLM", "MixtralForCausalLM"),
-            *("MinistralForCausalLM", "InternLM3ForCausalLM"),
+            *("MinistralForCausalLM", "InternLMForCausalLM", "InternLM3ForCausalLM"),
         ),
-        ("transformers", "llama.cpp"),
+        ("transformers", "numpy", "llama.cpp"),
     ),
     Listed(
         "mamba",
@@ -271,6 +271,12 @@ FAMILIES = (
     Listed("olmoe", "OLMoE", ("olmoe", "OlmoeForCausalLM"), ("transformers", "llama.cpp")),
     Listed("opt", "OPT, Galactica", ("opt", "OPTForCausalLM"), ("transformers",)),
     Listed("orion", "Orion", ("orion", "OrionForCausalLM"), ("numpy", "llama.cpp")),
+    Listed(
+        "pangu",
+        "openPangu Embedded",
+        ("pangu-embedded", "PanguEmbeddedForCausalLM"),
+        ("numpy", "llama.cpp"),
+    ),
     Listed("phi2", "Phi-1, Phi-1.5, Phi-2", ("phi2", "PhiForCausalLM"), ("transformers", "llama.cpp")),
     Listed("phi3", "Phi-3, Phi-3.5, Phi-4", ("phi3", "Phi3ForCausalLM"), ("transformers", "llama.cpp")),
     Listed("phimoe", "Phi-3.5-MoE", ("phimoe", "PhimoeForCausalLM", "PhiMoEForCausalLM"), ("transformers",)),

@@ -1,4 +1,4 @@
-"""The Llama family: Llama, Mistral and Ministral (sliding window), Mixtral (experts), InternLM3, SmolLM2, Minueza."""
+"""The Llama family: Llama, Mistral and Ministral (windows), Mixtral (experts), InternLM 1 and 3, SmolLM2, Minueza."""
 
 from dataclasses import replace
 from typing import Any
@@ -37,7 +37,9 @@ def _class(config: ModelConfig) -> str:
 
 
 def _reworded(values: dict[str, Any]) -> dict[str, Any]:
-    """InternLM3 has words of its own for biases, which must agree for Llama's."""
+    """InternLM has a word of its own for attention's biases, InternLM3 two, which must agree for Llama's."""
+    if values.get("architectures") == ["InternLMForCausalLM"]:
+        return {**values, "attention_bias": values.get("bias", True)}
     if values.get("architectures") != ["InternLM3ForCausalLM"]:
         return values
     first = {ours: values.get(old, values.get(ours, False)) for ours, old in INTERNLM3.items()}
@@ -73,6 +75,9 @@ FLAGS = (("attention_bias", "attention_bias"), ("mlp_bias", "mlp_bias"))
                 "ministral",
                 {"num_key_value_heads": 8, "max_position_embeddings": 131072},
                 (("sliding_window", "window"),),
+            ),
+            HfClass(
+                "InternLMForCausalLM", "internlm", {"max_position_embeddings": 2048}, (("bias", "attention_bias"),)
             ),
             HfClass(
                 "InternLM3ForCausalLM",
