@@ -219,3 +219,41 @@ def test_damaged_prompts_are_said(tmp_path: Path, damage: dict[str, Any]) -> Non
 def test_a_model_without_prompts_says_so() -> None:
     with pytest.raises(RequestError, match="this model's files have no prompts"):
         Prompts().named("query")
+
+
+@pytest.mark.parametrize(
+    ("named", "change"),
+    [
+        ("Qwen3Model", {}),  # as e5-mistral names MistralModel
+        ("Qwen3ForCausalLM", {"tie_word_embeddings": False}),  # as Qwen3-Embedding-8B
+    ],
+)
+def test_a_decoder_without_its_head_makes_vectors(tmp_path: Path, named: str, change: dict[str, Any]) -> None:
+    """Its tensors lack "model." in front."""
+    folder = write_encoder(tmp_path, EVERY["qwen3"])
+    with LLM(folder, threads=1) as llm:
+        wanted = llm.embed(TEXTS, pooling="last")
+    with_modules(folder, wanted.shape[1], [], pooling="lasttoken")
+    tensors = load_file(folder / "model.safetensors")
+    tensors.pop("lm_head.weight", None)
+    save_file({name.removeprefix("model."): each for name, each in tensors.items()}, folder / "model.safetensors")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"architectures": [named]} | change))
+    with LLM(folder, threads=1) as llm:
+        assert_close(llm.embed(TEXTS), wanted, "exact")
+        assert not llm.generates
+        with pytest.raises(RequestError, match="without the head that scores tokens: it continues no text"):
+            llm.generate("a")
+    assert any("for embeddings, not for generation" in note for note in from_hf(folder, pre="default").notes)
+
+
+def test_a_decoder_whose_head_is_missing_is_damaged(tmp_path: Path) -> None:
+    """Unless its folder says how it makes vectors."""
+    folder = write_encoder(tmp_path, EVERY["qwen3"])
+    tensors = load_file(folder / "model.safetensors")
+    tensors.pop("lm_head.weight", None)
+    save_file(tensors, folder / "model.safetensors")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"tie_word_embeddings": False}))
+    with pytest.raises(ModelFileError, match=r"lacks 1 of its .* tensors: lm_head.weight"):
+        LLM(folder, threads=1)

@@ -95,8 +95,8 @@ class OpenModel:
 
     @property
     def generates(self) -> bool:
-        """Whether it continues texts, as all do but encoders, and files of rerankers."""
-        return not isinstance(self.engine, EncoderEngine) and not self.config.labels
+        """Whether it continues texts, as all do but encoders, and files of rerankers or of models without a head."""
+        return not isinstance(self.engine, EncoderEngine) and not self.config.labels and not self.config.alone
 
     def check_generates(self) -> None:
         """Raise RequestError, which says what works, for a model that continues no text."""
@@ -104,6 +104,9 @@ class OpenModel:
             raise self.engine.worker.refusal()
         if self.config.labels:
             raise RequestError(f"{self.config.name} is a reranker, which continues no text; ask it to rerank")
+        if self.config.alone:
+            what = "comes without the head that scores tokens"
+            raise RequestError(f"{self.config.name} {what}: it continues no text; it makes vectors: ask to embed")
 
     @property
     def template(self) -> "ChatTemplate":

@@ -1,17 +1,18 @@
 """Opens a model's files: the registry says which family reads their configuration."""
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import replace
 from math import prod
 from pathlib import Path
 from typing import Any
 
 from sporelm.errors import ModelFileError
-from sporelm.models.registry import model_of
+from sporelm.models.registry import known_architectures, model_of
 from sporelm.models.wrapped import text_values, whole_of, wrapped
 from sporelm.weights.config import MOST_HEAD_DIM, ModelConfig
 from sporelm.weights.config_files import architecture_of_gguf, architecture_of_hf, read_gguf_config, read_hf_config
 from sporelm.weights.dense import with_dense
+from sporelm.weights.family import Family
 from sporelm.weights.gguf import GgufFile, open_gguf
 from sporelm.weights.json_object import read_object
 from sporelm.weights.listed import listed_numbers
@@ -31,7 +32,7 @@ def open_model(path: str | Path) -> ModelSource:
     """
     place = Path(path)
     if place.is_dir():
-        values = read_object(place / "config.json")
+        values, bare = with_head(read_object(place / "config.json"))
         files = with_quantized(open_safetensors(place), values)
         config = config_from_hf(values, str(place / "config.json"), _main_format(files))
         pooled = pooling_of_folder(place, config.width)
@@ -44,6 +45,8 @@ def open_model(path: str | Path) -> ModelSource:
         if (config.tie_embeddings or whole) and not _says_tied(values):
             tied = stored_name("output.weight", "hf", family.table(config)) not in files.tensors
             config = replace(config, tie_embeddings=tied)
+        if not family.reads:
+            config, family = headless(config, family, files.tensors, bare=bare)
         return ModelSource("hf", place, files, config, family)
     gguf = open_gguf(place)
     shapes = {name: info.shape for name, info in gguf.tensors.items()}
@@ -52,6 +55,28 @@ def open_model(path: str | Path) -> ModelSource:
     for name, numbers in listed_numbers(family, gguf.metadata, config.layers, str(place)).items():
         gguf.hold(name, numbers)
     return ModelSource("gguf", place, gguf, config, family)
+
+
+def with_head(values: dict[str, Any]) -> tuple[dict[str, Any], bool]:
+    """A config.json that names a decoder without its head, as embedding models do ("Qwen3Model"), with the class that
+    has one, and whether it did."""
+    named = values.get("architectures")
+    name = named[0] if isinstance(named, list) and named and isinstance(named[0], str) else ""
+    whole, known = f"{name.removesuffix('Model')}ForCausalLM", known_architectures()
+    if not name.endswith("Model") or name in known or whole not in known:
+        return values, False
+    return {**values, "architectures": [whole]}, True
+
+
+def headless(config: ModelConfig, family: Family, held: Container[str], *, bare: bool) -> tuple[ModelConfig, Family]:
+    """A decoder's configuration and family where its folder may lack the head: its class does (`bare`), or it is an
+    embedding model and the tensor is not there. Its tensors may lack "model." in front then."""
+    if not bare and not config.pooling:
+        return config, family
+    family = replace(family, prefix=family.prefix or "model.")
+    lacks = not config.tie_embeddings and stored_name("output.weight", "hf", family.table(config)) not in held
+    alone = bare or lacks
+    return replace(config, alone=alone, tie_embeddings=config.tie_embeddings or alone), family
 
 
 def _says_tied(values: Mapping[str, Any]) -> bool:

@@ -90,6 +90,8 @@ def from_hf(folder: Path, *, type_name: str = "auto", pre: str | None = None, vo
         model = Model(metadata, made, "little", VERSION, tuple(source.files.paths))
         model = permute_qk("")(model) if family.paired_rows else model
         notes = [*source.notes, *_window_note(family, source.config), *rope.notes, *found.notes]
+        if source.config.alone:
+            notes.append("it comes without the head that scores tokens: the file is for embeddings, not for generation")
         if type_name == "auto" and any(tensor.work for tensor in model.tensors):
             notes.append("quantized weights that GGUF has no type for are written as F16; --type names another")
         if type_name == "auto" and _is_multiplied(family, source.config, params):
