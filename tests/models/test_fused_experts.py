@@ -1,4 +1,7 @@
-"""GGUF files that hold the gates and the up parts of experts in one tensor, as llama.cpp's converter writes Gemma 4."""
+"""GGUF files that hold the gates and the up parts of experts in one tensor, as llama.cpp's converter writes Gemma 4.
+
+And folders of Llama 4 that hold each matrix by itself.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -6,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from available import opened
 from close import assert_close
@@ -40,6 +44,34 @@ def test_gates_and_up_parts_in_one_tensor(form: str, load: Callable[..., Stepper
     save([Output(tmp_path / f"{name}.gguf", made) for name, made in files.items()])
     cpu = opened("cpu", threads=1)
     runners = [load(tmp_path / f"{name}.gguf", cpu, context=64, eager=True) for name in files]
+    wanted, found = (runner.step([(0, case.ids()[:9])])["logits"] for runner in runners)
+    assert_close(found, wanted, "exact")
+    for runner in runners:
+        runner.close()
+    cpu.close()
+
+
+@pytest.mark.parametrize("inner", ["", "language_model."])
+def test_matrices_of_llama_4_by_themselves(inner: str, load: Callable[..., Stepper], tmp_path: Path) -> None:
+    (case,) = (case for case in CASES if case.name == "llama4-steps-scaled")
+    places = [write_case(tmp_path / name, case) for name in ("fused", "single")]
+    tensors, single = load_file(places[1] / "model.safetensors"), {}
+    for name, values in tensors.items():
+        block = name.rpartition("experts.")[0] + "experts."
+        if name.endswith("experts.gate_up_proj"):
+            for expert, both in enumerate(values):
+                for part, matrix in zip(("gate", "up"), np.split(both.T, 2), strict=True):
+                    single[f"{inner}{block}{expert}.{part}_proj.weight"] = np.ascontiguousarray(matrix)
+        elif name.endswith("experts.down_proj"):
+            single |= {
+                f"{inner}{block}{expert}.down_proj.weight": np.ascontiguousarray(matrix.T)
+                for expert, matrix in enumerate(values)
+            }
+        else:
+            single[f"{inner}{name}"] = values
+    save_file(single, places[1] / "model.safetensors")
+    cpu = opened("cpu", threads=1)
+    runners = [load(place, cpu, context=64, eager=True) for place in places]
     wanted, found = (runner.step([(0, case.ids()[:9])])["logits"] for runner in runners)
     assert_close(found, wanted, "exact")
     for runner in runners:

@@ -11,7 +11,7 @@ from sporelm.models.families.llama4_words import STEP, Llama4Parts, finished, re
 from sporelm.models.registry import architecture
 from sporelm.weights.beside_vision import OTHERS, text_names
 from sporelm.weights.config import ModelConfig
-from sporelm.weights.experts import expert_fields, shared_names
+from sporelm.weights.experts import expert_fields, expert_names, shared_names
 from sporelm.weights.family import Family, Field, HfClass, fields
 from sporelm.weights.forms import expert_rows, stacked
 from sporelm.weights.names import COMMON, HF, Names, Stored, changed
@@ -49,6 +49,7 @@ NAMES = changed(
         for part in ("gate", "up", "down")
     ),
 )
+SINGLE = expert_names(BLOCK)[1:]  # a tensor for each matrix, as quantizers write them
 FLAGS = (("attention_chunk_size", "window"), ("use_qk_norm", "own.normed"))
 
 
@@ -74,7 +75,7 @@ FLAGS = (("attention_chunk_size", "window"), ("use_qk_norm", "own.normed"))
             without=("window",),
         ),
         NAMES,
-        {HF: text_names(NAMES)},
+        {HF: (*text_names(NAMES), *text_names(SINGLE), *SINGLE)},
         fixed={"rope_style": "adjacent"},
         only={"hidden_act": ("silu",), "attention_bias": (False,)},
         finish=finished,
