@@ -138,7 +138,7 @@ def changed(conversation: Json, changes: object, limits: Limits) -> Json:
 def versions_of(change: object) -> list[int]:
     """The versions that a change may have been made from. Raises BadConversation."""
     given = change.get("version") if isinstance(change, dict) else None
-    versions = given if isinstance(given, list) else [given]
+    versions: list[Any] = given if isinstance(given, list) else [given]
     if not 1 <= len(versions) <= MOST_VERSIONS or any(type(version) is not int for version in versions):
         raise BadConversation(f"version is {shown(given)}: it must be the number that the conversation had")
     return versions

@@ -62,7 +62,7 @@ class ConversationChange(ConversationFields, kw_only=True):
     that go with all after them."""
 
     version: int | Annotated[list[int], Meta(min_length=1, max_length=4)]
-    messages: list[ChangedMessage] | UnsetType = UNSET
+    messages: list[ChangedMessage] | UnsetType = UNSET  # type: ignore[assignment]
     remove: list[Id] | UnsetType = UNSET
 
 

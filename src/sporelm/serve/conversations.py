@@ -34,10 +34,10 @@ from sporelm.serve.conversation_form import (
     shown_id,
     versions_of,
 )
+from sporelm.serve.conversation_search import hit, may_hold, signature, texts_of, words_of
 from sporelm.weights.store.hold import take
 
 LOCK_PATIENCE = 12.0  # seconds to wait for another process that changes the same owner's conversations
-SNIPPET = 120  # characters of a search's find
 logger = logging.getLogger(__name__)
 
 
@@ -62,10 +62,12 @@ class Page(NamedTuple):
 
 @dataclass
 class _Shelf:
-    """What is remembered of an owner's files: size and time of each, and what a list shows of it."""
+    """What is remembered of an owner's files: size and time of each, and what a list shows of it; and of those that
+    were searched a signature, with the size and time that they had."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     known: dict[str, tuple[int, int, Json | None]] = field(default_factory=dict)
+    signed: dict[str, tuple[tuple[int, int], bytes]] = field(default_factory=dict)
 
 
 def default_folder() -> Path:
@@ -113,8 +115,8 @@ class ConversationStore:
         with shelf.lock:
             found = list(self._summaries(folder, shelf).values())
         found.sort(key=lambda summary: (-summary["updated"], summary["id"]))
-        if words := query.casefold().split():
-            found = [hit for summary in found if (hit := self._hit(folder, summary, words)) is not None]
+        if words := words_of(query):
+            found = self._search(folder, shelf, found, words)
         return Page(found[offset : offset + limit], len(found))
 
     def get(self, owner: str, identity: str) -> Json:
@@ -235,21 +237,30 @@ class ConversationStore:
                     conversation = self._read(Path(entry.path))
                     known[name] = (*stamp, summary_of(conversation) if conversation is not None else None)
         shelf.known = known
+        for name in list(shelf.signed):  # another thread may be searching
+            if name not in known:
+                shelf.signed.pop(name, None)
         return {name: summary for name, (_, _, summary) in known.items() if summary is not None}
 
-    def _hit(self, folder: Path, summary: Json, words: list[str]) -> Json | None:
-        """The summary, with the place that was found, if title and messages hold every word."""
-        conversation = self._read(self._path(folder, summary["id"]))
-        if conversation is None:
-            return None
-        texts = [conversation["title"], *(message["content"] for message in conversation["messages"])]
-        folded = [text.casefold() for text in texts]
-        if not all(any(word in text for text in folded) for word in words):
-            return None
-        for text, low in zip(texts[1:], folded[1:], strict=True):
-            if words[0] in low:
-                return summary | {"snippet": _snippet(text, low.index(words[0]))}
-        return summary
+    def _search(self, folder: Path, shelf: _Shelf, found: list[Json], words: list[str]) -> list[Json]:
+        """Those that hold every word. A file is read if it was not searched since it was changed, or its signature says
+        that it may hold them."""
+        hits = []
+        for summary in found:
+            name = summary["id"]
+            stamp, signed = shelf.known.get(name, (0, 0, None))[:2], shelf.signed.get(name)
+            fresh = signed is not None and signed[0] == stamp
+            if fresh and signed is not None and not may_hold(signed[1], words):
+                continue
+            conversation = self._read(self._path(folder, name))
+            if conversation is None:
+                continue
+            texts = texts_of(conversation)
+            if not fresh:
+                shelf.signed[name] = (stamp, signature(texts))
+            if (one := hit(summary, texts, words)) is not None:
+                hits.append(one)
+        return hits
 
     def _room(self, folder: Path, shelf: _Shelf, more_bytes: int, more: int) -> None:
         """Raises TooMuch if so many more bytes or conversations are too many for their owner."""
@@ -309,12 +320,6 @@ def summary_of(conversation: Json) -> Json:
     return {name: value for name, value in conversation.items() if name not in ("messages", "system", "settings")} | {
         "num_messages": len(conversation["messages"])
     }
-
-
-def _snippet(text: str, place: int) -> str:
-    start = max(0, min(place, len(text)) - SNIPPET // 3)
-    piece = " ".join(text[start : start + SNIPPET].split())
-    return ("…" if start else "") + piece + ("…" if start + SNIPPET < len(text) else "")
 
 
 def _files(folder: Path) -> Iterator[tuple[str, os.DirEntry[str]]]:
