@@ -57,6 +57,9 @@ NOMIC_MOE |= {"qkv_proj_bias": True, "mlp_fc1_bias": True, "mlp_fc2_bias": True,
 NOMIC_MOE |= {"rotary_emb_base": 10000.0, "type_vocab_size": 1, "vocab_size": 131}
 WIDE_NOMIC = {"n_embd": 256, "n_inner": 512, "n_head": 8, "num_experts": 8}
 
+JINA3 = SHAPE | {"type_vocab_size": 1, "layer_norm_eps": 1e-5, "pad_token_id": 1, "hidden_act": "gelu"}
+JINA3 |= {"rope_parameters": {"rope_type": "default", "rope_theta": 20000.0}}
+
 CASES = (
     encoder("eurobert", "EuroBertModel", "eurobert", EURO, WIDE),
     encoder("eurobert-odd", "EuroBertModel", "eurobert", EURO | ODD | {"num_key_value_heads": 1}),
@@ -83,6 +86,9 @@ CASES = (
     encoder("mpnet", "MPNetModel", "mpnet", MPNET),
     encoder("mpnet-odd", "MPNetModel", "mpnet", MPNET | ODD),
     encoder("mpnet-scores", "MPNetForSequenceClassification", "mpnet", MPNET | ONE),
+    encoder("jina-bert-v3", "JinaEmbeddingsV3Model", "jina_embeddings_v3", JINA3, WIDE),
+    encoder("jina-bert-v3-odd", "JinaEmbeddingsV3Model", "jina_embeddings_v3", JINA3 | ODD | {"type_vocab_size": 2}),
+    encoder("jina-bert-v3-scores", "JinaEmbeddingsV3ForSequenceClassification", "jina_embeddings_v3", JINA3 | ONE),
     encoder("roberta", "RobertaModel", "roberta", ROBERTA),
     encoder("roberta-scores", "RobertaForSequenceClassification", "roberta", ROBERTA | ONE),
     encoder("xlm-roberta", "XLMRobertaModel", "xlm-roberta", ROBERTA, WIDE),

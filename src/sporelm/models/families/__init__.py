@@ -190,6 +190,15 @@ FAMILIES = (
         ("jina-bert-v2", "JinaBertModel", "JinaBertForMaskedLM"),
         ("numpy", "llama.cpp"),
     ),
+    Listed(
+        "jina_bert_v3",
+        "Jina Embeddings v3, without the adapters of its tasks (encoders)",
+        (
+            *("jina-bert-v3", "JinaEmbeddingsV3Model", "JinaEmbeddingsV3ForMaskedLM"),
+            "JinaEmbeddingsV3ForSequenceClassification",
+        ),
+        ("transformers", "llama.cpp"),
+    ),
     Listed("kimi_linear", "Kimi Linear", ("kimi-linear", "KimiLinearForCausalLM"), ("transformers", "llama.cpp")),
     Listed("lfm2", "LFM2, LFM2.5", ("lfm2", "Lfm2ForCausalLM"), ("transformers", "llama.cpp")),
     Listed("lfm2moe", "LFM2 with experts", ("lfm2moe", "Lfm2MoeForCausalLM"), ("transformers", "llama.cpp")),
