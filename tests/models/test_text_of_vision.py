@@ -34,6 +34,8 @@ BY_NAME = {case.name: case for case in CASES}
         ("qwen35", "Qwen3_5ForConditionalGeneration", False),
         ("qwen35moe-odd-tied", "Qwen3_5MoeForConditionalGeneration", False),
         ("gemma3", "Gemma3ForConditionalGeneration", True),
+        ("gemma3n", "Gemma3nForConditionalGeneration", False),
+        ("gemma3n-odd", "Gemma3nForConditionalGeneration", True),
         ("gemma4", "Gemma4ForConditionalGeneration", False),
         ("ministral3-odd-tied", "Mistral3ForConditionalGeneration", False),
         ("ministral3", "Mistral3ForConditionalGeneration", True),

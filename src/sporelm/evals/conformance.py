@@ -13,6 +13,7 @@ import numpy as np
 from sporelm import ops
 from sporelm.backends.backend import Backend, Missing
 from sporelm.backends.registry import all_backends, open_backend
+from sporelm.evals.altup_cases import altup_cases
 from sporelm.evals.attention_cases import attention_cases
 from sporelm.evals.case import Case, values
 from sporelm.evals.latent_cases import latent_cases
@@ -155,9 +156,11 @@ def cases() -> Iterator[Case]:
     yield Case("count_nonfinite", "", count_nonfinite)
     for form in FORMS:
         yield Case("embedding", form.name, partial(embedding, form=form))
+    yield Case("embedding", "filled", partial(embedding, form=FORMS[0], fills=True))
     yield from attention_cases()
     yield from latent_cases()
     yield from recurrent_cases()
+    yield from altup_cases()
     yield from text_cases()
     yield Case("argmax", "", lambda backend: ops.argmax(backend.tensor(values(5, 1001))))
     yield Case("top_k", "", lambda backend: ops.top_k(backend.tensor(values(5, 1001)), k=40))
@@ -335,5 +338,7 @@ def gelu_gated(backend: Backend, *, form: type[QuantFormat], tokens: int) -> Any
     return ops.linear_activate_mul(backend.tensor(values(tokens, width_of(form))), gate, up, kind="gelu_tanh")
 
 
-def embedding(backend: Backend, *, form: type[QuantFormat]) -> Any:
-    return ops.embedding(backend.tensor(np.array([0, OUT - 1, 5], np.int32)), weight(backend, form))
+def embedding(backend: Backend, *, form: type[QuantFormat], fills: bool = False) -> Any:
+    ids = [0, OUT - 1, OUT if fills else 5]
+    how = {"fills": True} if fills else {}
+    return ops.embedding(backend.tensor(np.array(ids, np.int32)), weight(backend, form), **how)

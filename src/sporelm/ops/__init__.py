@@ -1,6 +1,15 @@
 """What can be computed: each op's signature, shape rule and numpy meaning, and the graph that records calls of them."""
 
 from sporelm.ops.activation import activate, activate_mul, clip, scale, scale_by, softcap, xielu
+from sporelm.ops.altup import (
+    altup_correct,
+    altup_first,
+    altup_predict,
+    gaussian_topk,
+    merge_streams,
+    spread_streams,
+    stream,
+)
 from sporelm.ops.attention import attention, store_kv
 from sporelm.ops.blocks import count_nonfinite, dequantize_blocks, quantize_blocks
 from sporelm.ops.elementwise import add, clamped_swiglu, silu_mul
@@ -36,6 +45,9 @@ __all__ = [
     "add_layer_norm",
     "add_lora",
     "add_rms_norm",
+    "altup_correct",
+    "altup_first",
+    "altup_predict",
     "argmax",
     "attention",
     "causal_conv1d",
@@ -47,6 +59,7 @@ __all__ = [
     "embedding",
     "gated_delta_rule",
     "gated_rms_norm",
+    "gaussian_topk",
     "latent_attention",
     "layer_norm",
     "lightning_attention",
@@ -58,6 +71,7 @@ __all__ = [
     "linear_heads",
     "linear_silu_mul",
     "mean_rows",
+    "merge_streams",
     "quantize_blocks",
     "quantize_rows",
     "rms_norm",
@@ -71,9 +85,11 @@ __all__ = [
     "selective_scan",
     "silu_mul",
     "softcap",
+    "spread_streams",
     "ssm_scan",
     "store_kv",
     "store_latent",
+    "stream",
     "text_attention",
     "top_k",
     "trace",

@@ -10,7 +10,7 @@ from sporelm.ops.spec import Spec
 from sporelm.tensor.dtype import F32, I32
 
 
-def _looked_up(ids: Any, table: Any) -> Spec:
+def _looked_up(ids: Any, table: Any, *, fills: bool = False) -> Spec:
     return Spec((ints("ids", ids).shape[0], matrix("table", table).shape[1]), F32)
 
 
@@ -41,10 +41,12 @@ def _k_each(logits: Any, *, k: int) -> tuple[Spec, Spec]:
 
 
 @op(_looked_up)
-def embedding(ids, table):  # ids int32 [tokens], table [vocab, width] of any format
-    """The table's row of each id, as float32; NaN for an id outside the table."""
+def embedding(ids, table, *, fills=False):  # ids int32 [tokens], table [vocab, width] of any format
+    """The table's row of each id, as float32; NaN for an id outside the table, or its first row if that `fills`."""
     known = (ids >= 0) & (ids < table.shape[0])
     found = table.take(np.where(known, ids, 0))
+    if fills:
+        return found
     return np.where(known[:, None], found, np.float32("nan"))
 
 

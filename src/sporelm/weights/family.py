@@ -136,6 +136,8 @@ class Family:
     choose          which of the classes a GGUF file's configuration is converted back into
     words           more of config.json, for folders that we write
     rotary_words    likewise, of its rotary parameters
+    wanted          shapes of GGUF tensors that llama.cpp reads for nothing, or with more rows than folders have: zeros
+                    where a folder lacks them, the first row where it has fewer
     positions       the key of config.json for the number of positions
     ffn_widths      the feed-forward block's width in widths, where config.json does not say it; 0: it must
     full_layers     of a number of layers: those that have no window where GGUF files speak of one
@@ -173,6 +175,7 @@ class Family:
     choose: Callable[[ModelConfig], str] | None = None
     words: Callable[[ModelConfig], dict[str, Any]] | None = None
     rotary_words: Callable[[ModelConfig], dict[str, Any]] | None = None
+    wanted: Callable[[ModelConfig], dict[str, tuple[int, ...]]] | None = None
     full_layers: Callable[[int], frozenset[int]] = lambda layers: frozenset()
     reworded: Callable[[dict[str, Any]], dict[str, Any]] = lambda values: values
     regrouped: Callable[[dict[str, Any]], dict[str, Any]] = lambda values: values
@@ -208,7 +211,8 @@ class Family:
 
     def of_file(self, kind: Kind, tensors: Iterable[str]) -> "Family":
         """The family with its weights' names as files of a kind have them that hold these tensors."""
-        held = {templated(name)[0] for name in tensors} if kind in self.others else set()
+        given = set(tensors)
+        held = given | {templated(name)[0] for name in given} if kind in self.others else set()
         own = {names.ours: names for names in self.names}
         found = []
         for names in self.others.get(kind, ()):

@@ -132,6 +132,9 @@ def brought(stored: StoredTensor, form: Stored, config: ModelConfig, shape: tupl
         stored = _seen_as(stored, shape)
     if form.columns is not None:
         stored = _columns_taken(stored, form.columns(config))
+    if form.parts:
+        rows = np.arange(shape[0]) + form.part * shape[0]
+        stored = _seen_as(stored, (form.parts * shape[0], *shape[1:])).take_rows(rows)
     if form.rows is not None:
         stored = stored.take_rows(form.rows(config))
     if form.skip:
@@ -217,6 +220,9 @@ def stored_shapes(
         if form.each:
             found |= dict.fromkeys(form.tensors(param), shape[1:])
             continue
+        if form.parts:
+            found[name] = (form.parts, *shape)
+            continue
         shape = (prod(shape),) if form.flat else (shape[0] + form.skip, *shape[1:]) if form.skip else shape
         shape = rows_of_heads(form, shape) if form.heads else shape
         if name in found:  # one more part of its rows
@@ -256,6 +262,8 @@ def held_as(
 
 def _joined(parts: list[tuple[Stored, NDArray[np.float32]]], config: ModelConfig) -> NDArray[np.float32]:
     form, values = parts[0]
+    if form.parts:
+        return np.stack([part for _, part in sorted(parts, key=lambda each: each[0].part)])
     if form.rows is not None:
         axis = int(form.inner)
         count = sum(part.shape[axis] for _, part in parts)

@@ -72,6 +72,7 @@ class Stored:
                  `transposed` each is [in, out] there
     times        of a configuration: by what the tensor is the weight multiplied, a number or an array that broadcasts
                  against the weight (Falcon-H1, whose multipliers GGUF files have in their weights)
+    part, parts  it is matrix number `part` of a tensor [parts, out, in]
     unturned     of a configuration: the length of the tensor's last axis where it is not transposed, for it may be
                  either way
     """
@@ -91,6 +92,8 @@ class Stored:
     unit: Callable[[Any], bool] | None = None
     unit_axis: int = -1
     heads: bool = False
+    part: int = 0
+    parts: int = 0
     unturned: Callable[[Any], int] | None = None
     times: Callable[[Any], Any] | None = None
 
@@ -110,7 +113,7 @@ class Stored:
     @property
     def is_plain(self) -> bool:
         changed = self.transposed or self.plus or self.each or self.flat or self.skip or self.between or self.log
-        changed = changed or self.heads or self.above
+        changed = changed or self.heads or self.above or self.parts
         changed = changed or self.unit is not None or self.times is not None
         return self.rows is None and self.columns is None and not changed
 

@@ -135,6 +135,7 @@ def test_each_row_of_a_tensor_belongs_to_one_weight(case: Case, kind: Kind) -> N
         count = shape[int(form.inner)]
         found = np.arange(count) if form.rows is None else form.rows(config)
         assert len(found) == count
+        found = found + form.part * count  # of matrices one after the other
         for name in form.tensors(param):
             rows.setdefault(name, []).append(found)
     for name, parts in rows.items():

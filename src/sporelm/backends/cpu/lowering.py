@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from sporelm.backends.cpu import adapters, conversions, experts, row_rules, texts
+from sporelm.backends.cpu.altup import RULES as ALTUP
 from sporelm.backends.cpu.entries import Cell, Emitter, cell_of, most, rows_of, stride_of
 from sporelm.backends.cpu.formats import IntegerPanels
 from sporelm.backends.cpu.formats.records import RECORDS
@@ -30,6 +31,7 @@ ROW_BY_ROW = frozenset(
     {"add", "add_rms_norm", "clamped_swiglu", "combine_experts", "embedding", "quantize_rows", "rms_norm", "silu_mul"}
     | {"count_nonfinite", "dequantize_blocks", "quantize_blocks"}
     | row_rules.RULES.keys()
+    | ALTUP.keys()
     | OF_RUNS
 )
 
@@ -250,7 +252,7 @@ def _embedding(low: Lowering, call: Call) -> None:
     fields |= {"out_stride": stride_of(out), "groups": packed.kind.groups(packed.width), "width": packed.width}
     fields |= {"padded": low.vectors(packed.width) * low.places.target.lanes, "vocab": packed.rows}
     tokens = spec_of(ids).shape[0]
-    kernel = rows.embedding(low.places.target, packed.kind)
+    kernel = rows.embedding(low.places.target, packed.kind, call.options.get("fills", False))
     low.emit(kernel, fields, cell_of(tokens), grain=low.row_grain(tokens))
 
 
@@ -335,6 +337,7 @@ RULES: dict[str, Callable[[Lowering, Call], None]] = {
     "argmax": _argmax,
     "top_k": _top_k,
     **row_rules.RULES,
+    **ALTUP,
     **RECURRENT,
     **SELECTIVE,
 }

@@ -4,6 +4,15 @@ Nothing here names a device or knows of back-ends, and nothing waits for one but
 `experts.py`). Indices may be int32. Shapes are those of the meanings in `sporelm.ops`.
 """
 
+from sporelm.backends.torch.altup import (
+    altup_correct,
+    altup_first,
+    altup_predict,
+    gaussian_topk,
+    merge_streams,
+    spread_streams,
+    stream,
+)
 from sporelm.backends.torch.attention import attention, rope, rope_store
 from sporelm.backends.torch.cache import store_kv
 from sporelm.backends.torch.experts import combine_experts, linear_experts, linear_experts_silu_mul, route
@@ -60,5 +69,6 @@ FUNCTIONS = {
         *(route, linear_experts, linear_experts_silu_mul, combine_experts),
         *(add_lora, linear, linear_group, linear_silu_mul, linear_activate_mul, rope, store_kv, rope_store, attention),
         *(text_attention, mean_rows),
+        *(spread_streams, merge_streams, stream, altup_predict, altup_first, altup_correct, gaussian_topk),
     )
 }

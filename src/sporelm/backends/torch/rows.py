@@ -87,10 +87,10 @@ def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, *, eps: float) -> 
     return rms_norm(total, weight, eps=eps), total
 
 
-def embedding(ids: Tensor, table: Weight) -> Tensor:
+def embedding(ids: Tensor, table: Weight, *, fills: bool = False) -> Tensor:
     known = (ids >= 0) & (ids < table.shape[0])
     found = table.values.index_select(0, ids.masked_fill(~known, 0))
-    return found.masked_fill(~known.unsqueeze(1), torch.nan)
+    return found if fills else found.masked_fill(~known.unsqueeze(1), torch.nan)
 
 
 def select_rows(x: Tensor, wanted: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
 """The parts that models are composed of, one file each; a block lists its weights and says what memory it keeps."""
 
 from sporelm.models.blocks.alone import Alone
+from sporelm.models.blocks.altup import AltUpLayer, Laurel, Spread
 from sporelm.models.blocks.attention import Attention
 from sporelm.models.blocks.beside import Beside
 from sporelm.models.blocks.classifier import Classifier
@@ -9,7 +10,7 @@ from sporelm.models.blocks.embedding import Embedding
 from sporelm.models.blocks.gated_mlp import GatedMLP
 from sporelm.models.blocks.latent_attention import LatentAttention
 from sporelm.models.blocks.layer import Layer, ParallelLayer, Part
-from sporelm.models.blocks.layer_inputs import FedLayer, LayerInput, LayerInputs
+from sporelm.models.blocks.layer_inputs import FedLayer, LayerInput, LayerInputs, LentLayer
 from sporelm.models.blocks.layer_norm import LayerNorm, bare, unbiased
 from sporelm.models.blocks.lending import LendingAttention
 from sporelm.models.blocks.lightning_attention import LightningAttention
@@ -32,6 +33,7 @@ from sporelm.models.blocks.weighed_mixture import WeighedMixture
 __all__ = [
     "MLP",
     "Alone",
+    "AltUpLayer",
     "Attention",
     "Beside",
     "Classifier",
@@ -41,11 +43,13 @@ __all__ = [
     "FedLayer",
     "GatedMLP",
     "LatentAttention",
+    "Laurel",
     "Layer",
     "LayerInput",
     "LayerInputs",
     "LayerNorm",
     "LendingAttention",
+    "LentLayer",
     "LightningAttention",
     "Linear",
     "Memory",
@@ -62,6 +66,7 @@ __all__ = [
     "SpaceChannels",
     "SpaceHeads",
     "SplitDeltaNet",
+    "Spread",
     "State",
     "StateSpace",
     "TextAttention",

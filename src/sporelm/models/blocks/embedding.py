@@ -8,13 +8,14 @@ from sporelm.weights.names import Param
 
 
 class Embedding:
-    """The row of each token."""
+    """The row of each token; the first for those that it has none for, if that `fills`."""
 
-    def __init__(self, name: str, vocab: int, width: int) -> None:
-        self.name, self.vocab, self.width = name, vocab, width
+    def __init__(self, name: str, vocab: int, width: int, *, fills: bool = False) -> None:
+        self.name, self.vocab, self.width, self.fills = name, vocab, width, fills
 
     def params(self) -> list[Param]:
         return [Param(f"{self.name}.weight", (self.vocab, self.width))]
 
     def __call__(self, tokens: Any, weights: Mapping[str, Any]) -> Any:  # tokens int32 [tokens] -> [tokens, width]
-        return ops.embedding(tokens, weights[f"{self.name}.weight"])
+        how = {"fills": True} if self.fills else {}
+        return ops.embedding(tokens, weights[f"{self.name}.weight"], **how)

@@ -13,6 +13,7 @@ class GatedMLP:
     """down(activation(gate(x)) * up(x)); `part` ends its weights' names, `ffn` is its width if not the model's.
 
     down_bias   `down` alone has a bias, where the model has none in others
+    above       of what `gate` makes counts what lies so many standard deviations above the mean, where this is given
     factors     by which what `gate` and `down` make is multiplied
     """
 
@@ -26,12 +27,13 @@ class GatedMLP:
         ffn: int = 0,
         down_bias: bool = False,
         factors: tuple[float, float] = (1.0, 1.0),
+        above: float | None = None,
     ) -> None:
         width, ffn, bias = config.width, ffn or config.ffn, config.mlp_bias
         self.gate = Linear(f"{name}.ffn_gate{part}", ffn, width, bias=bias, split=Rows())
         self.up = Linear(f"{name}.ffn_up{part}", ffn, width, bias=bias, split=Rows())
         self.down = Linear(f"{name}.ffn_down{part}", width, ffn, bias=bias or down_bias, split=Columns())
-        self.activation, self.factors = activation, factors
+        self.activation, self.factors, self.above = activation, factors, above
 
     def params(self) -> list[Param]:
         return [*self.gate.params(), *self.up.params(), *self.down.params()]
@@ -39,6 +41,7 @@ class GatedMLP:
     def __call__(self, x: Any, weights: Mapping[str, Any]) -> Any:  # x [tokens, width]
         gate, up = products(x, weights, self.gate, self.up)
         gate = multiplied(gate, self.factors[0])
+        gate = gate if self.above is None else ops.gaussian_topk(gate, factor=self.above)
         is_silu = self.activation == "silu"
         inner = ops.silu_mul(gate, up) if is_silu else ops.activate_mul(gate, up, kind=self.activation)
         return multiplied(self.down(inner, weights), self.factors[1])

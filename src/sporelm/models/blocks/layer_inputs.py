@@ -1,5 +1,6 @@
 """What a token tells every layer by itself: a small row for each of them (per-layer embeddings, Gemma 3n and 4)."""
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -35,11 +36,12 @@ COLUMNS = "layer_input_columns."  # tables with the columns of each layer follow
 
 class LayerInputs:
     """Rows for the layers, `size` numbers each: half of what a table of their own has for the token, half of what is
-    made of the embedding that the first layer gets."""
+    made of the embedding that the first layer gets. `vocab`: tokens that the table has, if not all."""
 
-    def __init__(self, config: ModelConfig, size: int) -> None:
+    def __init__(self, config: ModelConfig, size: int, vocab: int = 0) -> None:
         self.size, self.layers, self.width = size, config.layers, config.width
-        self.embedding = Embedding("layer_embedding", config.vocab, size * config.layers)
+        few = 0 < vocab < config.vocab
+        self.embedding = Embedding("layer_embedding", vocab or config.vocab, size * config.layers, fills=few)
         self.projection = Linear("layer_projection", size * config.layers, config.width)
         self.norm = RMSNorm("layer_projection_norm", size, config.eps)
 
@@ -71,15 +73,27 @@ class LayerInput:
         return [*self.gate.params(), *self.up.params(), *self.norm.params()]
 
     def __call__(self, x: Any, row: Any, weights: Mapping[str, Any]) -> Any:  # x [tokens, width], row [tokens, size]
+        return ops.add(x, self.made(x, row, weights))
+
+    def made(self, x: Any, row: Any, weights: Mapping[str, Any]) -> Any:
+        """What is added to x: float32 [tokens, width]."""
         gated = ops.activate_mul(self.gate(x, weights), row, kind="gelu_tanh")
-        return ops.add(x, self.norm(self.up(gated, weights), weights))
+        return self.norm(self.up(gated, weights), weights)
 
 
-class FedLayer(Layer):
-    """x + norm(attention(norm(x))), x + norm(mlp(norm(x))), then the layer's row, if there is one, and all of it times
-    a learned number."""
+class LentLayer(Layer):
+    """A layer that may read what another keeps, and gets a row of its own afterwards."""
 
     attention: LendingAttention
+
+    @abstractmethod
+    def fed(self, x: Any, row: Any, weights: Mapping[str, Any]) -> Any:
+        """What follows the usual layer: x is what that made, row [tokens, size] or None."""
+
+
+class FedLayer(LentLayer):
+    """x + norm(attention(norm(x))), x + norm(mlp(norm(x))), then the layer's row, if there is one, and all of it times
+    a learned number."""
 
     def __init__(
         self, name: str, row: LayerInput | None, norms: Sequence[Part | None], attention: LendingAttention, mlp: Part
@@ -92,6 +106,23 @@ class FedLayer(Layer):
         return [*super().params(), *(self.row.params() if self.row else []), self.factor]
 
     def fed(self, x: Any, row: Any, weights: Mapping[str, Any]) -> Any:
-        """What follows the usual layer: x [tokens, width], row [tokens, size] or None."""
         x = self.row(x, row, weights) if self.row else x
         return ops.scale_by(x, weights[self.factor.name])
+
+
+def fed_through(
+    layers: Sequence[LentLayer],
+    local: Sequence[bool],
+    x: Any,
+    rows: Sequence[Any],
+    step: StepInputs,
+    weights: Mapping[str, Any],
+    caches: Sequence[Any],
+) -> Any:
+    """x after all layers, each of which gets its row, and borrows what the last one of its kind before it kept if it
+    keeps nothing; `local` tells the two kinds apart."""
+    own, last = iter(caches), dict[bool, Any]()
+    for layer, kind, row in zip(layers, local, rows, strict=True):
+        last[kind] = last[kind] if layer.attention.borrows else next(own)
+        x = layer.fed(layer(x, step, weights, last[kind]), row, weights)
+    return x

@@ -117,6 +117,12 @@ FAMILIES = (
         ("transformers", "llama.cpp"),
     ),
     Listed(
+        "gemma3n",
+        "Gemma 3n (text)",
+        ("gemma3n", "Gemma3nForCausalLM", "Gemma3nForConditionalGeneration"),
+        ("transformers", "llama.cpp"),
+    ),
+    Listed(
         "gemma4",
         "Gemma 4 (text)",
         ("gemma4", "Gemma4ForCausalLM", "Gemma4ForConditionalGeneration"),

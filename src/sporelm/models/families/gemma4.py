@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from sporelm.models.blocks import FedLayer, GatedMLP, LayerInput, LayerInputs, LendingAttention, RMSNorm
-from sporelm.models.blocks.layer_inputs import LAYER_INPUT_NAMES
+from sporelm.models.blocks import FedLayer, GatedMLP, LayerInput, LayerInputs, LendingAttention, LentLayer, RMSNorm
+from sporelm.models.blocks.layer_inputs import LAYER_INPUT_NAMES, fed_through
 from sporelm.models.blocks.rms_norm import ones_table
 from sporelm.models.blocks.side_mixture import FUSED, SIDE_NAMES, SideMixture
 from sporelm.models.decoder import Decoder
@@ -81,13 +81,13 @@ FLAGS = (("sliding_window", "window"), ("attention_k_eq_v", "own.tied"), ("use_d
 class Gemma4(Decoder):
     """Gemma 3's layer with normed values, then the layer's own row, all times a learned number (Gemma team 2026)."""
 
-    layers: Sequence[FedLayer]
+    layers: Sequence[LentLayer]
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
         self.inputs = LayerInputs(config, config.own.inputs) if config.own.inputs else None
 
-    def layer(self, config: ModelConfig, index: int) -> FedLayer:
+    def layer(self, config: ModelConfig, index: int) -> LentLayer:
         name, config, window = f"layers.{index}", of_kind(config, index), config.window_of(index)
         own, norms = config.own, [RMSNorm(f"layers.{index}.{part}_norm", config.width, config.eps) for part in NORMS]
         borrows, tied = index >= config.layers - own.borrowing, own.tied and window is None
@@ -112,9 +112,5 @@ class Gemma4(Decoder):
 
     def through(self, x: Any, step: StepInputs, weights: Mapping[str, Any], caches: Sequence[Any]) -> Any:
         rows = self.inputs(x, step, weights) if self.inputs else [None] * len(self.layers)
-        own, last = iter(caches), dict[bool, Any]()  # by whether there is a window: what was kept last
-        for index, (layer, row) in enumerate(zip(self.layers, rows, strict=True)):
-            local = self.config.window_of(index) is not None
-            last[local] = last[local] if layer.attention.borrows else next(own)
-            x = layer.fed(layer(x, step, weights, last[local]), row, weights)
-        return x
+        local = [self.config.window_of(index) is not None for index in range(len(self.layers))]
+        return fed_through(self.layers, local, x, rows, step, weights, caches)

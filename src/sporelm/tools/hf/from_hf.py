@@ -15,6 +15,7 @@ from sporelm.models import open_model as open_source
 from sporelm.models.wrapped import text_values
 from sporelm.quant import F16, F32, FORMATS, QuantFormat, dequantize_tensor
 from sporelm.text.exchange.gguf_fields import fields_of_folder
+from sporelm.tools.hf.filled import filled
 from sporelm.tools.hf.folder_tensors import FolderTensors
 from sporelm.tools.hf.general import card_fields, name_of, sampling_fields, size_label
 from sporelm.tools.hf.reshaped import KEPT, Reshaper
@@ -40,7 +41,7 @@ from sporelm.weights.rope_scaling import DynamicNtk, Linear
 TYPES = ("auto", "f32", "f16", "bf16", "q8_0")
 VERSION = 3
 # In names of tensors that are F32 always.
-EXACT = (".ffn_gate_inp", ".ssm_conv1d", ".shortconv.conv.", "_norm.", "position_embd", "token_types")
+EXACT = (".ffn_gate_inp", ".ssm_conv1d", ".shortconv.conv.", "_norm.", "position_embd", "token_types", "_coef.")
 
 
 class Converted(NamedTuple):
@@ -87,6 +88,7 @@ def from_hf(folder: Path, *, type_name: str = "auto", pre: str | None = None, vo
             {tensor.name: ("[f32]", _numbers(tensor)) for tensor in made if tensor.name in family.listed}
         )
         made = [tensor for tensor in made if tensor.name not in family.listed]
+        made = filled(made, family.wanted(source.config)) if family.wanted else made
         model = Model(metadata, made, "little", VERSION, tuple(source.files.paths))
         model = permute_qk("")(model) if family.paired_rows else model
         notes = [*source.notes, *_window_note(family, source.config), *rope.notes, *found.notes]

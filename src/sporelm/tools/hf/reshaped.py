@@ -76,7 +76,7 @@ class Reshaper:
             return replace(self.held[self.names[group[0].name]], name=name)
         names = {param.name: name for param in group}
         (shape,) = stored_shapes(group, names, lambda ours: stored_form(ours, self.target, self._table)).values()
-        if len(group) == 1 and forms[1].is_plain and replace(forms[0], rows=None).is_plain:
+        if len(group) == 1 and forms[1].is_plain and replace(forms[0], rows=None, parts=0).is_plain:
             return self._moved(name, group[0], shape)
         types = {self.held[self.names[param.name]].ggml_type.name for param in group}
         (kept,) = types if len(types) == 1 else ("F32",)

@@ -36,8 +36,9 @@ def select_columns(target: Any) -> Kernel:
     return Kernel("select_columns", fields("x:p x_stride:i columns:p out:p out_stride:i width:i padded:i"), body)
 
 
-def embedding(target: Any, kind: Panels) -> Kernel:
-    """An item is one token; its row is read out of the panels. An id past the table gives NaN, never foreign memory."""
+def embedding(target: Any, kind: Panels, fills: bool = False) -> Kernel:
+    """An item is one token; its row is read out of the panels. An id past the table gives NaN, or the first row if that
+    `fills`, never foreign memory."""
 
     def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
         with k.range(first, last) as token:
@@ -52,10 +53,11 @@ def embedding(target: Any, kind: Panels) -> Kernel:
                 for number, value in enumerate(kind.row_values(k, panel, lane, group)):
                     k.store(value, out, at + 4 * k.lanes * number)
             _pad(k, out, f.width, f.padded)
-            with k.when(inside.equals(0)), k.range(f.width) as column:
-                k.store(k.const(f32, float("nan")), out, column * 4)
+            if not fills:
+                with k.when(inside.equals(0)), k.range(f.width) as column:
+                    k.store(k.const(f32, float("nan")), out, column * 4)
 
-    name = f"embedding_{kind.name.lower()}"
+    name = f"embedding_{kind.name.lower()}{'_fills' * fills}"
     return Kernel(
         name, fields("ids:p table:p panel_bytes:i out:p out_stride:i groups:i width:i padded:i vocab:i"), body
     )

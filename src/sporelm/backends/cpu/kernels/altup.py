@@ -1,0 +1,154 @@
+"""Streams of rows (AltUp) and the thinning of feed-forward blocks. An item is one token.
+
+A token's streams lie one after the other, each padded to whole vectors; what lies past the width does not matter.
+"""
+
+from typing import Any
+
+from sporelm.backends.cpu.jit import Builder, Kernel, Val, f32, i32
+from sporelm.backends.cpu.jit.kernel import fields
+from sporelm.ops.altup import LEAST_SQUARE
+
+
+def _inside(k: Builder, f: Any) -> Val:
+    """Which numbers of a row's last vector are its own."""
+    end = (f.vectors - 1) * k.lanes
+    return (k.iota(k.vi) + k.splat(end.trunc(i32))).to_float() < k.splat(f.width)
+
+
+def _total(k: Builder, f: Any, row: Val, inside: Val, squares: bool, less: Val | None = None) -> Val:
+    """The sum of a row, or of its squares, `less` taken from each value before; in one order."""
+    wide, end, total = 4 * k.lanes, f.vectors - 1, k.zero(k.vf)
+
+    def column(v: Val) -> Val:
+        x = k.load(k.vf, row, v * wide)
+        return x if less is None else x - less
+
+    with k.range(end) as v:
+        x = column(v)
+        total.set(k.fma(x, x, total.value) if squares else total.value + x)
+    x = k.select(inside, column(end), k.const(k.vf, 0))
+    return k.sum(k.fma(x, x, total.value) if squares else total.value + x)
+
+
+def _factors(k: Builder, f: Any, token: Val, others: int) -> list[Val]:
+    """By what each of the other rows becomes as large as x's."""
+    inside = _inside(k, f)
+    target = k.sqrt(_total(k, f, k.at(f.x, token * f.stride), inside, True) / f.width)
+    found = []
+    for number in range(others):
+        mean = _total(k, f, k.at(getattr(f, f"other{number}"), token * f.stride), inside, True) / f.width
+        least = k.const(f32, LEAST_SQUARE)
+        found.append(k.splat(target / k.sqrt(k.select(mean > least, mean, least))))
+    return found
+
+
+def _of_rows(others: int, more: str = "") -> Any:
+    places = " ".join(f"other{number}:p" for number in range(others))
+    return fields(f"x:p {places} out:p stride:i vectors:i width:f {more}".strip())
+
+
+def spread_streams(target: Any, others: int) -> Kernel:
+    def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
+        with k.range(first, last) as token:
+            factors, out = _factors(k, f, token, others), k.at(f.out, token * (f.stride * (1 + others)))
+            with k.range(f.vectors) as v:
+                at = v * (4 * k.lanes)
+                k.store(k.load(k.vf, k.at(f.x, token * f.stride), at), out, at)
+                for number, factor in enumerate(factors):
+                    row = k.at(getattr(f, f"other{number}"), token * f.stride)
+                    k.store(k.load(k.vf, row, at) * factor, k.at(out, f.stride * (number + 1)), at)
+
+    return Kernel(f"spread_streams_{others}", _of_rows(others), body)
+
+
+def merge_streams(target: Any, others: int) -> Kernel:
+    def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
+        with k.range(first, last) as token:
+            factors = _factors(k, f, token, others)
+            with k.range(f.vectors) as v:
+                at = v * (4 * k.lanes)
+                total = k.load(k.vf, k.at(f.x, token * f.stride), at)
+                for number, factor in enumerate(factors):
+                    row = k.at(getattr(f, f"other{number}"), token * f.stride)
+                    total = k.fma(k.load(k.vf, row, at), factor, total)
+                k.store(total / float(1 + others), k.at(f.out, token * f.stride), at)
+
+    return Kernel(f"merge_streams_{others}", _of_rows(others), body)
+
+
+def stream(target: Any) -> Kernel:
+    def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
+        with k.range(first, last) as token, k.range(f.vectors) as v:
+            at = v * (4 * k.lanes)
+            k.store(k.load(k.vf, k.at(f.x, token * f.all + f.before), at), k.at(f.out, token * f.stride), at)
+
+    return Kernel("stream", fields("x:p all:i before:i out:p stride:i vectors:i"), body)
+
+
+def altup_predict(target: Any, streams: int) -> Kernel:
+    def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
+        with k.range(first, last) as token:
+            x, out = (k.at(place, token * (f.stride * streams)) for place in (f.x, f.out))
+            coefs = k.at(f.coefs, token * f.coefs_stride)
+            with k.range(f.vectors) as v:
+                at = v * (4 * k.lanes)
+                given = [k.load(k.vf, k.at(x, f.stride * a), at) for a in range(streams)]
+                for b in range(streams):
+                    total = given[b]
+                    for a in range(streams):
+                        total = k.fma(k.splat(k.load(f32, coefs, 4 * (b * streams + a))), given[a], total)
+                    k.store(total, k.at(out, f.stride * b), at)
+
+    text = "x:p coefs:p coefs_stride:i out:p stride:i vectors:i"
+    return Kernel(f"altup_predict_{streams}", fields(text), body)
+
+
+CORRECTED = "x:p activated:p coefs:p coefs_stride:i out:p stride:i vectors:i"
+
+
+def altup_first(target: Any, streams: int) -> Kernel:
+    def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
+        with k.range(first, last) as token:
+            factor = k.splat(k.load(f32, k.at(f.coefs, token * f.coefs_stride), 0)) + 1.0
+            with k.range(f.vectors) as v:
+                at = v * (4 * k.lanes)
+                x = k.load(k.vf, k.at(f.x, token * (f.stride * streams)), at)
+                found = k.load(k.vf, k.at(f.activated, token * f.stride), at) - x
+                made = k.fma(found, factor, x) * k.load(k.vf, f.scale, at)
+                k.store(made, k.at(f.out, token * f.stride), at)
+
+    return Kernel(f"altup_first_{streams}", fields(f"{CORRECTED} scale:p"), body)
+
+
+def altup_correct(target: Any, streams: int) -> Kernel:
+    def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
+        with k.range(first, last) as token:
+            x, out = (k.at(place, token * (f.stride * streams)) for place in (f.x, f.out))
+            coefs = k.at(f.coefs, token * f.coefs_stride)
+            with k.range(f.vectors) as v:
+                at = v * (4 * k.lanes)
+                given = k.load(k.vf, x, at)
+                found = k.load(k.vf, k.at(f.activated, token * f.stride), at) - given
+                added = k.load(k.vf, k.at(f.added, token * f.stride), at)
+                for b in range(streams):
+                    row = k.load(k.vf, k.at(x, f.stride * b), at) if b else given
+                    made = k.fma(found, k.splat(k.load(f32, coefs, 4 * b)) + 1.0, row)
+                    k.store(made + added if b else made, k.at(out, f.stride * b), at)
+
+    return Kernel(f"altup_correct_{streams}", fields(f"{CORRECTED} added:p"), body)
+
+
+def gaussian_topk(target: Any) -> Kernel:
+    def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
+        inside = _inside(k, f)
+        with k.range(first, last) as token:
+            row = k.at(f.x, token * f.stride)
+            mean = _total(k, f, row, inside, False) / f.width
+            deviation = k.sqrt(_total(k, f, row, inside, True, k.splat(mean)) / f.width)
+            least, nothing = k.splat(mean + deviation * f.factor), k.const(k.vf, 0)
+            with k.range(f.vectors) as v:
+                above = k.load(k.vf, row, v * (4 * k.lanes)) - least
+                k.store(k.select(above > nothing, above, nothing), k.at(f.out, token * f.stride), v * (4 * k.lanes))
+
+    return Kernel("gaussian_topk", fields("x:p out:p stride:i vectors:i width:f factor:f"), body)
