@@ -204,6 +204,15 @@ def test_prompts_of_the_models_makers(tmp_path: Path, capsys: pytest.CaptureFixt
         llm.embed("a dog")
 
 
+@pytest.mark.parametrize("lower", [False, True])
+def test_texts_are_read_in_lower_case_where_the_folder_says_so(tmp_path: Path, lower: bool) -> None:
+    folder = write_encoder(tmp_path, EVERY["xlm-roberta"])
+    said = {"max_seq_length": 512, "do_lower_case": lower}
+    (folder / "sentence_bert_config.json").write_text(json.dumps(said))
+    with LLM(folder, threads=1) as llm:
+        assert (llm.embed_ids("A dog") == llm.embed_ids("a dog")) is lower
+
+
 async def looped(folder: Path) -> np.ndarray:
     async with AsyncLLM(folder, threads=1) as llm:
         return await llm.embed("a dog")

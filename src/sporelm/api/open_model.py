@@ -202,7 +202,8 @@ class OpenModel:
             return self.text_ids(text)
         if self._prompts is None:
             self._prompts = prompts_of(self.opened.path)
-        return self.text_ids(self._prompts.named(prompt_name) + text)
+        text = self._prompts.named(prompt_name) + text
+        return self.text_ids(text.lower() if self._prompts.lower else text)
 
     def render(self, messages: Sequence[Message]) -> str:
         """The messages as the model wants to read them, up to where its answer begins."""

@@ -1,6 +1,7 @@
-"""The prompts that a model's makers put before texts to be embedded: config_sentence_transformers.json of its folder.
+"""What a model's makers do to texts before they are embedded: the prompts of config_sentence_transformers.json, and
+do_lower_case of sentence_bert_config.json.
 
-GGUF files have no key for them.
+GGUF files have no keys for them.
 """
 
 from collections.abc import Mapping
@@ -8,18 +9,21 @@ from pathlib import Path
 from typing import NamedTuple
 
 from sporelm.errors import ModelFileError, RequestError, UnsupportedModel, shown
+from sporelm.weights.fields import Fields
 from sporelm.weights.json_object import read_object
 
-NAME = "config_sentence_transformers.json"
+NAME, CASES = "config_sentence_transformers.json", "sentence_bert_config.json"
 
 
 class Prompts(NamedTuple):
     """texts    by name
     default  the name of that which is put before every text for which none is asked; None: there is none
+    lower    texts are read in lower case
     """
 
     texts: Mapping[str, str] = {}
     default: str | None = None
+    lower: bool = False
 
     def named(self, name: str | None) -> str:
         """The prompt of a name, that of None the default, that of "" none. Raises RequestError for an unknown name."""
@@ -33,9 +37,10 @@ class Prompts(NamedTuple):
 def prompts_of(path: Path) -> Prompts:
     """Those of a model's folder; none for a file. Raises ModelFileError for damaged files, UnsupportedModel for prompts
     whose rows are not to count when a text's are pooled."""
-    place = path / NAME
+    place, cases = path / NAME, path / CASES
+    lower = cases.is_file() and Fields(read_object(cases), str(cases)).flag("do_lower_case", False)
     if not place.is_file():
-        return Prompts()
+        return Prompts(lower=lower)
     values = read_object(place)
     texts, default = values.get("prompts") or {}, values.get("default_prompt_name")
     if not isinstance(texts, dict) or not all(isinstance(text, str) for text in texts.values()):
@@ -45,4 +50,4 @@ def prompts_of(path: Path) -> Prompts:
     for pooling in path.glob("*_Pooling/config.json"):
         if any(texts.values()) and read_object(pooling).get("include_prompt") is False:
             raise UnsupportedModel(f"{pooling}: include_prompt False is not supported for prompts; True is")
-    return Prompts(texts, default)
+    return Prompts(texts, default, lower)

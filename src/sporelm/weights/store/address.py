@@ -41,6 +41,13 @@ FOLDER_FILES = (
     "chat_template.json",
     "*.jinja",
     "additional_chat_templates/*.jinja",
+    # Of sentence-transformers: what rows go through once the model has made them, and prompts.
+    "modules.json",
+    "config_sentence_transformers.json",
+    "sentence_bert_config.json",
+    "*_Pooling/config.json",
+    "*_Dense/config.json",
+    "*_Dense/model.safetensors",
 )
 
 
