@@ -218,20 +218,20 @@ FAMILIES = (
         ("transformers", "numpy", "llama.cpp"),
     ),
     Listed(
-        "mamba",
-        "Mamba 1, Falcon-Mamba",
-        ("mamba", "MambaForCausalLM", "FalconMambaForCausalLM"),
-        ("transformers", "llama.cpp"),
-    ),
-    Listed(
         "llama4",
         "Llama 4 (text)",
         ("llama4", "Llama4ForCausalLM", "Llama4ForConditionalGeneration"),
         ("transformers", "llama.cpp"),
     ),
+    Listed(
+        "mamba",
+        "Mamba 1, Falcon-Mamba",
+        ("mamba", "MambaForCausalLM", "FalconMambaForCausalLM"),
+        ("transformers", "llama.cpp"),
+    ),
     Listed("mamba2", "Mamba 2, Codestral Mamba", ("mamba2", "Mamba2ForCausalLM"), ("transformers", "llama.cpp")),
-    Listed("mimo2", "MiMo-V2-Flash", ("mimo2", "MiMoV2FlashForCausalLM"), ("transformers", "llama.cpp")),
     Listed("mellum", "Mellum 2", ("mellum", "MellumForCausalLM"), ("transformers", "llama.cpp")),
+    Listed("mimo2", "MiMo-V2-Flash", ("mimo2", "MiMoV2FlashForCausalLM"), ("transformers", "llama.cpp")),
     Listed("minicpm", "MiniCPM 1 and 2", ("minicpm", "MiniCPMForCausalLM"), ("numpy", "llama.cpp")),
     Listed("minicpm3", "MiniCPM3", ("minicpm3", "MiniCPM3ForCausalLM"), ("transformers", "llama.cpp")),
     Listed(
