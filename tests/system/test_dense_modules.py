@@ -15,7 +15,7 @@ from encoder_files import write_encoder
 from families import CASES, ENCODERS
 from sporelm import LLM, AsyncLLM
 from sporelm.cli.main import main
-from sporelm.errors import ModelFileError, RequestError, UnsupportedModel
+from sporelm.errors import BackendError, ModelFileError, RequestError, UnsupportedModel
 from sporelm.tools.hf.from_hf import from_hf
 from sporelm.tools.hf.save_folder import save_folder
 from sporelm.tools.hf.to_hf import to_hf
@@ -90,6 +90,14 @@ def test_dense_layers_are_computed_in_their_order(tmp_path: Path, order: str) ->
         assert_close(found, expected, "f32")
     with pytest.raises(UnsupportedModel, match="its vectors go through Dense modules, which a GGUF file of 'bert'"):
         from_hf(folder)
+
+
+def test_a_vector_that_is_no_number_is_said(tmp_path: Path) -> None:
+    folder = with_modules(write_encoder(tmp_path, EVERY["bert"]), 48, [("Dense", PLAIN | {"out_features": 4})])
+    huge = {"linear.weight": np.full((4, 48), 3e38, np.float32)}
+    save_file(huge, folder / "2_Dense" / "model.safetensors")
+    with LLM(folder, threads=1) as llm, pytest.raises(BackendError, match="an embedding is not a number"):
+        llm.embed(TEXTS)
 
 
 def test_a_decoders_vectors_go_through_them_too(tmp_path: Path) -> None:

@@ -97,12 +97,15 @@ def through(llm: "OpenModel", found: Sequence[NDArray[np.float64]]) -> Sequence[
 def activated(
     layer: Dense, matrix: NDArray[np.float32], bias: Sequence[NDArray[np.float32]], vector: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """One vector through one layer: float64 [layer.out]."""
+    """One vector through one layer: float64 [layer.out]. Raises BackendError for what is not a number."""
     if layer.unit:
         vector = vector / (np.sqrt((vector * vector).sum()) or 1.0)
-    made = (matrix @ vector.astype(np.float32)).astype(np.float64)
+    with np.errstate(over="ignore", invalid="ignore"):
+        made = (matrix @ vector.astype(np.float32)).astype(np.float64)
     for each in bias:
         made += each
+    if not np.isfinite(made).all():
+        raise BackendError("an embedding is not a number: the model's weights are damaged, or of another kind")
     return np.tanh(made) if layer.activation == "tanh" else np.maximum(made, 0) if layer.activation else made
 
 
