@@ -18,6 +18,7 @@ from hf_folders import tokenizer_json, write_tokenizer
 from sporelm.errors import ModelError, UnsupportedModel
 from sporelm.models import config_from_hf, model_of, open_model
 from sporelm.models.wrapped import REFUSED, TEXTS, WHOLES
+from sporelm.text.hf_folder import Folder
 from sporelm.tools.hf.from_hf import from_hf
 from sporelm.tools.hf.to_hf import to_hf
 from sporelm.tools.output import Output, save
@@ -251,3 +252,14 @@ def test_text_models_of_wholes_are_there_and_documented(whole: str, root: Path) 
 def test_other_text_models_are_refused_by_name(values: dict[str, Any], message: str) -> None:
     with pytest.raises(UnsupportedModel, match=message):
         config_from_hf(values, "config.json")
+
+
+def test_where_text_ends_may_be_said_of_the_text_model_alone(tmp_path: Path) -> None:
+    write_tokenizer(tmp_path, tokenizer_json(131))
+    config: dict[str, Any] = {"text_config": {"eos_token_id": [7, 9]}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert Folder(tmp_path).ids("eos_token_id") == [7, 9]
+    (tmp_path / "config.json").write_text(json.dumps(config | {"eos_token_id": 8}))
+    assert Folder(tmp_path).ids("eos_token_id") == [8]
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": 5}))
+    assert Folder(tmp_path).ids("eos_token_id") == [5]

@@ -59,10 +59,11 @@ class Folder:
         return found
 
     def ids(self, name: str) -> list[int]:
-        """The ids that generation_config.json, or else config.json, gives for `name`: one, several or none."""
-        value = self.generation.get(name)
-        if value is None:
-            value = self.model.get(name)
+        """The ids that generation_config.json, or else config.json, gives for `name`: one, several or none. Models that
+        see or hear may say it of their text model alone."""
+        text = self.model.get("text_config")
+        places = (self.generation, self.model, text if isinstance(text, dict) else {})
+        value = next((held[name] for held in places if held.get(name) is not None), None)
         values = value if isinstance(value, list) else [] if value is None else [value]
         for token in values:
             if type(token) is not int or token < 0:
