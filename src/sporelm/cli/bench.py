@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from sporelm import __version__
-from sporelm.cli import lora, options, watching
+from sporelm.cli import bench_output, lora, options, watching
 from sporelm.cli.parser import Parser, listed
 from sporelm.errors import UsageError
 
@@ -69,16 +69,7 @@ def parser() -> Parser:
         "--repeat", type=int, default=5, metavar="N", help="samples per row, of which the median counts; default: 5"
     )
     made.add_argument("--peer", type=Path, metavar="DIR", help="folder of llama.cpp's tools (see bench/peer.sh)")
-    made.add_argument(
-        "--save", type=Path, metavar="FILE", help="append the rows to a CSV file, with machine, commit, command"
-    )
-    made.add_argument(
-        "--plot", type=Path, metavar="FILE", help="draw the rows as a chart; the file's name ends in .svg"
-    )
-    form = made.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="print a JSON list of rows")
-    form.add_argument("--md", action="store_true", help="print a Markdown table")
-    form.add_argument("--csv", action="store_true", help="print CSV")
+    bench_output.add_output(made, plotted="draw the rows as a chart", as_json="print a JSON list of rows")
     options.add_engine(made)
     lora.add_lora(made)
     watching.add_watching(made)
@@ -108,13 +99,9 @@ def run(args: argparse.Namespace) -> None:
     from sporelm.engine.capacity import DEFAULT_CONTEXT
 
     wanted, adapters = cases(args.p, args.n, args.b, args.d, whole=args.whole), lora.adapters(args)
-    # What can be refused is refused now: measuring takes minutes.
     if adapters and args.peer:
         raise UsageError("--peer has no adapter, so its figures say nothing of --lora: leave one of them out")
-    if args.save:
-        rows.check_file(args.save, CONTEXT)
-    if args.plot:
-        plot.check_plot(args.plot)
+    bench_output.check(args, CONTEXT)
     asked, path = args.model, find(args.model)
     args.model = str(path)
     args.max_context = context_for(wanted, model_context(path), args.max_context, DEFAULT_CONTEXT)

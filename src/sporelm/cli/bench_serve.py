@@ -3,10 +3,9 @@
 import argparse
 import json
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sporelm.cli import options
+from sporelm.cli import bench_output, options
 from sporelm.cli.parser import Parser, listed
 
 if TYPE_CHECKING:
@@ -60,14 +59,7 @@ def parser() -> Parser:
     load.add_argument("--seed", type=int, metavar="S", help="of prompts and moments; default: random, and told")
     load.add_argument("--timeout", type=float, default=600.0, metavar="S", help="seconds of a request; default: 600")
     output = made.add_argument_group("output")
-    output.add_argument(
-        "--save", type=Path, metavar="FILE", help="append the rows to a CSV file, with machine, commit, command"
-    )
-    output.add_argument("--plot", type=Path, metavar="FILE", help="draw them as charts; the file's name ends in .svg")
-    form = output.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="print one JSON object")
-    form.add_argument("--md", action="store_true", help="print a Markdown table")
-    form.add_argument("--csv", action="store_true", help="print CSV")
+    bench_output.add_output(output, plotted="draw them as charts", as_json="print one JSON object")
     options.add_help(made)
     return made
 
@@ -90,11 +82,7 @@ def run(args: argparse.Namespace) -> int:
     from sporelm.cli.progress import ProgressLine
 
     wanted = plan_of(args)
-    # What can be refused is refused now: measuring takes minutes.
-    if args.save:
-        rows.check_file(args.save, CONTEXT, forms.CSV_HEADS)
-    if args.plot:
-        plot.check_plot(args.plot)
+    bench_output.check(args, CONTEXT, forms.CSV_HEADS)
     with interrupt_flag() as stopped, ProgressLine() as progress:
         found = measure(wanted, progress, lambda: bool(stopped))
     print(render(found, args), flush=True)
@@ -127,17 +115,12 @@ def plan_of(args: argparse.Namespace) -> "Plan":
     return Plan(
         Target(place.scheme, place.host, place.port, place.origin, place.path, key_of(args.api_key) or ""),
         tuple(dict.fromkeys(loads)),
-        model=args.model,
-        endpoint=args.endpoint,
+        **options.given(args, "model", "endpoint", "requests", "warmup", "repeat", "timeout"),
         prompt_tokens=args.p,
         new_tokens=args.n,
-        requests=args.requests,
-        warmup=args.warmup,
-        repeat=args.repeat,
         shared=args.shared_prefix,
         seed=secrets.randbits(LONGEST_SEED) if args.seed is None else args.seed,
         temperature=args.temp,
-        timeout=args.timeout,
     )
 
 

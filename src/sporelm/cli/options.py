@@ -69,6 +69,11 @@ def add_guessing(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def given(args: argparse.Namespace, *names: str) -> dict[str, Any]:
+    """What was given for options, by their names, for what knows them by the same."""
+    return {name: getattr(args, name) for name in names}
+
+
 def open_model(args: argparse.Namespace, *, max_batch: int = 1, **options: Any) -> "LLM":
     """Find, fetch if needed, and load the model, with a progress bar on stderr. Raises SporeError."""
     for name in ("threads", "max_context"):
@@ -93,15 +98,8 @@ def open_model(args: argparse.Namespace, *, max_batch: int = 1, **options: Any) 
     with ProgressLine() as progress:
         llm = LLM(
             store.resolve(args.model, progress),
-            backend=args.backend,
-            device=args.device,
-            threads=args.threads,
-            max_context=args.max_context,
-            kv=args.kv,
-            kv_memory=args.kv_memory,
-            speculate=args.speculate,
-            draft_model=args.draft_model,
-            eager=args.eager,
+            **given(args, "backend", "device", "threads", "eager", "max_context", "kv", "kv_memory"),
+            **given(args, "speculate", "draft_model"),
             progress=progress,
             max_batch=max_batch,
             **options,

@@ -85,12 +85,9 @@ def open_for(recording: "Recording", args: argparse.Namespace) -> "OpenModel":
     with ProgressLine() as progress:
         wanted = Options(
             store.resolve(args.model, progress),
-            backend=args.backend,
-            device=args.device,
-            threads=args.threads,
+            **options.given(args, "backend", "device", "threads", "eager"),
             max_context=limits.max_context,
             kv=recording.about.get("kv"),
-            eager=args.eager,
             max_batch=limits.max_batch,
             dequantize=False,
             token_budget=limits.token_budget,

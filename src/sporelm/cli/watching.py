@@ -21,7 +21,7 @@ def add_watching(parser: argparse.ArgumentParser) -> None:
 
 def open_model(args: argparse.Namespace, **more: Any) -> "LLM":
     """The model that the options name, watched as they say. Raises SporeError."""
-    return options.open_model(args, trace=args.trace, record=args.record, **more)
+    return options.open_model(args, **options.given(args, "trace", "record"), **more)
 
 
 def tell(llm: "LLM") -> None:
