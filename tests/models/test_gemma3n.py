@@ -1,5 +1,6 @@
 """Gemma 3n: tokens without rows for the layers, tensors that nobody reads, and what its files may say."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from close import assert_close
 from families import CASES, write_case
 from hf_folders import tokenizer_json, write_tokenizer
 from sporelm.errors import ModelError, ModelFileError, UnsupportedModel
-from sporelm.models import config_from_hf
+from sporelm.models import config_from_gguf, config_from_hf
 from sporelm.tools.hf.from_hf import from_hf
 from sporelm.tools.hf.to_hf import to_hf
 from sporelm.tools.output import Output, save
@@ -93,3 +94,22 @@ def test_files_that_do_not_say_it_leave_out_most_of_the_first_ten_layers() -> No
 def test_what_is_not_computed_is_refused(change: dict[str, Any], kind: type[ModelError], message: str) -> None:
     with pytest.raises(kind, match=message):
         config_from_hf(CASE.config | change, "config.json")
+
+
+def test_gguf_files_that_do_not_say_it_mean_what_llama_cpp_takes(tmp_path: Path) -> None:
+    place, file = write_case(tmp_path / "model", CASE), tmp_path / "m.gguf"
+    write_tokenizer(place, tokenizer_json(131))
+    (place / "config.json").write_text(json.dumps(CASE.config | {"final_logit_softcapping": None}))
+    save([Output(file, from_hf(place).model)])
+    with open_gguf(file) as held:
+        metadata, shapes = dict(held.metadata), {name: info.shape for name, info in held.tensors.items()}
+    assert config_from_gguf(metadata, shapes, "file").logit_cap is None
+    with pytest.raises(UnsupportedModel, match=r"altup\.active_idx is not 0"):
+        config_from_gguf(metadata | {"gemma3n.altup.active_idx": 2}, shapes, "file")
+    for key in ("final_logit_softcapping", "attention.shared_kv_layers", "activation_sparsity_scale"):
+        del metadata[f"gemma3n.{key}"]
+    config = config_from_gguf(metadata, shapes, "file")
+    assert (config.logit_cap, config.own.borrowing, config.own.rank, config.own.vocab) == (30.0, 0, 12, 131)
+    assert {config.own.above(layer) for layer in range(7)} == {None}
+    with pytest.raises(ModelFileError, match=r"activation_sparsity_scale is .*; it must be a number for each layer"):
+        config_from_gguf(metadata | {"gemma3n.activation_sparsity_scale": [1.0]}, shapes, "file")

@@ -15,6 +15,7 @@ from available import opened
 from close import assert_close
 from families import CASES, POSITIONS, WHOLE, Case, write_case
 from hf_folders import tokenizer_json, write_tokenizer
+from sporelm import ops
 from sporelm.errors import ModelError, UnsupportedModel
 from sporelm.models import config_from_hf, model_of, open_model
 from sporelm.models.wrapped import REFUSED, TEXTS, WHOLES
@@ -263,3 +264,21 @@ def test_where_text_ends_may_be_said_of_the_text_model_alone(tmp_path: Path) -> 
     assert Folder(tmp_path).ids("eos_token_id") == [8]
     (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": 5}))
     assert Folder(tmp_path).ids("eos_token_id") == [5]
+
+
+@pytest.mark.parametrize("by_turns", [False, True])
+def test_three_positions_that_are_one_turn_a_head_as_one_does(by_turns: bool) -> None:
+    """So that layers of Qwen-VL rotate texts without them."""
+    sections = BY_NAME["qwen3vl"].model.config.own.sections
+    runs = [kind for kind, count in enumerate(sections) for _ in range(count)]
+    streams = tuple(kind if kind and at < 3 * sections[kind] else 0 for at in range(8) for kind in [at % 3])
+    cpu = opened("cpu", threads=1)
+    random = np.random.default_rng(0)
+    x, table = (cpu.tensor(random.standard_normal((8, width), np.float32)) for width in (32, 16))
+    positions = np.array([0, 1, 2, 5, 6, 7, 7, 3], np.int32)
+    how: dict[str, Any] = {"head_dim": 16, "style": "half"}
+    plain = ops.rope(x, cpu.tensor(positions), table, **how).numpy()
+    three = cpu.tensor(np.repeat(positions[:, None], 3, axis=1))
+    found = ops.rope(x, three, table, **how, streams=streams if by_turns else tuple(runs)).numpy()
+    assert_close(found, plain, "exact")
+    cpu.close()

@@ -6,7 +6,7 @@ from math import inf
 from statistics import NormalDist
 from typing import Any
 
-from sporelm.errors import ModelFileError
+from sporelm.errors import ModelFileError, UnsupportedModel
 from sporelm.models.families import gemma3
 from sporelm.weights.config import ModelConfig, Scales
 from sporelm.weights.fields import Fields, shown
@@ -16,8 +16,9 @@ from sporelm.weights.windows import windowed
 STEP = 5  # layers from one without a window to the next, where files do not say
 PATTERN, FACTORS = "activation_sparsity_pattern", "activation_sparsity_scale"
 THINNED, SHARE = 10, 0.95  # layers, and of their values, where files do not say
-FEWEST = 1e-3  # shares of a row
-WIDTHS = "intermediate_size"
+ACTIVE, BORROWING, CAP = "altup.active_idx", "attention.shared_kv_layers", "final_logit_softcapping"
+LLAMA_CPPS_CAP, LLAMA_CPPS_KEPT = 30.0, 20  # of a file that names none; layers that keep keys and values
+FEWEST, WIDTHS = 1e-3, "intermediate_size"  # shares of a row
 # Of layers that borrow keys and values: files have them all the same.
 _LAYER = "layers.{}.self_attn"
 _HF = (f"model.{_LAYER}", f"model.language_model.{_LAYER}", f"language_model.model.{_LAYER}")
@@ -47,14 +48,13 @@ def reworded(values: dict[str, Any]) -> dict[str, Any]:
     """Widths of layers, which must agree, as one."""
     found = gemma3.reworded(values)
     widths = found.get(WIDTHS)
-    alike = isinstance(widths, list) and widths and all(width == widths[0] for width in widths)
-    return {**found, WIDTHS: widths[0]} if alike and widths else found
+    alike = isinstance(widths, list) and widths and widths == widths[:1] * len(widths)
+    return {**found, WIDTHS: widths[0]} if widths and alike else found
 
 
 def finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
     """The configuration of a file of a kind. Raises ModelFileError for layers that cannot be."""
-    if kind == HF:
-        config = windowed(config, values, STEP, window=512)
+    config = windowed(config, values, STEP, window=512) if kind == HF else _silent(config, values)
     first = config.layers - config.own.borrowing
     lent = {layer in config.full_layers for layer in range(first)}
     if not {layer in config.full_layers for layer in range(max(first, 0), config.layers)} <= lent:
@@ -62,6 +62,15 @@ def finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
     own = replace(config.own, thinned=_thinned(config.layers, values, kind))
     scales = Scales(embedding=config.width**0.5, attention=1.0)
     return replace(config, scales=scales, own=own, logit_cap=config.logit_cap or None)
+
+
+def _silent(config: ModelConfig, values: Fields) -> ModelConfig:
+    """What llama.cpp takes where GGUF files say nothing. Raises UnsupportedModel if layers compute another stream."""
+    if values.integer(ACTIVE, 0, 8, 0):
+        raise UnsupportedModel(f"{values.where}: {ACTIVE} is not 0: not supported")
+    cap = config.logit_cap if values.has(CAP) else LLAMA_CPPS_CAP
+    borrowing = config.own.borrowing if values.has(BORROWING) else max(config.layers - LLAMA_CPPS_KEPT, 0)
+    return replace(config, logit_cap=cap, own=replace(config.own, borrowing=borrowing))
 
 
 def _thinned(layers: int, values: Fields, kind: Kind) -> tuple[float, ...]:
@@ -90,7 +99,9 @@ def noticed(config: ModelConfig, metadata: Mapping[str, Any], shapes: Mapping[st
 
 def said(config: ModelConfig) -> dict[str, tuple[str, Any]]:
     """More of the metadata of GGUF files."""
-    return {f"gemma3n.{FACTORS}": ("[f32]", list(config.own.thinned)), "gemma3n.altup.active_idx": ("u32", 0)}
+    uncapped: dict[str, tuple[str, Any]] = {} if config.logit_cap else {CAP: ("f32", 0.0)}
+    found = uncapped | {FACTORS: ("[f32]", list(config.own.thinned)), ACTIVE: ("u32", 0)}
+    return {f"gemma3n.{key}": value for key, value in found.items()}
 
 
 def words(config: ModelConfig) -> dict[str, Any]:
@@ -102,9 +113,7 @@ def words(config: ModelConfig) -> dict[str, Any]:
 def wanted(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     """llama.cpp reads keys and values of layers that borrow them, and rows of all tokens."""
     keys, own = config.kv_heads * config.head_dim, config.own
-    found: dict[str, tuple[int, ...]] = {
-        "per_layer_token_embd.weight": (config.vocab, own.inputs * config.layers),
-    }
+    found: dict[str, tuple[int, ...]] = {"per_layer_token_embd.weight": (config.vocab, own.inputs * config.layers)}
     for layer in range(config.layers - own.borrowing, config.layers):
         found |= {f"blk.{layer}.attn_{part}.weight": (keys, config.width) for part in "kv"}
         found[f"blk.{layer}.attn_k_norm.weight"] = (config.head_dim,)
