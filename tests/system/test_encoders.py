@@ -17,7 +17,7 @@ from families import ENCODERS
 from sporelm import LLM, AsyncLLM, SamplingParams
 from sporelm.api import Ranked
 from sporelm.cli.main import main
-from sporelm.errors import ContextOverflow, MemoryShortage, RequestError, SporeError, UnsupportedModel
+from sporelm.errors import ContextOverflow, MemoryShortage, ModelNotFound, RequestError, SporeError, UnsupportedModel
 from sporelm.text import load_tokenizer
 from sporelm.tools.hf.from_hf import from_hf
 from sporelm.tools.hf.save_folder import save_folder
@@ -186,6 +186,28 @@ def test_pairs_of_folders_without_a_post_processor(
         ids, found = tokenizer.encode_pair("a b", "c")
         assert tuple(text.strip() for text in tokenizer.pieces(ids)) == pair
         assert found == second
+
+
+@pytest.mark.parametrize("name", ["bert", "distilbert", "mpnet"])
+def test_a_vocab_txt_is_the_tokenizer_json_that_it_amounts_to(tmp_path: Path, name: str) -> None:
+    """As in folders from before tokenizer.json; GGUF files of them too."""
+    folder = write_encoder(tmp_path / "model", CASES[name])
+    wanted = load_tokenizer(folder)
+    words = json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]
+    (folder / "tokenizer.json").unlink()
+    with pytest.raises(ModelNotFound, match=r"no vocab\.txt"):
+        load_tokenizer(folder)
+    (folder / "vocab.txt").write_text("".join(f"{word}\n" for word in words), encoding="utf-8")
+    file = tmp_path / "m.gguf"
+    save([Output(file, from_hf(folder).model)])
+    for found in (load_tokenizer(folder), load_tokenizer(file)):
+        for text in (*TEXTS, QUERY, *DOCUMENTS, "A Dog, \u00e9t\u00e9?", "[SEP] x", "</s> x"):
+            assert found.encode(text) == wanted.encode(text), text
+            assert found.encode_pair(text, "c") == wanted.encode_pair(text, "c")
+    config = folder / "tokenizer_config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"tokenizer_class": "BertJapaneseTokenizer"}))
+    with pytest.raises(UnsupportedModel, match="how 'BertJapaneseTokenizer' uses it is not known"):
+        load_tokenizer(folder)
 
 
 def test_pairs_of_bges_vocabulary(shared: Path) -> None:

@@ -29,6 +29,12 @@ _OF_KIND = {
 }
 
 
+def class_of(config: dict[str, Any], kind: object) -> str:
+    """The class of a folder's tokenizer, without "Fast"; "" where nothing tells it."""
+    named = config.get("tokenizer_class", _OF_KIND.get(kind) if isinstance(kind, str) else None)
+    return named.removesuffix("Fast") if isinstance(named, str) else ""
+
+
 def frame(parsing: Any, config: dict[str, Any], kind: object, names: dict[str, str]) -> None:
     """Give a `tokenizers.Tokenizer` without a post-processor that of its class, if it has one.
 
@@ -37,8 +43,7 @@ def frame(parsing: Any, config: dict[str, Any], kind: object, names: dict[str, s
     """
     if parsing.post_processor is not None:
         return
-    named = config.get("tokenizer_class", _OF_KIND.get(kind) if isinstance(kind, str) else None)
-    found = _OF_CLASS.get(named.removesuffix("Fast")) if isinstance(named, str) else None
+    found = _OF_CLASS.get(class_of(config, kind))
     if found is None:
         return
     begin, end = names.get("cls_token", found.begin), names.get("sep_token", found.end)

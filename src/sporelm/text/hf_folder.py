@@ -102,7 +102,7 @@ class Folder:
 def tokenizer_of_folder(path: Path) -> Tokenizer:
     """The tokenizer of a Hugging Face folder.
 
-    A tokenizer.json decides before vocab.json with merges.txt, these before a SentencePiece tokenizer.model. Raises
+    A tokenizer.json decides before vocab.json with merges.txt or vocab.txt, these before a SentencePiece model. Raises
     ModelNotFound without any of them, ModelFileError for files that are damaged or contradict each other.
     """
     file = path / "tokenizer.json"
@@ -110,11 +110,13 @@ def tokenizer_of_folder(path: Path) -> Tokenizer:
         with guarded(str(file)):
             return _tokenizer(_load(file), str(file), Folder(path))
     from sporelm.text.vocabulary_files import spec_of_vocabulary_files
+    from sporelm.text.wordpiece_files import spec_of_vocab_txt
 
     folder = Folder(path)
-    spec = spec_of_vocabulary_files(folder)
+    spec, label = spec_of_vocabulary_files(folder), str(path / "vocab.json")
+    if spec is None:
+        spec, label = spec_of_vocab_txt(folder), str(path / "vocab.txt")
     if spec is not None:
-        label = str(path / "vocab.json")
         with guarded(label):
             return _tokenizer(library_of(spec, label), label, folder)
     from sporelm.text.sentencepiece_folder import sentencepiece_of_folder
@@ -122,17 +124,19 @@ def tokenizer_of_folder(path: Path) -> Tokenizer:
     for name in SENTENCEPIECE_NAMES:
         if (path / name).is_file():
             return sentencepiece_of_folder(path / name)
-    raise ModelNotFound(f"{path} has no tokenizer.json, no vocab.json with merges.txt, and no tokenizer.model")
+    lacking = "no tokenizer.json, no vocab.json with merges.txt, no vocab.txt, and no tokenizer.model"
+    raise ModelNotFound(f"{path} has {lacking}")
 
 
 def read_spec(path: Path) -> dict[str, Any] | None:
-    """The tokenizer.json of a folder, or what vocab.json and merges.txt amount to; None without them."""
+    """The tokenizer.json of a folder, or what vocab.json and merges.txt, or vocab.txt, amount to; None without them."""
     file = path / "tokenizer.json"
     if file.is_file():
         return _parsed(file, bytes_of(file, MAX_TOKENIZER_BYTES))
     from sporelm.text.vocabulary_files import spec_of_vocabulary_files
+    from sporelm.text.wordpiece_files import spec_of_vocab_txt
 
-    return spec_of_vocabulary_files(Folder(path))
+    return spec_of_vocabulary_files(Folder(path)) or spec_of_vocab_txt(Folder(path))
 
 
 def library_of(spec: dict[str, Any], label: str) -> Any:
