@@ -22,7 +22,7 @@ KIMI_WIDE: dict[str, Any] = {"kv_lora_rank": 256, "qk_rope_head_dim": 32, "qk_no
 KIMI_WIDE |= {"moe_intermediate_size": 256, "num_key_value_heads": 8}
 KIMI_WIDE["linear_attn_config"] = KIMI["linear_attn_config"] | {"head_dim": 128, "num_heads": 8}
 OLMO = named("OlmoHybridForCausalLM", "olmo_hybrid", num_hidden_layers=4, pad_token_id=None, rms_norm_eps=1e-6)
-OLMO |= {"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 12}
+OLMO |= {"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 32}
 OLMO |= {"rope_parameters": {"rope_type": "default", "rope_theta": 500000.0}}
 OLMO_ODD = {**ODD, "linear_num_key_heads": None, "linear_num_value_heads": None, "linear_key_head_dim": None}
 OLMO_ODD |= {"linear_conv_kernel_dim": 3, "linear_allow_neg_eigval": False, "attention_bias": True}
