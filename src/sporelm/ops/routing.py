@@ -71,8 +71,8 @@ def route(
 
     scores       of an expert: "softmax" over all experts (Switch, Fedus et al. 2021; Qwen's, DeepSeek V2's),
                  "softmax_of_chosen", over the k that were chosen (Mixtral's, gpt-oss's), or "sigmoid" (DeepSeek V3's);
-                 "softmax_of_near", for each that is chosen over itself and those not chosen yet whose logit s is near its
-                 own, m: where (m - s) / max(|s|, m) is at most `near` (Phi-3.5-MoE's; Liu et al. 2024)
+                 "softmax_of_near", for each that is chosen over itself and those not chosen yet whose logit s is near
+                 its own, m: where (m - s) / max(|s|, m) is at most `near` (Phi-3.5-MoE's; Liu et al. 2024)
     selection_bias   is added to the scores when experts are chosen, and to no weight (DeepSeek V3, ERNIE 4.5)
     groups       experts stand in so many groups of equal size, and only those of the `top_groups` best may be chosen. A
                  group is as good as its best expert ("max": DeepSeek V2's group-limited choice) or as its best two

@@ -114,7 +114,7 @@ LATENT = {
         ("mimo2", {"num_key_value_heads": 4}, UnsupportedModel, "4 heads are no whole groups of 8"),
         ("mimo2", {"mlp_layer_types": ["dense"]}, UnsupportedModel, "mlp_layer_types must say dense or sparse"),
         ("olmoe", {"clip_qkv": 0.0}, ModelFileError, "clip_qkv is 0.0; it must be a number"),
-        ("bailing", {"norm_head": True, "tie_word_embeddings": True}, UnsupportedModel, "norm_head is true of an output"),
+        ("bailing", {"norm_head": True, "tie_word_embeddings": True}, UnsupportedModel, "norm_head is true of an out"),
     ],
 )
 def test_what_cannot_be_computed_is_refused(
