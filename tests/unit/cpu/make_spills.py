@@ -1,30 +1,21 @@
-"""Counts the vectors that hot kernels spill on this CPU's targets and writes spills.json, for test_assembly.
+"""Counts the vectors that hot kernels spill and writes spills.json, for test_assembly.
 
 From the repository's root: PYTHONPATH=src:tests python tests/unit/cpu/make_spills.py
 """
 
 import json
-import tempfile
 from pathlib import Path
 
-from sporelm.backends.cpu import targets
-from sporelm.backends.cpu.jit import Compiler
-from sporelm.backends.cpu.jit.cache import ObjectCache
-from unit.cpu.test_assembly import BITS, KNOWN, SPILL, hot
+from unit.cpu.test_assembly import BITS, KNOWN, MADE_FOR, SPILL, assembly_of, hot
 
 
 def counted() -> dict[str, dict[str, int]]:
-    """Spills by target and kernel, those without left out; of a target that this CPU lacks, what was known."""
+    """Spills by target and kernel, those without left out."""
     found: dict[str, dict[str, int]] = {}
-    with tempfile.TemporaryDirectory() as folder:
-        for name, bits in BITS.items():
-            target = targets.available().get(name)
-            if target is None:
-                found[name] = KNOWN[name]
-                continue
-            compiler = Compiler(target, ObjectCache(Path(folder) / "kernels"))
-            counts = {kernel.name: len(SPILL[bits].findall(compiler.assembly(kernel))) for kernel in hot(target)}
-            found[name] = {kernel: count for kernel, count in counts.items() if count}
+    for name, bits in BITS.items():
+        names = [kernel.name for kernel in hot(MADE_FOR[name])]
+        counts = {kernel: len(SPILL[bits].findall(assembly_of(name, kernel))) for kernel in names}
+        found[name] = {kernel: count for kernel, count in counts.items() if count}
     return found
 
 
