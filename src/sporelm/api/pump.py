@@ -128,7 +128,8 @@ class Pump:
                 while self._todo:
                     self._todo.popleft()()
                 self._work()
-                if not self.engine.scheduler.idle:
+                scheduler = self.engine.scheduler
+                if not scheduler.idle or scheduler.texts.waiting:  # for another's text, which may be nobody's turn
                     self._step()
                 self._tell()
         except BaseException as failure:  # whoever waits must hear of it, whatever it is

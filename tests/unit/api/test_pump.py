@@ -171,6 +171,21 @@ def test_texts_wait_while_all_pages_are_held_and_can_be_left_meanwhile():
     pump.close()
 
 
+def test_a_text_that_nobody_computes_does_not_hold_up_those_that_wait_for_it():
+    made = engine(num_pages=4, token_budget=8)
+    chunks: list[Any] = []
+    theirs = made.hidden(prompt(200, 1), lambda chunk: chunks.append(chunk.copy()))
+    assert next(theirs) is True  # it has its pages, and its caller is busy elsewhere
+    pump, texts = Pump(made), Ends()
+    pump.work(texts.work(0, pooled_texts(made, 200)))
+    texts.wait()
+    assert texts.found[0][2] is None
+    assert sum(map(len, chunks)) == 200
+    assert not list(theirs)
+    assert_nothing_is_held(pump)
+    pump.close()
+
+
 def test_a_text_that_is_left_in_the_middle_gives_its_pages_back():
     made = engine(token_budget=8)
     pump = Pump(made)
