@@ -5,7 +5,7 @@ THINKING.
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from sporelm.text.dialects.deltas import Call
 from sporelm.text.dialects.dialect import Dialect, Thinking, Turn
@@ -20,20 +20,14 @@ ACTIONS = Thinking("<|START_THINKING|>", "<|END_THINKING|>", anywhere=True)
 
 class Cohere(Dialect):
     name = "cohere"
-    marks = (BEGIN, END, *FRAMES)
+    marks = (BEGIN, END)
     begins = (BEGIN,)
+    frames = FRAMES
 
     def __init__(self, thinking: Thinking | None = ACTIONS) -> None:
         super().__init__(thinking)
 
-    def openers(self, turn: Turn) -> Iterable[str]:
-        return (*super().openers(turn), *FRAMES)
-
     def call(self, turn: Turn, mark: str) -> Steps[bool]:
-        if mark in FRAMES:
-            turn.source.release()
-            turn.out.block()
-            return True
         if not (yield from read_calls(turn)):
             return False
         yield from turn.source.space()

@@ -24,14 +24,17 @@ class Thinking:
 
     open, close    the marks around it
     anywhere       whether it may come after content: where `open` is no text that an answer could speak about
+    answer         the marks around what is said after it, of models that mark that too
     """
 
     open: str
     close: str
     anywhere: bool = False
+    answer: tuple[str, ...] = ()
 
 
 THINK = Thinking("<think>", "</think>")
+RESPONSE = ("<response>", "</response>")
 
 
 class Turn:
@@ -41,6 +44,8 @@ class Turn:
         self.source = Source()
         self.out = Writer(new_id)
         self.tools: Mapping[str, Tool] = {tool.name: tool for tool in tools}
+        self.thought = False  # the prompt has ended the reasoning
+        self.answering = False  # the mark has come that begins what is said after reasoning
 
     def begin(self, name: str, id: str | None = None) -> None:
         """A call begins: what was read of it will not be given back as content."""
@@ -98,8 +103,9 @@ class Dialect(ABC):
     """
 
     name: ClassVar[str]
-    marks: ClassVar[tuple[str, ...]] = ()  # every mark of the format; some may be special tokens
-    begins: ClassVar[tuple[str, ...]] = ()  # those that begin a call
+    marks: tuple[str, ...] = ()  # every mark of the format; some may be special tokens
+    begins: tuple[str, ...] = ()  # those that begin a call
+    frames: tuple[str, ...] = ()  # those around what is said: they mean nothing more
     thinking: Thinking | None
 
     def __init__(self, thinking: Thinking | None = THINK) -> None:
@@ -121,6 +127,7 @@ class Dialect(ABC):
         Raises RequestError for malformed tools.
         """
         turn = Turn(tools_of(tools), new_id or self.new_id)
+        turn.thought = self.thinking is not None and prompt.rstrip().endswith(self.thinking.close)
         return Parser(turn, self.steps(turn, self.thinks_after(prompt)))
 
     def shown_ids(self, tokenizer: "Tokenizer") -> frozenset[int]:
@@ -135,7 +142,8 @@ class Dialect(ABC):
 
     def all_marks(self) -> tuple[str, ...]:
         """The marks of calls and of reasoning."""
-        return (*self.marks, self.thinking.open, self.thinking.close) if self.thinking else self.marks
+        thinking = (self.thinking.open, self.thinking.close, *self.thinking.answer) if self.thinking else ()
+        return (*self.marks, *self.frames, *thinking)
 
     def thinks_after(self, prompt: str) -> bool:
         """Whether a prompt ends inside of reasoning."""
@@ -154,17 +162,31 @@ class Dialect(ABC):
         thinking = self.thinking
         if thinking and thinks:
             yield from self.reason(turn, thinking)
-        marks = (*self.openers(turn), *((thinking.open,) if thinking else ()))
+        answer = thinking.answer if thinking else ()
+        marks = (*self.openers(turn), *self.frames, *answer, *((thinking.open,) if thinking else ()))
         while True:
             mark = yield from turn.source.until(marks, turn.out.content)
             if mark is None:
                 return
-            if thinking is None or mark != thinking.open:
+            if mark in self.frames or (mark in answer and self._frames_answer(turn, mark == answer[0])):
+                turn.out.block()
+            elif mark in answer:
+                turn.out.content(mark)
+            elif thinking is None or mark != thinking.open:
                 yield from turn.attempt(self.call(turn, mark), mark)
             elif thinking.anywhere or turn.out.blank:
                 yield from self.reason(turn, thinking)
             else:
                 turn.out.content(mark)
+
+    @staticmethod
+    def _frames_answer(turn: Turn, begins: bool) -> bool:
+        """Whether a mark of `Thinking.answer` is one here: the first after reasoning, the second after the first."""
+        if begins and (turn.answering or not turn.out.blank or not (turn.thought or turn.out.reasoned)):
+            return False
+        found = begins or turn.answering
+        turn.answering = begins
+        return found
 
     def reason(self, turn: Turn, thinking: Thinking) -> Steps[None]:
         """Read reasoning up to its end; a mark of its beginning may come once more, after that in the prompt."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from sporelm.text.dialects.dialect import Dialect
-from sporelm.text.dialects.tool import Tool, resolved, types_of
+from sporelm.text.dialects.tool import Tool, resolved, types_of, with_definitions
 from sporelm.text.grammar import WHITE_SPACE, Grammar
 from sporelm.text.grammar_text import checked_text, choice_as_lark, lark_text, schema_text
 from sporelm.text.tokenizer import Tokenizer
@@ -126,8 +126,7 @@ class Forms:
             return self.sequence(self.terminal(simple[min(kinds)]), close)
         if "string" in kinds or not (kinds or schema.keys() & {"anyOf", "oneOf", "allOf"}):
             return self.text_until(close)
-        whole = {name: root[name] for name in ("$defs", "definitions") if name in root}
-        return self.sequence(self.json({**whole, **schema}), close)
+        return self.sequence(self.json(with_definitions(schema, root)), close)
 
     def _text(self, text: str) -> str:
         parts = self._splitter.split(text) if self._splitter else [text]

@@ -1,13 +1,14 @@
 """For models whose template says nothing of calls: what models do most. <tool_call>, or JSON of its own line or fence.
 
 JSON without a mark is a call only at the beginning of a line, if its first key is one that calls have and its name is
-that of a tool.
+that of a tool; so is a list of Python's calls.
 """
 
 import json
 import re
 from collections.abc import Sequence
 
+from sporelm.text.dialects.bare import read_bare
 from sporelm.text.dialects.deltas import Call
 from sporelm.text.dialects.dialect import Turn
 from sporelm.text.dialects.forms import Expression, Forms
@@ -27,11 +28,10 @@ class Generic(Hermes):
     def call(self, turn: Turn, mark: str) -> Steps[bool]:
         if mark == "<tool_call>":
             return (yield from super().call(turn, mark))
+        if mark != FENCE:
+            return (yield from read_bare(turn, mark, (";", ",")))
         if not turn.out.line_blank:
             return False
-        if mark != FENCE:
-            turn.source.back_to(turn.source.hold(1))
-            return (yield from read_calls(turn, bare=True, between=(";", ",")))
         word = turn.source.take(len((yield from turn.source.ahead(_WORD))))
         yield from turn.source.space()
         if (yield from turn.source.peek()) in ("{", "["):

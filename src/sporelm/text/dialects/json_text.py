@@ -141,7 +141,7 @@ def copy_string(source: Source, out: Out) -> Steps[bool]:
         if character == "":
             return False
         if character == "\\":
-            escape = yield from _escape(source)
+            escape = yield from copy_escape(source)
             if not escape:
                 return False
             out(escape)
@@ -149,7 +149,7 @@ def copy_string(source: Source, out: Out) -> Steps[bool]:
             out(json.dumps(source.take())[1:-1])
 
 
-def _escape(source: Source) -> Steps[str]:
+def copy_escape(source: Source) -> Steps[str]:
     """What begins with a backslash, mended; nothing if the text ends in it: then that is given up."""
     have = yield from source.ensure(2)
     if len(have) < 2:
@@ -195,13 +195,13 @@ def as_object(text: str) -> bool:
     return copied is not None and copied.startswith("{")
 
 
-def whole(text: str) -> str | None:
-    """A text as one JSON value, mended; None if it is none."""
+def whole(text: str, copier: type[Copier] = Copier) -> str | None:
+    """A text as one JSON value, mended, or one of a relative of JSON; None if it is none."""
     source = Source()
     source.append(text.strip() + " ")
     source.ended = True
     parts: list[str] = []
-    steps: Any = copy_value(source, parts.append)
+    steps: Any = copier(source, parts.append).value()
     try:
         next(steps)
     except StopIteration as done:

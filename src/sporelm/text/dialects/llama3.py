@@ -1,11 +1,13 @@
 """Llama 3.1 to 3.3: a bare {"name": ..., "parameters": {...}}, or after <|python_tag|>, several with ; between.
 
-After <|python_tag|> there may also be name.call(argument="value"), where the name is that of a tool.
+After <|python_tag|> there may also be name.call(argument="value"), where the name is that of a tool; and a bare
+[name(argument="value"), ...] at the beginning of a line.
 """
 
 import json
 from collections.abc import Sequence
 
+from sporelm.text.dialects.bare import read_bare
 from sporelm.text.dialects.deltas import Call
 from sporelm.text.dialects.dialect import Dialect, Turn
 from sporelm.text.dialects.forms import Expression, Forms
@@ -17,14 +19,11 @@ from sporelm.text.dialects.source import Steps
 class Llama3(Dialect):
     name = "llama3"
     marks = ("<|python_tag|>",)
-    begins = ("<|python_tag|>", "{")
+    begins = ("<|python_tag|>", "{", "[")
 
     def call(self, turn: Turn, mark: str) -> Steps[bool]:
-        if mark == "{":
-            if not turn.out.line_blank:
-                return False
-            turn.source.back_to(turn.source.hold(1))
-            return (yield from read_calls(turn, bare=True, between=(";",)))
+        if mark in ("{", "["):
+            return (yield from read_bare(turn, mark, (";",)))
         yield from turn.source.space()
         if (yield from turn.source.peek()) in ("{", "["):
             return (yield from read_calls(turn, between=(";",)))

@@ -30,7 +30,7 @@ class LooseForms:
             (key in required, self._forms.sequence(f"{key}:", self._value(inner, depth)))
             for key, inner in sorted((schema.get("properties") or {}).items())
         ]
-        return self._forms.sequence("{", _pairs(pairs), "}")
+        return self._forms.sequence("{", listed(pairs, '","'), "}")
 
     def _value(self, schema: Any, depth: int) -> Expression:
         self._values += 1
@@ -60,11 +60,11 @@ class LooseForms:
         return self._forms.sequence(self._quote, self._forms.text_until(self._quote))
 
 
-def _pairs(pairs: Sequence[tuple[bool, Expression]]) -> Expression:
-    """Pairs with commas between those that come: a form for each one that may come first."""
+def listed(pairs: Sequence[tuple[bool, Expression]], comma: str) -> Expression:
+    """Pairs, each required or not, with commas between those that come: a form for each one that may come first."""
     choices: list[str] = []
     for index, (required, pair) in enumerate(pairs):
-        rest = [f'"," {each}' if needed else f'("," {each})?' for needed, each in pairs[index + 1 :]]
+        rest = [f"{comma} {each}" if needed else f"({comma} {each})?" for needed, each in pairs[index + 1 :]]
         choices.append(" ".join([pair, *rest]))
         if required:
             return Expression(f"({' | '.join(choices)})")

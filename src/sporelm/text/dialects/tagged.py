@@ -6,12 +6,13 @@ inside of it.
 
 import json
 import re
-from collections.abc import Callable
-from typing import ClassVar
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
 
 from sporelm.text.dialects.dialect import Dialect, Turn
 from sporelm.text.dialects.forms import Expression, Forms
 from sporelm.text.dialects.json_text import inside_string, whole
+from sporelm.text.dialects.python_text import PythonCopier
 from sporelm.text.dialects.source import Out, Source, Steps
 from sporelm.text.dialects.tool import Tool
 
@@ -26,28 +27,36 @@ class Tagged(Dialect):
     """The tags, in the order they come; a subclass names them. None but `lines` may be missing where it says \"\".
 
     opening          before a call, may be left out if name_open is there
+    closing          after a call; may be left out
+    section          around all calls; may be left out
     lines            whether an argument has lines of its own
     """
 
-    opening: ClassVar[str]
-    name_open: ClassVar[str] = ""
-    name_close: ClassVar[str] = ""
-    key_open: ClassVar[str]
-    key_close: ClassVar[str]
-    value_open: ClassVar[str] = ""
-    value_close: ClassVar[str]
-    end: ClassVar[str]
-    closing: ClassVar[str] = ""
+    opening: str
+    name_open: str = ""
+    name_close: str = ""
+    key_open: str
+    key_close: str
+    value_open: str = ""
+    value_close: str
+    end: str
+    closing: str = ""
+    section: tuple[str, str] = ("", "")
+    typed: ClassVar[Mapping[str, frozenset[str]]] = {}  # in the place of key_close: the types that they tell
     lines: ClassVar[bool] = False
     line: ClassVar[str] = "\n"  # between the tags, where calls are forced
 
     def all_marks(self) -> tuple[str, ...]:
         tags = (self.opening, self.name_open, self.key_open, self.key_close, self.value_open, self.value_close)
-        found = (*self.begins, *tags, self.end, self.closing, *super().all_marks())
+        found = (*self.begins, *tags, self.end, self.closing, *self.section, *super().all_marks())
         return tuple(tag for tag in found if len(tag) > 2)  # no mere quotes and brackets
 
     def call(self, turn: Turn, mark: str) -> Steps[bool]:
         source = turn.source
+        if mark not in (self.opening, self.name_open):  # it begins a section
+            mark = (yield from source.skip(self.opening or self.name_open)) or ""
+            if not mark:
+                return False
         if self.name_open and mark != self.name_open and not (yield from source.skip(self.name_open)):
             return False
         yield from source.space()
@@ -65,38 +74,50 @@ class Tagged(Dialect):
             whole_so_far = yield from self._argument(source, arguments)
             tag = (yield from source.skip(*following)) if whole_so_far else None
         arguments.end(complete=tag == self.end)
-        if self.closing:
-            yield from source.skip(self.closing)
+        for tail in (self.closing, self.section[1]):
+            if tail:
+                yield from source.skip(tail)
         return True
 
     def _argument(self, source: Source, arguments: "_Arguments") -> Steps[bool]:
         key = source.take(len((yield from source.ahead(KEY))))
-        if not key or not (yield from source.literal(self.key_close)):
+        if not key:
+            return False
+        close = yield from source.which((self.key_close, *self.typed))
+        if close is None:
             return False
         if self.value_open and not (yield from source.skip(self.value_open)):
             return False
         if (yield from source.literal(RAW)):
             return (yield from arguments.value(key, RAW_END + self.value_close, (), lines=False))
         follow = (self.key_open, self.end)
-        return (yield from arguments.value(key, self.value_close, follow, lines=self.lines))
+        return (
+            yield from arguments.value(key, self.value_close, follow, lines=self.lines, types=self.typed.get(close))
+        )
 
     def forced(self, forms: Forms) -> Expression:
-        return forms.many(forms.each(lambda tool: self._forced(forms, tool)), "\n")
+        calls = forms.many(forms.each(lambda tool: self._forced(forms, tool)), "\n")
+        begin, end = self.section
+        return forms.sequence(begin + "\n", calls, "\n" + end) if begin else calls
 
     def _forced(self, forms: Forms, tool: Tool) -> Expression:
-        parts: list[str] = [f"{self.opening}{self.line if self.name_open else ''}{self.name_open}{tool.name}"]
+        parts: list[str] = [
+            f"{self.opening}{self.line if self.opening and self.name_open else ''}{self.name_open}{tool.name}"
+        ]
         parts.append(self.name_close + self.line)
         schema = forms.schema(tool)
-        edge = "\n" if self.lines else ""
         for key, inner in (schema.get("properties") or {}).items():
-            before = (
-                f"{self.key_open}{key}{self.key_close}{self.line if self.value_open else ''}{self.value_open}{edge}"
-            )
-            argument = forms.sequence(before, forms.raw_value(inner, schema, edge + self.value_close), self.line)
+            argument = forms.sequence(self.key_open + key, self.forced_value(forms, inner, schema), self.line)
             required = key in (schema.get("required") or ())
             parts.append(argument if required else Expression(f"({argument})?"))
         parts.append(self.end + (self.line + self.closing if self.closing else ""))
         return forms.sequence(*parts)
+
+    def forced_value(self, forms: Forms, schema: Any, root: Mapping[str, Any]) -> Expression:
+        """What follows a key: the rest of its tag, and the value with its tags."""
+        edge = "\n" if self.lines else ""
+        before = f"{self.key_close}{self.line if self.value_open else ''}{self.value_open}{edge}"
+        return forms.sequence(before, forms.raw_value(schema, root, edge + self.value_close))
 
 
 class _Arguments:
@@ -106,9 +127,12 @@ class _Arguments:
         self._source, self._out, self._tool = turn.source, turn.out, tool
         self._keys: set[str] = set()
 
-    def value(self, key: str, close: str, follow: tuple[str, ...], *, lines: bool) -> Steps[bool]:
+    def value(
+        self, key: str, close: str, follow: tuple[str, ...], *, lines: bool, types: frozenset[str] | None = None
+    ) -> Steps[bool]:
         """Read a value up to its closing tag; texts go out as they come. False if the tag does not come."""
-        types = self._tool.types(key) if self._tool else frozenset()
+        if types is None:
+            types = self._tool.types(key) if self._tool else frozenset()
         if key in self._keys:  # the first one counts
             return (yield from self._raw(close, follow, lambda text: None))
         if types == TEXT:
@@ -177,6 +201,8 @@ class _Lines:
 def as_json(text: str, types: frozenset[str]) -> str:
     """A raw value as JSON: what it looks like, if its types allow that, and otherwise a text."""
     found = whole(text) if types != TEXT else None
+    if found is None and types != TEXT and text.lstrip()[:1] in ("[", "{"):  # some templates write Python's
+        found = whole(text, PythonCopier)
     if found is not None and not found.startswith('"') and _fits(found, types):
         return found
     if types == frozenset(("boolean",)) and text.strip().lower() in ("true", "false"):

@@ -94,6 +94,12 @@ def resolved(schema: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
     return schema if isinstance(schema, Mapping) else {}
 
 
+def with_definitions(schema: Mapping[str, Any], root: Mapping[str, Any]) -> dict[str, Any]:
+    """A part of a schema with the definitions that its references name."""
+    found: dict[str, Any] = {name: root[name] for name in ("$defs", "definitions") if name in root}
+    return {**found, **schema}
+
+
 def types_of(schema: Any, root: Mapping[str, Any], depth: int = 0) -> frozenset[str]:
     """The JSON types that a schema allows, as far as it says so; "any" for values that are no texts."""
     schema = resolved(schema, root)

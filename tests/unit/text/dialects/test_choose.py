@@ -87,4 +87,4 @@ def test_llama_4_is_known_by_its_headers() -> None:
 
 def test_names_are_those_of_the_table() -> None:
     assert all(make().name == name for name, make in DIALECTS.items())
-    assert len(DIALECTS) == 17
+    assert len(DIALECTS) == 31

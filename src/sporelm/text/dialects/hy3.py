@@ -1,0 +1,32 @@
+"""Hy3: <tool_call>name<tool_sep><arg_key>key</arg_key><arg_value>value</arg_value></tool_call> in <tool_calls>.
+
+Each tag, those of reasoning too, ends in a suffix that the template names, such as <think:opensource>.
+"""
+
+import re
+
+from sporelm.text.dialects.dialect import Thinking
+from sporelm.text.dialects.tagged import Tagged
+
+SUFFIX = ":opensource"
+NAMED = re.compile(r"\bHYTK\s*=\s*['\"]([\w:.-]{0,64})['\"]")
+
+
+class Hy3(Tagged):
+    name = "hy3"
+
+    def __init__(self, thinking: Thinking | None = None, *, suffix: str = SUFFIX) -> None:
+        """suffix: of all tags; they name the marks of reasoning too."""
+        super().__init__(Thinking(f"<think{suffix}>", f"</think{suffix}>"))
+        self.section = (f"<tool_calls{suffix}>", f"</tool_calls{suffix}>")
+        self.opening, self.end = f"<tool_call{suffix}>", f"</tool_call{suffix}>"
+        self.name_close = f"<tool_sep{suffix}>"
+        self.key_open, self.key_close = f"<arg_key{suffix}>", f"</arg_key{suffix}>"
+        self.value_open, self.value_close = f"<arg_value{suffix}>", f"</arg_value{suffix}>"
+        self.begins = (self.section[0], self.opening)
+
+
+def suffix_in(source: str) -> str:
+    """The suffix that a template gives its tags."""
+    found = NAMED.search(source)
+    return found[1] if found else SUFFIX

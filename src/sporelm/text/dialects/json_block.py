@@ -1,0 +1,109 @@
+"""Calls that are JSON between two marks: an array of them, or an object in a line each."""
+
+import json
+from collections.abc import Sequence
+
+from sporelm.text.dialects.deltas import Call
+from sporelm.text.dialects.dialect import Dialect, Thinking, Turn
+from sporelm.text.dialects.forms import Expression, Forms
+from sporelm.text.dialects.json_call import read_calls
+from sporelm.text.dialects.source import Steps
+
+
+class JsonBlock(Dialect):
+    """A subclass names the marks. Both ways are read; how calls are forced and written, it says.
+
+    opening, closing    what stands around calls
+    key                 the key of the arguments
+    array               one block holds all calls, between brackets; otherwise each has a block of its own
+    """
+
+    opening: str
+    closing: str
+    key: str = "arguments"
+    array: bool = True
+
+    def all_marks(self) -> tuple[str, ...]:
+        return (self.opening.strip(), self.closing.strip(), *super().all_marks())
+
+    def call(self, turn: Turn, mark: str) -> Steps[bool]:
+        source = turn.source
+        if not (yield from read_calls(turn)):
+            return False
+        while True:
+            if self.closing and (yield from source.skip(self.closing.strip())):
+                return True
+            yield from source.space()
+            if (yield from source.peek()) != "{" or not (yield from turn.attempt(read_calls(turn))):
+                return True
+
+    def written(self, calls: Sequence[Call]) -> str:
+        objects = [f'{{"name": {json.dumps(call.name)}, "{self.key}": {call.arguments}}}' for call in calls]
+        if self.array:
+            return f"{self.opening}[{', '.join(objects)}]{self.closing}"
+        return "".join(f"{self.opening}{each}{self.closing}" for each in objects)
+
+    def forced(self, forms: Forms) -> Expression:
+        body = forms.json_call(self.key, many=self.array)
+        block = forms.sequence(self.opening, body, self.closing)
+        return block if self.array else forms.many(block, "")
+
+
+class Nemotron(JsonBlock):
+    """Nemotron Nano 2 and Llama-Nemotron: <TOOLCALL>[{"name": ..., "arguments": {...}}, ...]</TOOLCALL>."""
+
+    name = "nemotron"
+    opening, closing = "<TOOLCALL>", "</TOOLCALL>"
+    begins = (opening,)
+
+
+class ToolCalls(JsonBlock):
+    """Hunyuan, Jamba, Apriel: <tool_calls>[{"name": ..., "arguments": {...}}, ...]</tool_calls>; MiniMax-M1: a line for
+    each, without brackets."""
+
+    name = "tool_calls"
+    opening, closing = "<tool_calls>", "</tool_calls>"
+    begins = (opening,)
+
+
+class InternLm(JsonBlock):
+    """InternLM2 and 2.5: <|action_start|><|plugin|> and an object, <|action_end|>, one for each call."""
+
+    name = "internlm"
+    opening, closing = "<|action_start|><|plugin|>\n", "<|action_end|>"
+    key, array = "parameters", False
+    begins = ("<|action_start|><|plugin|>",)
+
+
+class GigaChat(JsonBlock):
+    """GigaChat 3: one call in an object, as a message of the role "function call"; 3.1: after <|function_call|>."""
+
+    name = "gigachat"
+    closing = ""
+    begins = ("<|function_call|>", "function call<|role_sep|>")
+    marks = begins
+    frames = ("<|message_sep|>",)
+    array = False
+
+    def __init__(self, thinking: Thinking | None = None, *, message: bool = False) -> None:
+        """message: calls that are forced are messages."""
+        super().__init__(thinking)
+        self.opening = "function call<|role_sep|>\n" if message else "<|function_call|>"
+
+    def forced(self, forms: Forms) -> Expression:
+        return forms.sequence(self.opening, forms.json_call(self.key))
+
+
+class CommandR(JsonBlock):
+    """Command R and R+: Action: and a fence with [{"tool_name": ..., "parameters": {...}}]."""
+
+    name = "command_r"
+    opening, closing = "Action:\n```json\n", "\n```"
+    begins = ("Action:\n```json", "Action: ```json")
+
+    def written(self, calls: Sequence[Call]) -> str:
+        objects = [f'{{"tool_name": {json.dumps(call.name)}, "parameters": {call.arguments}}}' for call in calls]
+        return f"{self.opening}[{', '.join(objects)}]{self.closing}"
+
+    def forced(self, forms: Forms) -> Expression:
+        return forms.sequence(self.opening, forms.json_call("parameters", name="tool_name", many=True), self.closing)
