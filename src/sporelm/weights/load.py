@@ -61,7 +61,7 @@ class ModelSource:
     def notes(self) -> tuple[str, ...]:
         """What is not as in the files, one line each."""
         notes = self.files.notes if isinstance(self.files, QuantizedFolder) else ()
-        notes = (*notes, *self._unread())
+        notes = (*notes, *self._unread(), *self._head_unread())
         forms = [form for names in self.family.names if (form := form_in(names, self.kind)).heads and form.transposed]
         wide = [
             name
@@ -72,6 +72,15 @@ class ModelSource:
             return notes
         what = "its blocks cannot be turned about, so that what makes keys is computed with in F32"
         return (*notes, f"{listed(wide, 1)}: {what}; files that have attn_k_b take less memory")
+
+    def _head_unread(self) -> tuple[str, ...]:
+        """That a head for training is not read, of an encoder's folder that has one."""
+        name = self.config.architecture
+        if not self.family.reads or not name.endswith(("ForMaskedLM", "ForPreTraining")):
+            return ()
+        unread = sorted(ignorable(self.files.tensors, self.kind, self.family.ignored))
+        heads = [each for each in unread if "pooler" not in each and "position_ids" not in each]
+        return (f"{listed(heads, 1)}: the head of {name}, which fills gaps, is left unread",) if heads else ()
 
     def _unread(self) -> tuple[str, ...]:
         """That the parts of a model that see or hear are not read, if it has such."""
