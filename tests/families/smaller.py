@@ -65,6 +65,12 @@ MISTRAL4_WIDE |= {"num_key_value_heads": 8, "v_head_dim": 32, "moe_intermediate_
 ORION = named("OrionForCausalLM", "orion")
 PANGU = named("PanguEmbeddedForCausalLM", "PanguEmbedded", bias=True)
 INTERNLM = named("InternLMForCausalLM", "internlm", bias=True)
+CWM = named("CwmForCausalLM", "cwm", head_dim=8, num_hidden_layers=5, sliding_window=20)
+CWM["rope_parameters"] = LLAMA3 | {"rope_theta": 1e5}
+CWM_ODD: dict[str, Any] = ODD | TIED | {"head_dim": 10, "num_hidden_layers": 2, "rope_parameters": None}
+CWM_ODD["layer_types"] = ["sliding_attention"] * 2
+HELIUM = named("HeliumForCausalLM", "helium", head_dim=8)
+HELIUM_ODD: dict[str, Any] = ODD | TIED | {"head_dim": 10, "attention_bias": True, "mlp_bias": True}
 XVERSE = named("XverseForCausalLM", "xverse")
 QWEN = named("QWenLMHeadModel", "qwen", layer_norm_epsilon=1e-5, rotary_emb_base=5e3, seq_length=256, no_bias=True)
 QWEN |= {"use_logn_attn": True, "use_dynamic_ntk": True}
@@ -123,6 +129,10 @@ CASES = (
     Case("pangu", PANGU, numpy="llama_like"),
     Case("pangu-odd-tied", PANGU | ODD | TIED | {"bias": False}, None, numpy="llama_like"),
     Case("internlm", INTERNLM, numpy="llama_like"),
+    Case("cwm", CWM, None),
+    Case("cwm-odd-tied", CWM | CWM_ODD, None),
+    Case("helium", HELIUM, None),
+    Case("helium-odd-tied-biases", HELIUM | HELIUM_ODD, None),
     Case("orion", ORION, numpy="llama_like"),
     Case("orion-odd-tied", ORION | ODD | TIED, None, numpy="llama_like"),
     Case("xverse", XVERSE, numpy="llama_like"),

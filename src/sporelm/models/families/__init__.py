@@ -66,6 +66,7 @@ FAMILIES = (
         ("cohere2moe", "Cohere2MoeForCausalLM"),
         ("transformers", "llama.cpp"),
     ),
+    Listed("cwm", "Code World Model", ("cwm", "CwmForCausalLM"), ("transformers",)),
     Listed("dbrx", "DBRX", ("dbrx", "DbrxForCausalLM"), ("transformers", "llama.cpp")),
     Listed("deepseek", "DeepSeek MoE (V1)", ("deepseek", "DeepseekForCausalLM"), ("numpy", "llama.cpp")),
     Listed(
@@ -179,6 +180,7 @@ FAMILIES = (
         ),
         ("transformers",),
     ),
+    Listed("helium", "Helium 1", ("helium", "HeliumForCausalLM"), ("transformers",)),
     Listed(
         "hunyuan_dense",
         "Hunyuan (dense)",

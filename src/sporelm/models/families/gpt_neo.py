@@ -11,7 +11,7 @@ from sporelm.weights.config import ModelConfig
 from sporelm.weights.config_files import window_of
 from sporelm.weights.family import Family, Field, HfClass, fields
 from sporelm.weights.fields import Fields, shown
-from sporelm.weights.names import COMMON, Kind, Names, changed, with_bias
+from sporelm.weights.names import COMMON, HF, Kind, Names, changed, with_bias
 
 LAYER = "transformer.h.{}."
 KINDS = ("global", "local")
@@ -37,6 +37,10 @@ NAMES = changed(
 )
 
 
+def _usual(layers: int) -> frozenset[int]:
+    return frozenset(range(0, layers, 2))
+
+
 def _kinds(values: Fields, layers: int) -> list[str]:
     """Of each layer, out of lists of kinds that are repeated so many times."""
     found: list[Any] = []
@@ -53,9 +57,16 @@ def _kinds(values: Fields, layers: int) -> list[str]:
 
 
 def _finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
+    if kind != HF:
+        return config
     full = frozenset(layer for layer, each in enumerate(_kinds(values, config.layers)) if each == KINDS[0])
     window = window_of(values, "window_size", 256) if len(full) < config.layers else None
     return replace(config, window=window, full_layers=full if window else frozenset())
+
+
+def _words(config: ModelConfig) -> dict[str, Any]:
+    kinds = [KINDS[config.window_of(layer) is not None] for layer in range(config.layers)]
+    return {"attention_types": [[kinds, 1]], "window_size": config.window or 256}
 
 
 @architecture(
@@ -72,13 +83,15 @@ def _finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
             Field("layers", "block_count", "u32", "num_layers"),
             Field("heads", "attention.head_count", "u32", "num_heads"),
             Field("eps", "attention.layer_norm_epsilon", "f32", "layer_norm_epsilon"),
-            without=("head_dim", "kv_heads", "rotary", "window"),
+            without=("head_dim", "kv_heads", "rotary"),
         ),
         NAMES,
         fixed={"rotary": 0, "attention_out_bias": True, "mlp_bias": True, "scales.attention": 1.0},
         only={"activation_function": ("gelu_new", "gelu_pytorch_tanh")},
         finish=_finished,
-        unsaid=lambda config: "no GGUF architecture means its layers",
+        full_layers=_usual,
+        tells_layers=True,
+        words=_words,
         ffn_widths=4,
         ignored=(f"{LAYER}attn.attention.bias", f"{LAYER}attn.attention.masked_bias"),
         prefix="transformer.",

@@ -29,10 +29,11 @@ DEFAULTS = {"n_positions": 2048, "layer_norm_epsilon": 1e-5, "rotary_dim": 64}
 
 
 def _finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
-    key = "rope.dimension_count" if kind == GGUF else "rotary_dim"
-    rotary = values.integer(key, 2, min(config.head_dim, MOST_HEAD_DIM))
+    if kind == GGUF:
+        return config
+    rotary = values.integer("rotary_dim", 2, min(config.head_dim, MOST_HEAD_DIM))
     if rotary % 2:
-        raise ModelFileError(f"{values.where}: {key} is {rotary}; numbers are rotated in pairs")
+        raise ModelFileError(f"{values.where}: rotary_dim is {rotary}; numbers are rotated in pairs")
     return replace(config, rotary=rotary)
 
 
@@ -52,11 +53,12 @@ def _finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
         fixed={"parallel": True, "output_bias": True, "mlp_bias": True, "rope_style": "adjacent"},
         only={"activation_function": ("gelu_new", "gelu_pytorch_tanh"), "tie_word_embeddings": (False,)},
         finish=_finished,
-        unsaid=lambda config: "no program reads GPT-J's layers in one",
+        words=lambda config: {"rotary_dim": config.rotary},
         positions="n_positions",
         ffn_widths=4,
         ignored=(f"{LAYER}attn.bias", f"{LAYER}attn.masked_bias"),
         prefix="transformer.",
+        partial_rotary=True,
     )
 )
 class GPTJ(Decoder):

@@ -18,7 +18,7 @@ from sporelm.models.blocks import (
     bare,
 )
 from sporelm.models.decoder import Decoder
-from sporelm.models.families.opt_names import NAMES
+from sporelm.models.families.opt_names import FLAGS, NAMES
 from sporelm.models.inputs import StepInputs
 from sporelm.models.registry import architecture
 from sporelm.weights.config import MOST_WIDTH, ModelConfig
@@ -47,15 +47,22 @@ def _finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
 @architecture(
     Family(
         "opt",
-        (HfClass("OPTForCausalLM", "opt", {"tie_word_embeddings": True}),),
+        (HfClass("OPTForCausalLM", "opt", {"tie_word_embeddings": True}, FLAGS),),
         fields(
             Field("ffn", "feed_forward_length", "u32", "ffn_dim"),
             Field("eps", "attention.layer_norm_epsilon", "f32", ""),
             activation("activation_function", "relu", KINDS),
-            Field("own.embedded", "", "u32", "word_embed_proj_dim", 1, MOST_WIDTH, OPTIONAL),
-            Field("own.before", "", "bool", "do_layer_norm_before", default=True),
-            Field("own.unnormed", "", "bool", "_remove_final_layer_norm", default=False),
-            Field("own.learned", "", "bool", "layer_norm_elementwise_affine", default=True),
+            Field("own.embedded", "embedding_length_in", "u32", "word_embed_proj_dim", 1, MOST_WIDTH, OPTIONAL),
+            Field("own.before", "norm_before", "bool", "do_layer_norm_before", default=True),
+            Field("own.unnormed", "skip_final_norm", "bool", "_remove_final_layer_norm", default=False),
+            Field(
+                "own.learned",
+                "",
+                "bool",
+                "layer_norm_elementwise_affine",
+                default=True,
+                weight="layers.{}.attn_norm.weight",
+            ),
             *(
                 Field(part, "", "bool", "enable_bias", default=True)
                 for part in ("attention_bias", "attention_out_bias", "mlp_bias")
@@ -66,7 +73,6 @@ def _finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
         fixed={"rotary": 0},
         only={},
         finish=_finished,
-        unsaid=lambda config: "no GGUF architecture means its layers",
         prefix="model.",
         own=OptParts,
     )

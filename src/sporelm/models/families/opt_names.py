@@ -1,6 +1,6 @@
 """What the folders of OPT call its weights: the state dict of OPTForCausalLM.
 
-No GGUF architecture is its own; names there are those of GPT-2.
+Its GGUF files are ours alone; their names are those of GPT-2.
 """
 
 from sporelm.weights.names import COMMON, Names, Stored, changed, with_bias
@@ -25,4 +25,11 @@ NAMES = changed(
     *with_bias("layers.{}.attn_o", "blk.{}.attn_output", f"{LAYER}self_attn.out_proj"),
     *with_bias("layers.{}.ffn_up", "blk.{}.ffn_up", f"{LAYER}fc1"),
     *with_bias("layers.{}.ffn_down", "blk.{}.ffn_down", f"{LAYER}fc2"),
+)
+# Keys of config.json that are bools -> what they say of a configuration.
+FLAGS = (
+    ("do_layer_norm_before", "own.before"),
+    ("_remove_final_layer_norm", "own.unnormed"),
+    ("layer_norm_elementwise_affine", "own.learned"),
+    ("enable_bias", "mlp_bias"),
 )
