@@ -61,6 +61,14 @@ def test_the_output_of_gpt_neox_has_two_names(tmp_path: Path, load: Callable[...
     assert_close(*logits(load, *places), "exact")
 
 
+def test_the_embedding_of_mamba_has_two_names(tmp_path: Path, load: Callable[..., Stepper]) -> None:
+    places = [write_case(tmp_path / name, BY_NAME["mamba"]) for name in ("old", "new")]
+    tensors = load_file(places[0] / "model.safetensors")
+    tensors["backbone.embedding.weight"] = tensors.pop("backbone.embeddings.weight")
+    save_file(tensors, places[0] / "model.safetensors")
+    assert_close(*logits(load, *places), "exact")
+
+
 def test_nemotron_h_has_two_names_and_layers_that_predict_further_ahead(
     tmp_path: Path, load: Callable[..., Stepper]
 ) -> None:
