@@ -30,12 +30,12 @@ class Dsml(Tagged):
     key_open, key_close, value_close = '<｜DSML｜parameter name="', '">', "</｜DSML｜parameter>"
     typed = {'" string="true">': TEXT, '" string="false">': frozenset(("any",))}
     end = "</｜DSML｜invoke>"
-    begins = ("<｜DSML｜function_calls>", "<｜DSML｜tool_calls>", name_open)
 
     def __init__(self, thinking: Thinking | None = THINK, *, word: str = "tool_calls") -> None:
         """word: the name of the section, "function_calls" in V3.2."""
         super().__init__(thinking)
         self.section = (f"<｜DSML｜{word}>", f"</｜DSML｜{word}>")
+        self.begins = (self.section[0], self.name_open)
 
     def forced_value(self, forms: Forms, schema: Any, root: Mapping[str, Any]) -> Expression:
         if types_of(schema, root) == TEXT:

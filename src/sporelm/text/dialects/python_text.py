@@ -47,7 +47,7 @@ def read_list(turn: Turn, *, bare: bool = False) -> Steps[bool]:
         return False
     while (yield from source.skip(",", "]")) == ",":
         yield from source.space()
-        if not (yield from turn.attempt(read_call(turn, bare=bare))):
+        if (yield from source.literal("]")) or not (yield from turn.attempt(read_call(turn, bare=bare))):
             break
     return True
 

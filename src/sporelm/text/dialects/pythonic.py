@@ -59,4 +59,4 @@ class Olmo3(Dialect):
         return "\n".join(["<function_calls>", *(written_call(call) for call in calls), "</function_calls>"])
 
     def forced(self, forms: Forms) -> Expression:
-        return forms.sequence("<function_calls>\n", forms.many(call_forms(forms), "\n"), "\n</function_calls>")
+        return forms.sequence("<function_calls>\n", forms.many(call_forms(forms), "\n"), "\n", "</function_calls>")

@@ -1,7 +1,7 @@
 """Solar Open: each part of an answer has a mark, <|think|>, <|content|> or <|tool_calls|>, and ends with <|end|>.
 
 After one that has ended comes <|begin|>assistant. A call is <|tool_call:begin|>id<|tool_call:name|>name
-<|tool_call:args|>{...}<|tool_call:end|>, and <|calls|> ends them.
+<|tool_call:args|>{...}<|tool_call:end|>. <|calls|> ends them and the answer, as <|flush|> does what is said last.
 """
 
 import re
@@ -18,7 +18,7 @@ from sporelm.text.dialects.source import Steps
 
 BEGIN, END = "<|tool_calls|>", "<|calls|>"
 CALL, NAME, ARGUMENTS, CALL_END = "<|tool_call:begin|>", "<|tool_call:name|>", "<|tool_call:args|>", "<|tool_call:end|>"
-AGAIN, CONTENT, PART_END = "<|begin|>assistant", "<|content|>", "<|end|>"
+AGAIN, CONTENT, PART_END, FLUSH = "<|begin|>assistant", "<|content|>", "<|end|>", "<|flush|>"
 THINKS = Thinking("<|think|>", PART_END, anywhere=True)
 ID_LENGTH = 10
 _ID = re.compile(r"[\w.:-]{0,128}")
@@ -29,7 +29,7 @@ class Solar(Sectioned):
     name = "solar"
     marks = (BEGIN, END, CALL, NAME, ARGUMENTS, CALL_END)
     begins = (BEGIN, CALL)
-    frames = (AGAIN, CONTENT, PART_END)
+    frames = (AGAIN, CONTENT, PART_END, FLUSH)
     section = (BEGIN, END)
     call_mark = CALL
 
@@ -64,7 +64,7 @@ class Solar(Sectioned):
                 CALL, id, f"{NAME}{tool.name}{ARGUMENTS}", forms.json(forms.schema(tool)), CALL_END
             )
         )
-        return Expression(f"({forms.sequence(AGAIN)})? {forms.sequence(BEGIN, forms.many(one, ''), END)}")
+        return Expression(f"({forms.sequence(AGAIN)})? {forms.sequence(BEGIN, forms.many(one, ''))}")
 
     def framed(self, forms: Forms, content: Expression) -> Expression:
-        return Expression(f"({forms.sequence(AGAIN)})? {forms.sequence(CONTENT, content, PART_END)}")
+        return Expression(f"({forms.sequence(AGAIN)})? {forms.sequence(CONTENT, content)}")

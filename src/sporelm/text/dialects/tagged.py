@@ -98,7 +98,7 @@ class Tagged(Dialect):
     def forced(self, forms: Forms) -> Expression:
         calls = forms.many(forms.each(lambda tool: self._forced(forms, tool)), "\n")
         begin, end = self.section
-        return forms.sequence(begin + "\n", calls, "\n" + end) if begin else calls
+        return forms.sequence(begin + "\n", calls, "\n", end) if begin else calls
 
     def _forced(self, forms: Forms, tool: Tool) -> Expression:
         parts: list[str] = [

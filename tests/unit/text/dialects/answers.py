@@ -10,6 +10,7 @@ from typing import Any
 
 from sporelm.text.dialects import DIALECTS, Dialect, Reply
 from sporelm.text.dialects.deepseek import DeepSeek
+from sporelm.text.dialects.json_block import GigaChat
 from sporelm.text.dialects.mistral import Mistral
 
 PLACE = {"type": "object", "properties": {"k": {"type": "boolean"}}, "required": ["k"], "additionalProperties": False}
@@ -129,6 +130,51 @@ ANSWERS: dict[str, tuple[str, str, str, str, str, list[tuple[str, str, bool]]]] 
     "generic, list": ("generic", "", '[{"name": "clock", "parameters": {}}, {"name": "clock"}]', "", "", [call("{}", "clock")] * 2),
     "generic, JSON": ("generic", "", 'So:\n```json\n{"a": [1]}\n```\n[1, 2]', 'So:\n```json\n{"a": [1]}\n```\n[1, 2]', "", []),
     "generic, tags": ("generic", "", HERMES, "", "", [call()]),
+    "lfm2": ("lfm2", "", f'{CHECKS}<|tool_call_start|>[weather(place="Zürich", days=2), clock()]<|tool_call_end|>', CHECKS, "", [call(), call("{}", "clock")]),
+    "lfm2, thinks": ("lfm2", "", "<think>Hm <|tool_call_start|></think><|tool_call_start|>[clock()]<|tool_call_end|>So", "So", "Hm <|tool_call_start|>", [call("{}", "clock")]),
+    "lfm2, Python's values": ("lfm2", "", "<|tool_call_start|>[weather(near={'k': True, \"l\": [None, false, 'x']}, place='a\\'b\\n\\x41\\u00e9\\U0001F600\\d')]<|tool_call_end|>", "", "", [call('{"near": {"k": true, "l": [null, false, "x"]}, "place": "a\'b\\nA\\u00e9\\ud83d\\ude00\\\\d"}')]),
+    "lfm2, quotes as they are": ("lfm2", "", "<|tool_call_start|>[weather(place='say \"it's, or 'x'', days=2), weather(place='''a'b''')]<|tool_call_end|>", "", "", [call('{"place": "say \\"it\'s, or \'x\'", "days": 2}'), call('{"place": "a\'b"}')]),
+    "lfm2, many lines": ("lfm2", "", '<|tool_call_start|>[\n weather(\n  place="a\nb",\n ),\n]<|tool_call_end|>', "", "", [call('{"place": "a\\nb"}')]),
+    "lfm2, no names": ("lfm2", "", "<|tool_call_start|>[weather('Zürich', 2)]<|tool_call_end|>", "", "", [call()]),
+    "lfm2, a key twice": ("lfm2", "", "<|tool_call_start|>[weather(days=1, days=2)]<|tool_call_end|>", "", "", [call('{"days": 1}')]),
+    "lfm2, too many without names": ("lfm2", "", "<|tool_call_start|>[clock(1)]<|tool_call_end|>", "1)]<|tool_call_end|>", "", [call("{}", "clock", complete=False)]),
+    "lfm2, JSON": ("lfm2", "", f'<|tool_call_start|>[{{"name": "weather", "arguments": {BOTH}}}, {{"name": "clock"}}]<|tool_call_end|>', "", "", [call(), call("{}", "clock")]),
+    "lfm2, no call": ("lfm2", "", "<|tool_call_start|>[1, 2]<|tool_call_end|>", "<|tool_call_start|>[1, 2]<|tool_call_end|>", "", []),
+    "lfm2, cut in a text": ("lfm2", "", "<|tool_call_start|>[weather(days=2, place='Zür\\u00", "", "", [call('{"days": 2, "place": "Zür"}', complete=False)]),
+    "lfm2, cut in a key": ("lfm2", "", "<|tool_call_start|>[weather(days=2, pla", "", "", [call('{"days": 2}', complete=False)]),
+    "lfm2, cut in a number": ("lfm2", "", "<|tool_call_start|>[weather(days=2", "", "", [call("{}", complete=False)]),
+    "lfm2, broken": ("lfm2", "", "<|tool_call_start|>[weather(days=two)] So", "two)] So", "", [call("{}", complete=False)]),
+    "olmo 3": ("olmo3", "<think>", "Hm</think><function_calls>\nweather(place='Zürich', days=2)\nclock()\n</function_calls>", "", "Hm", [call(), call("{}", "clock")]),
+    "olmo 3, no call": ("olmo3", "", "<function_calls>\nnone\n</function_calls>", "<function_calls>\nnone\n</function_calls>", "", []),
+    "minimax": ("minimax", "<think>\n", 'Hm\n</think>\n\n' + CHECKS + '\n<minimax:tool_call>\n<invoke name="weather">\n<parameter name="place">a</parameter>\n b "</parameter>\n<parameter name="near">{"k": true}</parameter>\n</invoke>\n<invoke name="clock">\n</invoke>\n</minimax:tool_call>', CHECKS, "Hm", [call('{"place": "a</parameter>\\n b \\"", "near": {"k": true}}'), call("{}", "clock")]),
+    "minimax, no call": ("minimax", "", "<minimax:tool_call> x <invoke name=\"", "<minimax:tool_call> x <invoke name=\"", "", []),
+    "minimax, cut": ("minimax", "", '<minimax:tool_call>\n<invoke name="weather">\n<parameter name="place">Z</para', "", "", [call('{"place": "Z</para"}', complete=False)]),
+    "dsml": ("dsml", "<think>", f'Hm</think>{CHECKS}\n\n<｜DSML｜tool_calls>\n<｜DSML｜invoke name="weather">\n<｜DSML｜parameter name="place" string="true">2</｜DSML｜parameter>\n<｜DSML｜parameter name="days" string="false">2</｜DSML｜parameter>\n</｜DSML｜invoke>\n<｜DSML｜invoke name="clock">\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>', CHECKS, "Hm", [call('{"place": "2", "days": 2}'), call("{}", "clock")]),
+    "dsml, values": ("dsml", "", '<｜DSML｜tool_calls>\n<｜DSML｜invoke name="clock">\n<｜DSML｜parameter name="a" string="false">["é", {"b": null}]</｜DSML｜parameter>\n<｜DSML｜parameter name="b" string="true">[1]</｜DSML｜parameter>\n<｜DSML｜parameter name="c" string="false">"x"</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>', "", "", [call('{"a": ["é", {"b": null}], "b": "[1]", "c": "x"}', "clock")]),
+    "hy3": ("hy3", "<think:opensource>", f"Hm</think:opensource>{CHECKS}<tool_calls:opensource>\n<tool_call:opensource>weather<tool_sep:opensource>\n<arg_key:opensource>place</arg_key:opensource>\n<arg_value:opensource>Zürich</arg_value:opensource>\n<arg_key:opensource>days</arg_key:opensource>\n<arg_value:opensource>2</arg_value:opensource>\n</tool_call:opensource>\n<tool_call:opensource>clock<tool_sep:opensource>\n</tool_call:opensource>\n</tool_calls:opensource>", CHECKS, "Hm", [call(), call("{}", "clock")]),
+    "solar": ("solar", "<|begin|>assistant", f"<|think|>Hm<|end|><|begin|>assistant<|tool_calls|><|tool_call:begin|>abc<|tool_call:name|>weather<|tool_call:args|>{BOTH}<|tool_call:end|><|tool_call:begin|>abd<|tool_call:name|>clock<|tool_call:args|>{{}}<|tool_call:end|><|calls|>", "", "Hm", [call(), call("{}", "clock")]),
+    "solar, content": ("solar", "<|begin|>assistant", "<|think|>Hm<|end|><|begin|>assistant<|content|>Hi\n<|end|>", "Hi", "Hm", []),
+    "solar, no call": ("solar", "", "<|tool_call:begin|>abc", "<|tool_call:begin|>abc", "", []),
+    "apertus": ("apertus", "", f'<|inner_prefix|>Hm<|inner_suffix|>{CHECKS}<|tools_prefix|>[{{"weather": {BOTH}}}, {{"clock": {{}}}}]<|tools_suffix|>', CHECKS, "Hm", [call(), call("{}", "clock")]),
+    "apertus, no call": ("apertus", "", '<|tools_prefix|>[{"weather": 1}]', '<|tools_prefix|>[{"weather": 1}]', "", []),
+    "tool_calls": ("tool_calls", "", f'<think>Hm</think>{CHECKS}\n<tool_calls>[{{"name": "weather", "arguments": {BOTH}, "id": "x"}}, {{"name": "clock", "arguments": {{}}}}]</tool_calls>', CHECKS, "Hm", [call(), call("{}", "clock")]),
+    "tool_calls, a line for each": ("tool_calls", "", f'<tool_calls>\n{{"name": "weather", "arguments": {BOTH}}}\n{{"name": "clock", "arguments": {{}}}}\n</tool_calls>\nSo', "So", "", [call(), call("{}", "clock")]),
+    "tool_calls, no call": ("tool_calls", "", "Write <tool_calls> and </tool_calls>", "Write <tool_calls> and </tool_calls>", "", []),
+    "internlm": ("internlm", "", f'{CHECKS}<|action_start|><|plugin|>\n{{"name": "weather", "parameters": {BOTH}}}<|action_end|>\n', CHECKS, "", [call()]),
+    "gigachat": ("gigachat", "", f'{CHECKS}<|message_sep|>\n\nfunction call<|role_sep|>\n{{"name": "weather", "arguments": {BOTH}}}<|message_sep|>', CHECKS, "", [call()]),
+    "gigachat 3.1": ("gigachat", "", f'{CHECKS}<|function_call|>{{"name": "weather", "arguments": {BOTH}}}', CHECKS, "", [call()]),
+    "gigachat, spoken": ("gigachat", "", "A function call is <|function_call|> it", "A function call is <|function_call|> it", "", []),
+    "command_r": ("command_r", "", f'Action:\n```json\n[\n    {{\n        "tool_name": "weather",\n        "parameters": {BOTH}\n    }},\n    {{"tool_name": "clock", "parameters": {{}}}}\n]```', "", "", [call(), call("{}", "clock")]),
+    "command_r, no call": ("command_r", "", "Action:\n```json\n[1]\n```", "Action:\n```json\n[1]\n```", "", []),
+    "functiongemma": ("functiongemma", "", 'Hi<start_function_call>call:weather{days:2,place:<escape>a "b", {c}<escape>}<end_function_call><start_function_call>call:clock{}<end_function_call>', "Hi", "", [call('{"days":2,"place":"a \\"b\\", {c}"}'), call("{}", "clock")]),
+    "functionary": ("functionary", "", f"{CHECKS}<function=weather>{BOTH}</function><function=clock>{{}}</function>", CHECKS, "", [call(), call("{}", "clock")]),
+    "functionary, no call": ("functionary", "", "<function=weather> it", "<function=weather> it", "", []),
+    "recipients": ("recipients", ">>>", f"all\n{CHECKS}>>>weather\n{BOTH}\n>>>clock\n{{}}", CHECKS, "", [call(), call("{}", "clock")]),
+    "recipients, content": ("recipients", ">>>", "all\n>>> 1 + 1\n>>>word\n2", ">>> 1 + 1\n>>>word\n2", "", []),
+    "recipients, a mark first": ("recipients", "", f">>>weather\n{BOTH}", "", "", [call()]),
+    "seed, Python's values": ("seed", "", "<seed:tool_call>\n<function=weather>\n<parameter=near>{'k': True}</parameter>\n</function>\n</seed:tool_call>", "", "", [call('{"near": {"k": true}}')]),
+    "llama, a list": ("llama3", "", "[weather(place='Zürich', days=2), clock()]", "", "", [call(), call("{}", "clock")]),
+    "gemma, a list": ("gemma", "", '[weather(place="Zürich", days=2)]\n[later(x=1)]', "[later(x=1)]", "", [call()]),
 }  # fmt: skip
 # What `call_grammar` must allow, and how the model's tokenizer shows it, is the same text.
 FORCED: dict[str, tuple[Dialect, str]] = {
@@ -151,6 +197,21 @@ FORCED: dict[str, tuple[Dialect, str]] = {
     "cohere": (DIALECTS["cohere"](), f'<|START_THINKING|>x<|END_THINKING|><|START_ACTION|>[{{"tool_name": "weather", "parameters": {BOTH}}}, {{"tool_name": "clock", "parameters": {{}}}}]<|END_ACTION|>'),
     "kimi": (DIALECTS["kimi"](), f"<think>x</think>{KIMI}<|tool_call_begin|>functions.clock:1<|tool_call_argument_begin|>{{}}<|tool_call_end|><|tool_calls_section_end|>"),
     "harmony": (DIALECTS["harmony"](), f"<|channel|>analysis<|message|>Hm<|end|><|start|>assistant{HARMONY}{BOTH}"),
+    "lfm2": (DIALECTS["lfm2"](), '<|tool_call_start|>[weather(place="Z\\n\\u00fc", days=2, near={"k": true}), clock()]<|tool_call_end|>'),
+    "olmo3": (DIALECTS["olmo3"](), '<function_calls>\nweather(place="Z")\nclock()\n</function_calls>'),
+    "minimax": (DIALECTS["minimax"](), '<minimax:tool_call>\n<invoke name="weather">\n<parameter name="place">Z</parameter>\n<parameter name="days">2</parameter>\n</invoke>\n<invoke name="clock">\n</invoke>\n</minimax:tool_call>'),
+    "dsml": (DIALECTS["dsml"](), '<｜DSML｜tool_calls>\n<｜DSML｜invoke name="weather">\n<｜DSML｜parameter name="place" string="true">Z</｜DSML｜parameter>\n<｜DSML｜parameter name="near" string="false">{"k": true}</｜DSML｜parameter>\n</｜DSML｜invoke>\n<｜DSML｜invoke name="clock">\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>'),
+    "hy3": (DIALECTS["hy3"](), "<tool_calls:opensource>\n<tool_call:opensource>weather<tool_sep:opensource>\n<arg_key:opensource>place</arg_key:opensource>\n<arg_value:opensource>Z</arg_value:opensource>\n</tool_call:opensource>\n</tool_calls:opensource>"),
+    "solar": (DIALECTS["solar"](), f"<|think|>x<|end|><|begin|>assistant<|tool_calls|><|tool_call:begin|>abcdefghij<|tool_call:name|>weather<|tool_call:args|>{BOTH}<|tool_call:end|>"),
+    "apertus": (DIALECTS["apertus"](), f'<|inner_prefix|>x<|inner_suffix|><|tools_prefix|>[{{"weather": {BOTH}}}, {{"clock": {{}}}}]<|tools_suffix|>'),
+    "tool_calls": (DIALECTS["tool_calls"](), f'<tool_calls>[{{"name": "weather", "arguments": {BOTH}}}, {{"name": "clock", "arguments": {{}}}}]</tool_calls>'),
+    "internlm": (DIALECTS["internlm"](), f'<|action_start|><|plugin|>\n{{"name": "weather", "parameters": {BOTH}}}<|action_end|>'),
+    "gigachat": (GigaChat(message=True), f'function call<|role_sep|>\n{{"name": "weather", "arguments": {BOTH}}}'),
+    "gigachat 3.1": (GigaChat(), f'<|function_call|>{{"name": "weather", "arguments": {BOTH}}}'),
+    "command_r": (DIALECTS["command_r"](), f'Action:\n```json\n[{{"tool_name": "weather", "parameters": {BOTH}}}, {{"tool_name": "clock", "parameters": {{}}}}]\n```'),
+    "functiongemma": (DIALECTS["functiongemma"](), "<start_function_call>call:weather{days:2,place:<escape>Z<escape>}<end_function_call>"),
+    "functionary": (DIALECTS["functionary"](), f"<function=weather>{BOTH}</function><function=clock>{{}}</function>"),
+    "recipients": (DIALECTS["recipients"](), f"weather\n{BOTH}>>>clock\n{{}}"),
 }  # fmt: skip
 
 

@@ -68,15 +68,21 @@ def check(name: str, text: str, cuts: list[int]) -> None:
     assert read(dialect, pieces(text, cuts)) == whole
     for call in whole.calls:
         assert isinstance(json.loads(call.arguments, parse_constant=pytest.fail), dict)
-    if (
-        not whole.calls
-        and not whole.reasoning
-        and name not in ("harmony", "granite", "cohere")
-        and "think" not in text.lower()
-    ):
-        silent = {"<|channel>thought", "<channel|>"}
-        if not any(mark in text for mark in silent):
-            assert whole.content == text
+    thinking = dialect.thinking
+    marks = (
+        *dialect.frames,
+        *((*thinking.answer, thinking.open, thinking.close) if thinking else ()),
+        *SILENT.get(name, ()),
+    )
+    if not whole.calls and not whole.reasoning and not any(mark in text for mark in marks):
+        assert whole.content == text
+
+
+# Marks that may go without a call, besides those of reasoning and the frames of what is said.
+SILENT = {
+    "harmony": ("<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|call|>", "<|return|>"),
+    "recipients": ("all\n",),
+}
 
 
 def test_text_is_out_as_soon_as_it_can_be_no_mark() -> None:

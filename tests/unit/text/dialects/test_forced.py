@@ -106,24 +106,28 @@ CLOSERS = {
     "glm": "</arg_value>",
     "minicpm": "</param>",
     "gemma4": '<|"|>',
+    "functiongemma": "<escape>",
+    "minimax": "</parameter>",
+    "dsml": "</｜DSML｜parameter>",
+    "hy3": "</arg_value:opensource>",
 }
 
 
 def drawn(found: Matcher, closer: str, tokenizer: Tokenizer, choice: random.Random) -> Iterator[int]:
     """Random tokens up to where the answer can end; after some, what closes a text is written wherever it can be."""
-    said = ""
+    end = tokenizer.encode(closer, add_special_tokens=False)
+    said: list[int] = []
     for step in range(600):
         tokens = found.forced()
         if not tokens and can_end(found, tokenizer):
             return
         if not tokens:
             allowed = np.flatnonzero(np.unpackbits(found.words().view(np.uint8), bitorder="little")).tolist()
-            begun = max(length for length in range(len(closer)) if said.endswith(closer[:length]))
-            further = [token for token in allowed if tokenizer.id_to_piece(token) == closer[begun]]
-            tokens = further if further and step > 60 else [choice.choice(allowed)]
+            begun = max(length for length in range(len(end)) if said[len(said) - length :] == end[:length])
+            tokens = [end[begun]] if end[begun] in allowed and step > 60 else [choice.choice(allowed)]
         for token in tokens:
             found.accept(token)
-            said += tokenizer.id_to_piece(token)
+            said.append(token)
             yield token
 
 
@@ -182,6 +186,8 @@ FORMS = {
 FRAMED = {
     "harmony": ("<|channel|>final<|message|>", ""),
     "cohere": ("<|START_RESPONSE|>", "<|END_RESPONSE|>"),
+    "solar": ("<|content|>", ""),
+    "recipients": ("all\n", ""),
 }
 
 
