@@ -1,5 +1,6 @@
 """The examples of the page on Python, run one after the other as the page has them."""
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ PAGE = "python.md"
 def test_the_examples_of_the_page_on_python_run(
     root: Path, talker: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    prompts = {"prompts": {"query": "Once upon a time "}}
+    (talker / "config_sentence_transformers.json").write_text(json.dumps(prompts), encoding="utf-8")
     encoders = {case.name: case for case in ENCODERS}
     files = {'"model.gguf"': talker}
     for name, kind in (("encoder", "bert"), ("reranker", "bert-scores")):
