@@ -17,9 +17,7 @@ def write_encoder(folder: Path, case: Case) -> Path:
     """A Hugging Face folder of the model, with a tokenizer."""
     write_case(folder, case)
     size, kind = case.config["vocab_size"], case.config["model_type"]
-    spec, config = {"roberta": bytes_like, "xlm-roberta": unigram, "camembert": unigram, "mpnet": mpnet_pieces}.get(
-        kind, wordpieces
-    )(size)
+    spec, config = TOKENIZERS.get(kind, wordpieces)(size)
     (folder / "tokenizer.json").write_text(json.dumps(spec), encoding="utf-8")
     (folder / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
     return folder
@@ -135,3 +133,10 @@ def bytes_like(size: int) -> tuple[dict[str, Any], dict[str, Any]]:
     """RoBERTa's: GPT-2's, with other special tokens."""
     spec = tokenizer_json(size)
     return spec, {"bos_token": "<s>", "eos_token": "</s>", "tokenizer_class": "PreTrainedTokenizerFast"}
+
+
+TOKENIZERS = {  # by model_type; others have BERT's
+    "roberta": bytes_like,
+    **dict.fromkeys(("xlm-roberta", "camembert", "jina_embeddings_v3"), unigram),
+    "mpnet": mpnet_pieces,
+}

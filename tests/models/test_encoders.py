@@ -121,9 +121,12 @@ def test_alone_is_among_others(run: Run) -> None:
     assert_close(found[2], made(runner, [Text(ids[3:30], 20)])[0], "exact")
 
 
+UNIGRAM = ("xlm-roberta", "camembert", "jina_embeddings_v3")
+
+
 def pre_of(case: Case) -> str | None:
     """The tests' unigram tokenizer lacks a table of characters: it is taken as it is."""
-    return "default" if case.config["model_type"] in ("xlm-roberta", "camembert") else None
+    return "default" if case.config["model_type"] in UNIGRAM else None
 
 
 @every_case

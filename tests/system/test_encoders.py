@@ -154,6 +154,7 @@ def test_pairs_from_folders_and_from_gguf_files(
         ("mpnet-scores", ("<s>", "a", "b", "</s>", "</s>", "c", "</s>"), None),
         ("xlm-roberta-scores", ("<s>", "a", "b", "</s>", "</s>", "c", "</s>"), None),
         ("camembert", ("<s>", "a", "b", "</s>", "</s>", "c", "</s>"), None),
+        ("jina-bert-v3-scores", ("<s>", "a", "b", "</s>", "</s>", "c", "</s>"), None),
     ],
 )
 @pytest.mark.parametrize("names", ["its class", "its kind", "neither"])
@@ -178,7 +179,7 @@ def test_pairs_of_folders_without_a_post_processor(
         assert tuple(text.strip() for text in tokenizer.pieces(ids)) == ("a", "b", "c")
         assert found is None
         return
-    unigram = name.startswith(("xlm", "camembert"))
+    unigram = name.startswith(("xlm", "camembert", "jina"))
     save([Output(file, from_hf(folder, pre="default" if unigram else None).model)])
     save_folder(to_hf(file), tmp_path / "back", shard_bytes=1 << 30)
     for where in (folder, file, tmp_path / "back"):

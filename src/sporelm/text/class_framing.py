@@ -26,6 +26,8 @@ _OF_KIND = {
     "xlm-roberta": "XLMRobertaTokenizer",
     "camembert": "CamembertTokenizer",
     "mpnet": "MPNetTokenizer",
+    "jina_embeddings_v3": "XLMRobertaTokenizer",
+    "gte": "XLMRobertaTokenizer",
 }
 
 

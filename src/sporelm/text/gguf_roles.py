@@ -182,12 +182,13 @@ def special_tokens_of(
     )
 
 
+OF_ROBERTA = ("bert", "jina-bert-v3", "nomic-bert-moe", "gte")  # architectures of which some have its tokenizer
 UNTYPED = ("mpnet",)  # architectures with WordPiece whose pairs are RoBERTa's
 
 
 def _between(vocabulary: Vocabulary, named: Mapping[str, int], suffix: tuple[int, ...]) -> tuple[int, ...]:
     """What stands between two texts: RoBERTa, whose files are of "bert", and MPNet have an end and a separator."""
-    is_roberta = vocabulary.metadata.get("general.architecture") in ("bert", *UNTYPED)
+    is_roberta = vocabulary.metadata.get("general.architecture") in (*OF_ROBERTA, *UNTYPED)
     if is_roberta and "sep_token" in named and flag(vocabulary, "add_sep_token", True):
         return (*suffix, named["sep_token"])
     return suffix

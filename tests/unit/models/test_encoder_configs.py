@@ -71,6 +71,52 @@ def test_other_nomics_are_refused(change: dict[str, Any]) -> None:
         config_from_hf(AUTHORS | change, "config.json")
 
 
+MIXED = AUTHORS | {  # of nomic-embed-text-v2-moe
+    "activation_function": "gelu",
+    "expert_choice_router": False,
+    "ffn_div": 1,
+    "layer_norm_epsilon": 1e-5,
+    "mlp_fc1_bias": True,
+    "mlp_fc2_bias": True,
+    "moe_every_n_layers": 2,
+    "moe_normalize_expert_weights": False,
+    "moe_top_k": 2,
+    "n_positions": 2048,
+    "num_experts": 8,
+    "num_shared_experts": 0,
+    "qkv_proj_bias": True,
+    "rotary_emb_base": 10000,
+    "type_vocab_size": 1,
+    "use_rms_norm": None,
+    "vocab_size": 250048,
+}
+
+
+def test_nomics_mixture() -> None:
+    config = config_from_hf(MIXED, "config.json")
+    assert config.experts is not None
+    assert [layer for layer in range(12) if config.experts.at(layer)] == [1, 3, 5, 7, 9, 11]
+    assert (config.experts.used, config.experts.plain, config.mlp_bias, config.rope_theta) == (2, "gelu", True, 10000.0)
+    assert config_from_hf(AUTHORS | {"num_experts": 8, "moe_top_k": 2}, "config.json").experts is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"moe_every_n_layers": 3},
+        {"moe_normalize_expert_weights": True},
+        {"expert_choice_router": True},
+        {"num_shared_experts": 1},
+        {"activation_function": "swiglu"},
+        {"mlp_fc1_bias": False},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_other_mixtures_of_nomic_are_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(UnsupportedModel, match="is not supported"):
+        config_from_hf(MIXED | change, "config.json")
+
+
 def test_modern_bert_in_two_dialects() -> None:
     plain = CASES["modern-bert"].config
     old = {"global_rope_theta": 80000.0, "local_rope_theta": 500.0, "global_attn_every_n_layers": 2}
