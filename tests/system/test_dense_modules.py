@@ -207,9 +207,12 @@ def test_prompts_of_the_models_makers(tmp_path: Path, capsys: pytest.CaptureFixt
         assert_close(llm.embed("a dog"), query, "exact")
         assert_close(llm.embed("a dog", prompt_name=""), plain, "exact")
         assert_close(asyncio.run(looped(folder)), query, "exact")
+    assert any("no place for prompts (query): write them" in note for note in from_hf(folder).notes)
     (folder / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode": "mean", "include_prompt": False}))
     with LLM(folder, threads=1) as llm, pytest.raises(UnsupportedModel, match="include_prompt False is not supported"):
         llm.embed("a dog")
+    with LLM(folder, threads=1) as llm:
+        assert_close(llm.embed("a dog", prompt_name=""), plain, "exact")
 
 
 @pytest.mark.parametrize("lower", [False, True])

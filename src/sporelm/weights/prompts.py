@@ -19,24 +19,30 @@ class Prompts(NamedTuple):
     """texts    by name
     default  the name of that which is put before every text for which none is asked; None: there is none
     lower    texts are read in lower case
+    unpooled the file that says that a prompt's rows do not count when a text's are pooled; "": they do
     """
 
     texts: Mapping[str, str] = {}
     default: str | None = None
     lower: bool = False
+    unpooled: str = ""
 
     def named(self, name: str | None) -> str:
-        """The prompt of a name, that of None the default, that of "" none. Raises RequestError for an unknown name."""
+        """The prompt of a name, that of None the default, that of "" none.
+
+        Raises RequestError for an unknown name, UnsupportedModel for a prompt whose rows are not to count.
+        """
         name = self.default or "" if name is None else name
         if name in self.texts or name == "":
-            return self.texts.get(name, "")
+            if (text := self.texts.get(name, "")) and self.unpooled:
+                raise UnsupportedModel(f"{self.unpooled}: include_prompt False is not supported for prompts; True is")
+            return text
         known = f"it is one of {', '.join(sorted(self.texts))}" if self.texts else "this model's files have no prompts"
         raise RequestError(f"prompt_name is {shown(name)}: {known}")
 
 
 def prompts_of(path: Path) -> Prompts:
-    """Those of a model's folder; none for a file. Raises ModelFileError for damaged files, UnsupportedModel for prompts
-    whose rows are not to count when a text's are pooled."""
+    """Those of a model's folder; none for a file. Raises ModelFileError for damaged files."""
     place, cases = path / NAME, path / CASES
     lower = cases.is_file() and Fields(read_object(cases), str(cases)).flag("do_lower_case", False)
     if not place.is_file():
@@ -47,7 +53,16 @@ def prompts_of(path: Path) -> Prompts:
         raise ModelFileError(f"{place}: prompts is {shown(texts)}; it must have a text for each name")
     if default is not None and default not in texts:
         raise ModelFileError(f"{place}: default_prompt_name is {shown(default)}, which is none of its prompts")
-    for pooling in path.glob("*_Pooling/config.json"):
-        if any(texts.values()) and read_object(pooling).get("include_prompt") is False:
-            raise UnsupportedModel(f"{pooling}: include_prompt False is not supported for prompts; True is")
-    return Prompts(texts, default, lower)
+    poolings = sorted(path.glob("*_Pooling/config.json"))
+    unpooled = [str(each) for each in poolings if read_object(each).get("include_prompt") is False]
+    return Prompts(texts, default, lower, *unpooled[:1])
+
+
+def lost_in_gguf(path: Path) -> tuple[str, ...]:
+    """What of it a GGUF file of the folder will not have, a line each. Raises as `prompts_of`."""
+    prompts = prompts_of(path)
+    named = sorted(name for name, text in prompts.texts.items() if text)
+    found = (
+        [f"a GGUF file has no place for prompts ({', '.join(named)}): write them in front of texts"] if named else []
+    )
+    return (*found, *(["a GGUF file cannot say do_lower_case: write texts in lower case"] if prompts.lower else []))

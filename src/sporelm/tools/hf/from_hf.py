@@ -33,6 +33,7 @@ from sporelm.weights.json_object import read_object
 from sporelm.weights.load import ModelSource, check_shapes, form_of, match_names
 from sporelm.weights.names import GGUF, Param, stored_form
 from sporelm.weights.pooling import GGUF_POOLINGS
+from sporelm.weights.prompts import lost_in_gguf
 from sporelm.weights.quantized.folder import QuantizedFolder
 from sporelm.weights.quantized.groups import repeated
 from sporelm.weights.rope_fields import MOST_CONTEXT
@@ -92,6 +93,7 @@ def from_hf(folder: Path, *, type_name: str = "auto", pre: str | None = None, vo
         model = Model(metadata, made, "little", VERSION, tuple(source.files.paths))
         model = permute_qk("")(model) if family.paired_rows else model
         notes = [*source.notes, *_window_note(family, source.config), *rope.notes, *found.notes]
+        notes += lost_in_gguf(folder)
         if source.config.alone:
             notes.append("it comes without the head that scores tokens: the file is for embeddings, not for generation")
         if type_name == "auto" and any(tensor.work for tensor in model.tensors):
