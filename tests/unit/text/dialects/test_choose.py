@@ -6,6 +6,7 @@ import pytest
 
 from sporelm.text.dialects import DIALECTS, choose
 from sporelm.text.dialects.deepseek import DeepSeek
+from sporelm.text.dialects.json_block import GigaChat
 from sporelm.text.dialects.mistral import Mistral
 from unit.text.dialects.test_forced import made
 
@@ -49,6 +50,23 @@ def test_every_template_has_its_dialect(shared: Path) -> None:
         ("<|tool_calls_section_begin|> <think>", "kimi", "<think>"),
         ("<|tool_call|>", "granite", None),
         ("<TOOLCALL>[ <think>", "nemotron", "<think>"),
+        ("<|tool_call_start|>[", "lfm2", "<think>"),
+        ("List of tools: <|tool_list_start|>[", "lfm2", "<think>"),
+        ("<function_calls>\\nget(x='1')</function_calls>", "olmo3", None),
+        ("<minimax:tool_call> <invoke name= <think>", "minimax", "<think>"),
+        ("set dsml = '｜DSML｜' 'function_calls>'", "dsml", None),
+        ("HYTK = ':new' '<tool_call{}>'.format '<arg_key{}>'", "hy3", "<think:new>"),
+        ("<|tool_call:begin|> <|end|>", "solar", "<|think|>"),
+        ("<|tools_prefix|> <|inner_prefix|>", "apertus", "<|inner_prefix|>"),
+        ("<tool_calls>[", "tool_calls", "<think>"),
+        ("<|action_start|><|plugin|>", "internlm", None),
+        ("role_sep='<|role_sep|>', function_call='<|function_call|>'", "gigachat", None),
+        ("'function call' '<|role_sep|>'", "gigachat", None),
+        ("<|CHATBOT_TOKEN|> 'Action:' \"tool_name\"", "command_r", None),
+        ("<start_of_turn> <start_function_call>", "functiongemma", None),
+        ("<|start_header_id|> <|python_tag|> <function=a>{}</function>", "functionary", None),
+        (">>>all", "recipients", None),
+        ("<|user|>\\n<|end|>", "generic", "<think>"),
         ("", "generic", "<think>"),
     ],
 )
@@ -67,6 +85,13 @@ def test_the_form_that_is_forced_follows_the_template() -> None:
     assert isinstance(named, Mistral)
     assert isinstance(array, Mistral)
     assert (named.named, array.named) == (True, False)
+    message, mark = choose("'function call' '<|role_sep|>'"), choose("<|role_sep|> <|function_call|>")
+    assert isinstance(message, GigaChat)
+    assert isinstance(mark, GigaChat)
+    assert (message.opening, mark.opening) == ("function call<|role_sep|>\n", "<|function_call|>")
+    older, newer = choose("｜DSML｜function_calls>"), choose("｜DSML｜tool_calls>")
+    assert older.begins[0] == "<｜DSML｜function_calls>"
+    assert newer.begins[0] == "<｜DSML｜tool_calls>"
 
 
 def test_a_vocabulary_tells_where_the_template_does_not(tmp_path: Path) -> None:
@@ -75,6 +100,8 @@ def test_a_vocabulary_tells_where_the_template_does_not(tmp_path: Path) -> None:
     assert choose(template).name == "generic"
     assert choose(template, tokenizer).name == "llama3"
     assert choose("<|im_start|>", tokenizer).name == "generic"
+    assert choose("<|im_start|>", made(tmp_path / "lfm", ("<|tool_call_start|>",))).name == "lfm2"
+    assert choose("<|im_start|>", made(tmp_path / "internlm", ("<|action_start|>",))).name == "internlm"
     assert choose(None, tokenizer).name == "generic"
 
 

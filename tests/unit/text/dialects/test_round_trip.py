@@ -1,0 +1,130 @@
+"""What templates write for answers with calls, the dialect that is chosen for them reads."""
+
+import json
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sporelm.errors import RequestError
+from sporelm.text import ChatTemplate
+from sporelm.text.dialects import Reply, choose, render_with_tools
+from unit.text.dialects.test_choose import TEMPLATES
+
+RESULT = "RESULT"
+VALUES = {
+    "place": "Zürich \"a\"\nb 'x' 😀",
+    "days": 2,
+    "list": [1, ["x", {"a": None}], True],
+    "on": False,
+    "more": {"k": "v"},
+}
+KINDS = {"place": "string", "days": "integer", "list": "array", "on": "boolean", "more": "object"}
+SCHEMA = {"type": "object", "properties": {name: {"type": kind} for name, kind in KINDS.items()}}
+TOOLS: list[dict[str, Any]] = [
+    {"type": "function", "function": {"name": "weather", "description": "The weather.", "parameters": SCHEMA}},
+    {"type": "function", "function": {"name": "clock", "description": "The time.", "parameters": {"type": "object"}}},
+]
+CALLS = [("weather", VALUES), ("clock", {})]
+USER = {"role": "user", "content": "Hi?"}
+
+# In the words of the models' own templates, as short as they can be.
+INVOKE = """
+{%- for m in messages -%}
+{%- if m.tool_calls -%}
+{{ '\\n\\n<｜DSML｜function_calls>\\n' }}{%- for c in m.tool_calls -%}
+{{ '<｜DSML｜invoke name="' + c.function.name + '">\\n' }}
+{%- for k, v in c.function.arguments.items() -%}
+{{ '<｜DSML｜parameter name="' + k + '" string="' + ('true' if v is string else 'false') + '">' }}
+{{- v if v is string else v | tojson }}{{ '</｜DSML｜parameter>\\n' }}
+{%- endfor -%}{{ '</｜DSML｜invoke>\\n' }}{%- endfor -%}{{ '</｜DSML｜function_calls>' }}
+{%- else -%}[{{ m.role }}]{{ m.content }}{%- endif -%}
+{%- endfor -%}{% if tools %}{% endif %}
+"""
+PYTHON = """
+{%- for m in messages -%}
+{%- if m.tool_calls -%}
+<|tool_call_start|>[{%- for c in m.tool_calls -%}
+{{ c.function.name }}(
+{%- for k, v in c.function.arguments.items() -%}
+{{ k }}={{ "'" + v + "'" if v is string else v | tojson if v is mapping else v | string }}
+{%- if not loop.last %}, {% endif %}{%- endfor -%}){%- if not loop.last %}, {% endif %}
+{%- endfor -%}]<|tool_call_end|>
+{%- else -%}[{{ m.role }}]{{ m.content }}{%- endif -%}
+{%- endfor -%}
+"""
+KEYED = """
+{%- for m in messages -%}
+{%- if m.tool_calls -%}
+<|tools_prefix|>[{%- for c in m.tool_calls -%}
+{{ '{"' + c.function.name + '": ' + c.function.arguments | tojson + '}' }}{%- if not loop.last %}, {% endif %}
+{%- endfor -%}]<|tools_suffix|>
+{%- else -%}[{{ m.role }}]{{ m.content }}{%- endif -%}
+{%- endfor -%}
+"""
+
+
+def round_trip(source: str, count: int) -> tuple[str, Reply]:
+    """The dialect's name, and what it makes of the text between a question and the first result."""
+    template, dialect = ChatTemplate(source, {"bos_token": "<s>", "eos_token": "</s>"}), choose(source)
+    calls = [
+        {"id": f"abcdefgh{at}", "type": "function", "function": {"name": name, "arguments": json.dumps(values)}}
+        for at, (name, values) in enumerate(CALLS[:count])
+    ]
+    results = [{"role": "tool", "tool_call_id": call["id"], "content": RESULT} for call in calls]
+    told = [USER, {"role": "assistant", "content": None, "tool_calls": calls}, *results]
+    asked = render_with_tools(template, dialect, [USER], TOOLS)
+    text = render_with_tools(template, dialect, told, TOOLS, add_generation_prompt=False)
+    begin = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(asked, text, strict=False)))
+    parser = dialect.parser(TOOLS, prompt=text[:begin])
+    answer = text[begin:].partition(RESULT)[0]
+    return dialect.name, Reply().add(parser.push(answer)).add(parser.finish())
+
+
+@pytest.mark.parametrize("name", sorted(TEMPLATES))
+def test_templates_of_models(shared: Path, name: str) -> None:
+    source = (shared / "data" / "templates" / name).read_text(encoding="utf-8")
+    alone = name.startswith(("meta-llama", "openai-gpt-oss"))  # refuses several calls, or writes the first alone
+    try:
+        _, reply = round_trip(source, 1 if alone else 2)
+    except RequestError:
+        pytest.fail("the template refuses these calls")
+    got = [(call.name, json.loads(call.arguments), call.complete) for call in reply.calls]
+    assert got == [(*call, True) for call in CALLS[: 1 if alone else 2]]
+
+
+@pytest.mark.parametrize(("source", "name"), [(INVOKE, "dsml"), (PYTHON, "lfm2"), (KEYED, "apertus")])
+def test_forms_of_templates(source: str, name: str) -> None:
+    dialect, reply = round_trip(source, 2)
+    assert dialect == name
+    assert [(call.name, json.loads(call.arguments)) for call in reply.calls] == CALLS
+
+
+RESPONDS = "<think></think> <response></response> <tool_call>"  # ERNIE 4.5
+HUNYUAN = "{{ '<｜hy_Assistant｜>' }} <tool_calls>"
+
+
+@pytest.mark.parametrize(
+    ("source", "prompt", "text", "content", "reasoning", "calls"),
+    [
+        (RESPONDS, "<think>\n", "Hm\n</think>\n\n<response>\nHi\n</response>\n", "Hi", "Hm", 0),
+        (RESPONDS, "<think>\n", 'Hm</think><tool_call>\n{"name": "clock", "arguments": {}}\n</tool_call>', "", "Hm", 1),
+        (RESPONDS, "<think>", "Hm</think>Say <response>Hi</response>", "Say <response>Hi</response>", "Hm", 0),
+        (HUNYUAN, "", "<think>\nHm\n</think>\n<answer>\nHi\n</answer>", "Hi", "Hm", 0),
+        (HUNYUAN, "<think>\n\n</think>\n", "<answer>\nHi\n</answer>", "Hi", "", 0),
+        (HUNYUAN, "", "<answer>\nHi\n</answer>", "<answer>\nHi\n</answer>", "", 0),
+        (HUNYUAN, "<think>", 'Hm</think><answer>A<tool_calls>[{"name": "clock"}]</tool_calls></answer>', "A", "Hm", 1),
+        ("[BEGIN FINAL RESPONSE]", "Here are my reasoning steps:\n", "Hm\n[BEGIN FINAL RESPONSE]\nHi", "Hi", "Hm", 0),
+    ],
+)
+def test_what_is_said_after_reasoning(
+    source: str, prompt: str, text: str, content: str, reasoning: str, calls: int
+) -> None:
+    for parts in ([text], list(text)):
+        parser = choose(source).parser(TOOLS, prompt=prompt)
+        reply = Reply()
+        for part in parts:
+            reply.add(parser.push(part))
+        reply.add(parser.finish())
+        assert (reply.content, reply.reasoning, len(reply.calls)) == (content, reasoning, calls)
