@@ -131,7 +131,7 @@ class TextSteps:
     ) -> Generator[bool, None, None]:
         """`Engine.logits` and its like: one row for every position of a text."""
         engine = self.engine
-        store, line = engine.store, engine.scheduler.texts
+        store = engine.store
         with engine.turn:
             engine.check_open()
             probe = Request(tokens, max_tokens=1, adapter=adapter)
@@ -139,7 +139,7 @@ class TextSteps:
             sequence = store.new(token_hex(16), engine.scheduler.adapters[adapter])  # a salt that nobody else has
             sequence.marks = None  # nobody will go on from anywhere in it
             text = RowText(engine.last, probe.known, adapter, sequence, compute, take)
-            line.add(text)
+            engine.scheduler.texts.add(text)
         try:
             while True:
                 with engine.turn:
@@ -153,9 +153,7 @@ class TextSteps:
                 yield text.begun
         finally:
             with engine.turn:
-                line.remove(text)
-                store.discard(sequence)
-                store.drop(sequence)
+                self.end(text)
 
     def go_on(self) -> None:
         """One step of the text that came first, if there is one: requests wait for it, and nobody else may be there to
@@ -167,9 +165,15 @@ class TextSteps:
             except Exception as reason:
                 text.failure = reason
             if text.done or text.failure is not None:
-                line.remove(text)
-                self.engine.store.discard(text.sequence)
+                self.end(text)
             return
+
+    def end(self, text: RowText) -> None:
+        """Forget a text and what was computed for it. Does nothing the second time."""
+        store = self.engine.store
+        self.engine.scheduler.texts.remove(text)
+        store.discard(text.sequence)
+        store.drop(text.sequence)
 
     def _advance(self, text: RowText) -> None:
         """The next step of a text, if it need not wait."""
