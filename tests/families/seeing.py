@@ -66,6 +66,9 @@ SIGHT: dict[str, Any] = {"vision_config": {**CLIP, "model_type": "clip_vision_mo
 SIGLIP: dict[str, Any] = {"vision_config": {**CLIP, "model_type": "siglip_vision_model"}, "image_token_index": 130}
 GLM_TURNS = {"rope_parameters": {"rope_theta": 1e4, "mrope_section": [1, 1, 0], "partial_rotary_factor": 0.5}}
 GLM_TOWER = {"depth": 1, "num_heads": 2, "hidden_size": 16, "intermediate_size": 16, "out_hidden_size": 48}
+GLM_TOWER46 = GLM_TOWER | {"model_type": "glm4v_vision"}
+LATENT = {"q_lora_rank": 16, "kv_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 8}
+LATENT |= {"n_group": 1, "topk_group": 1, "num_key_value_heads": 6, "first_k_dense_replace": 1, "head_dim": 8}
 ROUTED = {"n_routed_experts": 6, "n_shared_experts": 1, "num_experts_per_tok": 2, "moe_intermediate_size": 20}
 SMALL_LFM = {"block_multiple_of": 1, "full_attn_idxs": [1], "block_auto_adjust_ff_dim": False, "norm_eps": 1e-5}
 
@@ -125,6 +128,128 @@ WHOLE = (
     Case(
         "voxtral",
         whole("Voxtral", "voxtral", text("llama", head_dim=8), audio_config=VOXTRAL_EARS),
+        None,
+    ),
+    Case("vip-llava", whole("VipLlava", "vipllava", text("llama"), vision_feature_layer=[-1], **SIGHT), None),
+    Case("video-llava", whole("VideoLlava", "video_llava", text("llama"), **SIGHT), None),
+    Case("llava-next-video", whole("LlavaNextVideo", "llava_next_video", text("llama"), **SIGHT), None),
+    Case(
+        "cohere2-vision",
+        whole(
+            "Cohere2Vision",
+            "cohere2_vision",
+            text("cohere2", head_dim=8, sliding_window=9, **UNSCALED, **NO_IDS),
+            tied=True,
+            vision_config={**CLIP, "model_type": "siglip_vision_model"},
+            alignment_intermediate_size=16,
+        ),
+        None,
+    ),
+    Case(
+        "deepseek-vl",
+        whole(
+            "DeepseekVL",
+            "deepseek_vl",
+            text("llama"),
+            tied=True,
+            vision_config={**CLIP, "model_type": "siglip_vision_model"},
+        ),
+        None,
+    ),
+    Case(
+        "exaone4.5",
+        whole(
+            "Exaone4_5_",
+            "exaone4_5",
+            text("exaone4", sliding_window=None, sliding_window_pattern=None, layer_types=["full_attention"] * 2),
+            vision_config=GLM_TOWER | {"num_key_value_heads": 2, "fullatt_block_indexes": [0]},
+        ),
+        None,
+    ),
+    Case(
+        "glm46v", whole("Glm46V", "glm46v", text("glm4v_text", **GLM_TURNS, **NO_IDS), vision_config=GLM_TOWER46), None
+    ),
+    Case(
+        "got-ocr2",
+        whole(
+            "GotOcr2",
+            "got_ocr2",
+            text("qwen2"),
+            tied=True,
+            vision_config={"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "mlp_dim": 16}
+            | {"image_size": 64, "output_channels": 16, "global_attn_indexes": [0]},
+        ),
+        None,
+    ),
+    Case(
+        "idefics2",
+        whole(
+            "Idefics2",
+            "idefics2",
+            text("mistral", sliding_window=9, **NO_IDS),
+            vision_config=CLIP,
+            perceiver_config={"hidden_size": 48, "resampler_n_latents": 2, "resampler_depth": 1}
+            | {"resampler_n_heads": 4, "resampler_head_dim": 8},
+        ),
+        None,
+    ),
+    Case(
+        "lighton-ocr",
+        whole(
+            "LightOnOcr",
+            "lighton_ocr",
+            text("qwen3", head_dim=16),
+            tied=True,
+            vision_config={**CLIP, "model_type": "pixtral", "head_dim": 8},
+        ),
+        None,
+    ),
+    Case(
+        "ovis2",
+        whole("Ovis2", "ovis2", text("qwen2"), tied=True, vision_config=CLIP | {"vocab_size": 32}, hidden_size=48),
+        None,
+    ),
+    Case(
+        "qwen3-asr",
+        whole(
+            "Qwen3ASR",
+            "qwen3_asr",
+            text("qwen3", head_dim=16),
+            tied=True,
+            audio_config=EARS | {"output_dim": 48, "downsample_hidden_size": 16, "model_type": "qwen3_asr_encoder"},
+        ),
+        None,
+    ),
+    Case(
+        "video-llama-3",
+        whole(
+            "VideoLlama3",
+            "video_llama_3",
+            text("qwen2"),
+            vision_config={key: CLIP[key] for key in WHISPER},
+        ),
+        None,
+    ),
+    Case(
+        "audio-flamingo-3",
+        whole(
+            "AudioFlamingo3",
+            "audioflamingo3",
+            text("qwen2"),
+            audio_config=WHISPER | {"model_type": "audioflamingo3_encoder"},
+        ),
+        None,
+    ),
+    Case(
+        "kimi-k2.5",
+        whole(
+            "Kimi_K25",
+            "kimi_k25",
+            text("deepseek_v3", **LATENT, **ROUTED),
+            tied=True,
+            vision_config={key: CLIP[key] for key in WHISPER} | {"pos_emb_height": 2, "pos_emb_width": 2},
+            projection_hidden_size=16,
+        ),
         None,
     ),
 )

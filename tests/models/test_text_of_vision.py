@@ -282,3 +282,7 @@ def test_three_positions_that_are_one_turn_a_head_as_one_does(by_turns: bool) ->
     found = ops.rope(x, three, table, **how, streams=streams if by_turns else tuple(runs)).numpy()
     assert_close(found, plain, "exact")
     cpu.close()
+
+
+def test_every_whole_is_compared_with_transformers() -> None:
+    assert {case.config["architectures"][0] for case in WHOLE} == set(WHOLES)
