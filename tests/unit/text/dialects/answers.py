@@ -11,6 +11,7 @@ from typing import Any
 from sporelm.text.dialects import DIALECTS, Dialect, Reply
 from sporelm.text.dialects.deepseek import DeepSeek
 from sporelm.text.dialects.json_block import GigaChat
+from sporelm.text.dialects.llama4 import Llama4
 from sporelm.text.dialects.mistral import Mistral
 
 PLACE = {"type": "object", "properties": {"k": {"type": "boolean"}}, "required": ["k"], "additionalProperties": False}
@@ -185,6 +186,7 @@ FORCED: dict[str, tuple[Dialect, str]] = {
     "glm": (DIALECTS["glm"](), "<tool_call>weather\n<arg_key>place</arg_key>\n<arg_value>a<b</arg_value>\n</tool_call>\n<tool_call>clock\n</tool_call>"),
     "minicpm": (DIALECTS["minicpm"](), '<function name="weather"><param name="place">Z</param><param name="days">2</param></function>'),
     "llama3": (DIALECTS["llama3"](), f'{{"name": "weather", "parameters": {BOTH}}}'),
+    "llama4, a list": (Llama4(lists=True), '[weather(place="Z", days=2), clock()]'),
     "llama4": (DIALECTS["llama4"](), f'{{"name": "weather", "parameters": {BOTH}}}'),
     "gemma": (DIALECTS["gemma"](), '{"name": "clock", "parameters": {}}'),
     "gemma4": (DIALECTS["gemma4"](), GEMMA + "<|tool_call>call:clock{}<tool_call|>"),

@@ -106,6 +106,20 @@ def test_arguments_stream() -> None:
         parser.push("x")
 
 
+def test_arguments_of_python_stream() -> None:
+    parser = DIALECTS["lfm2"]().parser(TOOLS, new_id=lambda: "i")
+    assert parser.push("<|tool_call_start|>[weat") == []
+    assert parser.push("her(") == [CallBegun(0, "i", "weather")]
+    assert parser.push("place='Zü") == [Arguments(0, '{"place": "Zü')]
+    assert parser.push("rich'") == [Arguments(0, "rich")]
+    assert parser.push(", da") == []
+    assert parser.push("ys") == []
+    assert parser.push("=1") == [Arguments(0, '"')]
+    assert parser.push("2)") == [Arguments(0, ', "days": 12}'), CallEnded(0, True)]
+    assert parser.push("]<|tool_call_end|>") == []
+    assert parser.finish() == []
+
+
 def test_without_tools_nothing_is_a_call() -> None:
     parser = DIALECTS["hermes"]().parser()
     reply = Reply().add(parser.push(f"<think>a</think>{CHECKS}\n{HERMES}")).add(parser.finish())
