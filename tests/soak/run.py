@@ -16,7 +16,6 @@ import asyncio
 import gc
 import json
 import os
-import shutil
 import sys
 import tempfile
 import threading
@@ -31,6 +30,7 @@ from typing import Any, NamedTuple
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
 
+from copied import copied  # noqa: E402
 from soak.load import Load, act  # noqa: E402
 from sporelm import AsyncLLM  # noqa: E402
 
@@ -173,7 +173,7 @@ def told(found: dict[str, Any], *, as_json: bool) -> int:
 
 def story(folder: Path) -> Path:
     """The story model with a chat template, in a folder."""
-    shutil.copytree(ROOT.parent / "shared" / "data" / "story", folder, copy_function=shutil.copyfile)
+    copied(ROOT.parent / "shared" / "data" / "story", folder)
     (folder / "chat_template.jinja").write_text(TEMPLATE)
     return folder
 

@@ -1,13 +1,13 @@
 """The fixtures that run `spore`, and a model to chat with."""
 
 import json
-import shutil
 import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from copied import copied
 from system.processes import SECONDS, Spore, command, environment
 
 TEMPLATE = (
@@ -33,10 +33,7 @@ def spore(tmp_path: Path) -> Spore:
 @pytest.fixture
 def talker(story: Path, tmp_path: Path) -> Path:
     """The story model with a chat template that puts the messages in a row."""
-    folder = tmp_path / "talker"
-    folder.mkdir()
-    for source in story.iterdir():
-        shutil.copyfile(source, folder / source.name)
+    folder = copied(story, tmp_path / "talker")
     path = folder / "tokenizer_config.json"
     config = json.loads(path.read_text(encoding="utf-8"))
     path.write_text(json.dumps(config | {"chat_template": TEMPLATE}), encoding="utf-8")

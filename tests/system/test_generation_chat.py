@@ -12,6 +12,7 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from available import BACKENDS, opened
+from copied import copied
 from sporelm import LLM, Completion, Conversation, SamplingParams, pipeline
 from sporelm.engine import Scores, Step
 from sporelm.errors import ContextOverflow, ModelFileError, RequestError
@@ -45,7 +46,7 @@ def folder(story: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("chat") / "letters"
     folder.mkdir()
     for name in ("config.json", "model.safetensors"):
-        shutil.copy(story / name, folder / name)
+        shutil.copyfile(story / name, folder / name)
     # Bytes that are half a character have the last ids, which the model is not seen to say.
     letters = [letter for letter in pre_tokenizers.ByteLevel.alphabet() if letter.isascii() or letter in "ĠĊ"]
     rest = sorted(set(pre_tokenizers.ByteLevel.alphabet()) - set(letters))
@@ -67,8 +68,7 @@ def folder(story: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def words_folder(story: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The story model with its own tokenizer, whose special tokens are now found inside a text, and a chat template."""
-    folder = tmp_path_factory.mktemp("chat") / "words"
-    shutil.copytree(story, folder)
+    folder = copied(story, tmp_path_factory.mktemp("chat") / "words")
     tokenizer = json.loads((folder / "tokenizer.json").read_text())
     for token in tokenizer["added_tokens"]:
         token["normalized"] = False

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import shutil
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -13,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
+from copied import copied
 from sporelm.serve.app import build_app
 from sporelm.serve.config import ModelSpec, ServeConfig
 from sporelm.serve.listening import Listener, bound, options_of
@@ -85,8 +85,7 @@ def run(config: ServeConfig, open_model: Any = None) -> tuple[Running, Callable[
 @pytest.fixture(scope="session")
 def chatty(story: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The story model with a chat template that puts the messages in a row."""
-    folder = tmp_path_factory.mktemp("chatty") / "chatty"
-    shutil.copytree(story, folder)
+    folder = copied(story, tmp_path_factory.mktemp("chatty") / "chatty")
     path = folder / "tokenizer_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"chat_template": TEMPLATE}))
     return folder
