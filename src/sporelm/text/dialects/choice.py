@@ -111,8 +111,8 @@ def choose(template_source: str | None, tokenizer: Tokenizer | None = None) -> D
     """The dialect of a model, from its chat template's text and its vocabulary; the generic one if neither tells."""
     source = template_source or ""
     thinking = _thinking(source)
-    if _has("<tool_call{}>", "<arg_key{}>")(source):
-        return Hy3(suffix=suffix_in(source))
+    if (suffix := suffix_in(source)) is not None:
+        return Hy3(suffix=suffix)
     for fits, make in _BY_TEMPLATE:
         if fits(source):
             return make(thinking)

@@ -9,6 +9,7 @@ from sporelm.text.dialects.dialect import Thinking
 from sporelm.text.dialects.tagged import Tagged
 
 SUFFIX = ":opensource"
+SEPARATOR = re.compile(r"<tool_sep(\{\}|[\w:.-]{0,64})>")
 NAMED = re.compile(r"\bHYTK\s*=\s*['\"]([\w:.-]{0,64})['\"]")
 
 
@@ -26,7 +27,10 @@ class Hy3(Tagged):
         self.begins = (self.section[0], self.opening)
 
 
-def suffix_in(source: str) -> str:
-    """The suffix that a template gives its tags."""
-    found = NAMED.search(source)
-    return found[1] if found else SUFFIX
+def suffix_in(source: str) -> str | None:
+    """The suffix that a template gives its tags, by a name or in the tags themselves; None if it has no such tags."""
+    found = SEPARATOR.search(source) if "<arg_key" in source else None
+    if found is None or found[1] != "{}":
+        return found[1] if found else None
+    named = NAMED.search(source)
+    return named[1] if named else SUFFIX

@@ -120,6 +120,24 @@ def test_arguments_of_python_stream() -> None:
     assert parser.finish() == []
 
 
+SCALARS = st.none() | st.booleans() | st.integers(-(10**18), 10**18) | st.text(max_size=12)
+VALUES = st.recursive(
+    SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3)
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.dictionaries(st.from_regex(r"[a-z_]{1,6}", fullmatch=True), VALUES, max_size=4), st.lists(st.integers(1, 200))
+)
+def test_what_python_writes_is_read(values: dict[str, object], cuts: list[int]) -> None:
+    written = ", ".join(f"{key}={value!r}" for key, value in values.items())
+    text = f"<|tool_call_start|>[clock({written}), clock()]<|tool_call_end|>"
+    reply = read(DIALECTS["lfm2"](), pieces(text, cuts))
+    assert [(json.loads(call.arguments), call.complete) for call in reply.calls] == [(values, True), ({}, True)]
+    assert reply.content == ""
+
+
 def test_without_tools_nothing_is_a_call() -> None:
     parser = DIALECTS["hermes"]().parser()
     reply = Reply().add(parser.push(f"<think>a</think>{CHECKS}\n{HERMES}")).add(parser.finish())
