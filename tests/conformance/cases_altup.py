@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
 from conformance.case import Case, On, case
 from sporelm import ops
 
@@ -10,6 +12,13 @@ from sporelm import ops
 def of_rows(on: On, name: str, tokens: int, others: int, width: int, scale: float) -> Any:
     x = on.rows(tokens, width)
     return ops.ALL[name](x, tuple(on.rows(tokens, width, scale=scale) for _ in range(others)))
+
+
+def of_nan(on: On, name: str) -> Any:
+    """NaN in one number of one row of the second stream: it shows in all of that row's stream."""
+    values = on.values(3, 33)
+    values[1, 30] = np.nan
+    return ops.ALL[name](on.rows(3, 33), (on.tensor(values), on.rows(3, 33)))
 
 
 def one(on: On, tokens: int, streams: int, width: int) -> Any:
@@ -24,6 +33,12 @@ def corrected(on: On, name: str, tokens: int, streams: int, width: int) -> Any:
     given = on.tensor(on.values(tokens, streams, width)), on.rows(tokens, width), on.rows(tokens, streams)
     last = on.tensor(on.values(width)) if name == "altup_first" else on.rows(tokens, width)
     return ops.ALL[name](*given, last)
+
+
+def thinned_nan(on: On) -> Any:
+    values = on.values(3, 33)
+    values[1, 30] = np.nan
+    return ops.gaussian_topk(on.tensor(values), factor=0.5)
 
 
 def thinned(on: On, tokens: int, width: int, factor: float, shift: float) -> Any:
@@ -42,5 +57,7 @@ def cases() -> Iterator[Case]:
         yield case("gaussian_topk", name, thinned, tokens, width * 3, 1.6448536, 0.0, common=common)
     for kind in ("spread_streams", "merge_streams"):
         yield case(kind, "next to nothing", of_rows, kind, 2, 2, 33, 1e-4)
+        yield case(kind, "NaN", of_nan, kind, common=False)
+    yield case("gaussian_topk", "NaN", thinned_nan)
     yield case("gaussian_topk", "far values", thinned, 2, 70, 0.5, 30.0)
     yield case("gaussian_topk", "more than half", thinned, 2, 70, -0.3, 0.0)

@@ -34,7 +34,7 @@ def _routed(
     tokens, experts = given.shape[0], fixed(given.shape[1])
     require(1 <= experts <= MOST_EXPERTS, f"logits {given} are of {experts} experts; 1 to {MOST_EXPERTS} are allowed")
     require(scores in SCORES, f"scores {scores!r} must be one of {', '.join(SCORES)}")
-    require(0 <= near < np.inf, f"near {near} must be positive")
+    require(0 <= near < np.inf, f"near {near} must be finite and not negative")
     require(group_score in GROUP_SCORES, f"group_score {group_score!r} must be one of {', '.join(GROUP_SCORES)}")
     for name, numbers in (("selection_bias", selection_bias), ("factors", factors)):
         if numbers is not None:

@@ -5,19 +5,15 @@ A token's streams lie one after the other, each padded to whole vectors; what li
 
 from typing import Any
 
-from sporelm.backends.cpu.jit import Builder, Kernel, Val, f32, i32
+from sporelm.backends.cpu.jit import Builder, Kernel, Val, f32
 from sporelm.backends.cpu.jit.kernel import fields
+from sporelm.backends.cpu.kernels.norm import inside
 from sporelm.ops.altup import LEAST_SQUARE
 
 
-def _inside(k: Builder, f: Any) -> Val:
-    """Which numbers of a row's last vector are its own."""
-    end = (f.vectors - 1) * k.lanes
-    return (k.iota(k.vi) + k.splat(end.trunc(i32))).to_float() < k.splat(f.width)
-
-
-def _total(k: Builder, f: Any, row: Val, inside: Val, squares: bool, less: Val | None = None) -> Val:
-    """The sum of a row, or of its squares, `less` taken from each value before; in one order."""
+def _total(k: Builder, f: Any, row: Val, own: Val, squares: bool, less: Val | None = None) -> Val:
+    """The sum of a row, or of its squares, `less` taken from each value before; in one order. `own`: which numbers of
+    its last vector are its own."""
     wide, end, total = 4 * k.lanes, f.vectors - 1, k.zero(k.vf)
 
     def column(v: Val) -> Val:
@@ -27,19 +23,19 @@ def _total(k: Builder, f: Any, row: Val, inside: Val, squares: bool, less: Val |
     with k.range(end) as v:
         x = column(v)
         total.set(k.fma(x, x, total.value) if squares else total.value + x)
-    x = k.select(inside, column(end), k.const(k.vf, 0))
+    x = k.select(own, column(end), k.const(k.vf, 0))
     return k.sum(k.fma(x, x, total.value) if squares else total.value + x)
 
 
 def _factors(k: Builder, f: Any, token: Val, others: int) -> list[Val]:
     """By what each of the other rows becomes as large as x's."""
-    inside = _inside(k, f)
-    target = k.sqrt(_total(k, f, k.at(f.x, token * f.stride), inside, True) / f.width)
+    own = inside(k, f)
+    target = k.sqrt(_total(k, f, k.at(f.x, token * f.stride), own, True) / f.width)
     found = []
     for number in range(others):
-        mean = _total(k, f, k.at(getattr(f, f"other{number}"), token * f.stride), inside, True) / f.width
+        mean = _total(k, f, k.at(getattr(f, f"other{number}"), token * f.stride), own, True) / f.width
         least = k.const(f32, LEAST_SQUARE)
-        found.append(k.splat(target / k.sqrt(k.select(mean > least, mean, least))))
+        found.append(k.splat(target / k.sqrt(k.select(mean < least, least, mean))))  # NaN stays
     return found
 
 
@@ -141,14 +137,15 @@ def altup_correct(target: Any, streams: int) -> Kernel:
 
 def gaussian_topk(target: Any) -> Kernel:
     def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
-        inside = _inside(k, f)
+        own = inside(k, f)
         with k.range(first, last) as token:
             row = k.at(f.x, token * f.stride)
-            mean = _total(k, f, row, inside, False) / f.width
-            deviation = k.sqrt(_total(k, f, row, inside, True, k.splat(mean)) / f.width)
+            mean = _total(k, f, row, own, False) / f.width
+            deviation = k.sqrt(_total(k, f, row, own, True, k.splat(mean)) / f.width)
             least, nothing = k.splat(mean + deviation * f.factor), k.const(k.vf, 0)
             with k.range(f.vectors) as v:
                 above = k.load(k.vf, row, v * (4 * k.lanes)) - least
-                k.store(k.select(above > nothing, above, nothing), k.at(f.out, token * f.stride), v * (4 * k.lanes))
+                # NaN stays.
+                k.store(k.select(above < nothing, nothing, above), k.at(f.out, token * f.stride), v * (4 * k.lanes))
 
     return Kernel("gaussian_topk", fields("x:p out:p stride:i vectors:i width:f factor:f"), body)

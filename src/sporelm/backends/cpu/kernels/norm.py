@@ -20,6 +20,11 @@ def add_rms_norm(target: Any) -> Kernel:
     return Kernel("add_rms_norm", fields(text), _body(True))
 
 
+def inside(k: Builder, f: Any) -> Val:
+    """Which numbers of a row's last vector are its own."""
+    return (k.iota(k.vi) + k.splat(((f.vectors - 1) * k.lanes).trunc(i32))).to_float() < k.splat(f.width)
+
+
 def _body(adds: bool) -> Any:
     def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
         wide = 4 * k.lanes
@@ -40,8 +45,7 @@ def _body(adds: bool) -> Any:
             with k.range(end) as v:
                 x = column(v)
                 squares.set(k.fma(x, x, squares.value))
-            inside = (k.iota(k.vi) + k.splat((end * k.lanes).trunc(i32))).to_float() < k.splat(f.width)
-            x = k.select(inside, column(end), k.const(k.vf, 0))
+            x = k.select(inside(k, f), column(end), k.const(k.vf, 0))
             squares.set(k.fma(x, x, squares.value))
             mean = k.sum(squares.value) / f.width
             scale = k.splat(k.const(f32, 1.0) / k.sqrt(mean + f.eps))
@@ -146,8 +150,7 @@ def layer_norm(target: Any, *, adds: bool, weight: bool, bias: bool) -> Kernel:
 def _layer_norm_body(adds: bool, weight: bool, bias: bool) -> Any:
     def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
         wide, end = 4 * k.lanes, f.vectors - 1
-        inside = (k.iota(k.vi) + k.splat((end * k.lanes).trunc(i32))).to_float() < k.splat(f.width)
-        nothing = k.const(k.vf, 0)
+        own, nothing = inside(k, f), k.const(k.vf, 0)
         with k.range(first, last) as token:
             row, out = k.at(f.x, token * f.x_stride), k.at(f.out, token * f.out_stride)
             source = k.at(f.total, token * f.x_stride) if adds else row
@@ -162,14 +165,14 @@ def _layer_norm_body(adds: bool, weight: bool, bias: bool) -> Any:
 
             with k.range(end) as v:
                 sums.set(sums.value + column(v))
-            sums.set(sums.value + k.select(inside, column(end), nothing))
+            sums.set(sums.value + k.select(own, column(end), nothing))
             mean = k.splat(k.sum(sums.value) / f.width)
             left = k.zero(k.vf)  # what the rounded mean leaves: it matters where values are far from zero
             with k.range(end) as v:
                 x = k.load(k.vf, source, v * wide) - mean
                 squares.set(k.fma(x, x, squares.value))
                 left.set(left.value + x)
-            x = k.select(inside, k.load(k.vf, source, end * wide) - mean, nothing)
+            x = k.select(own, k.load(k.vf, source, end * wide) - mean, nothing)
             squares.set(k.fma(x, x, squares.value))
             rest = k.sum(left.value + x) / f.width
             variance = k.sum(squares.value) / f.width - rest * rest

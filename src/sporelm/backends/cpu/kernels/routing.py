@@ -119,6 +119,7 @@ def _share_of_near(k: Builder, f: Any, row: Val, keys: Val, own: Val) -> Val:
         far = (peak - x) / k.select(size < peak, peak, size) > limit
         powers = k.select(far, k.const(k.vf, 0), k.exp(x - peak))
         total.set(total.value + k.select(key.equals(k.const(k.vi, TAKEN)), k.const(k.vf, 0), powers))
+    # Its own power is 1, or NaN where it is infinite, as in the sum of all.
     return k.const(f32, 1) / (k.exp(own - own) + k.sum(total.value))
 
 

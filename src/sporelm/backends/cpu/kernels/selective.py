@@ -73,6 +73,7 @@ def _row(k: Builder, f: Any, item: Channels, token: Val) -> None:
         return found
 
     item.change(changed)
+    # x is read again: it would take registers from the loop.
     skip, x = item.load(k.at(f.skip, item.at)), item.load(given)
     result = [k.fma(factor, each, total.value) for factor, each, total in zip(skip, x, sums, strict=True)]
     item.store(result, k.at(f.out, token * f.x_stride + item.at))

@@ -94,7 +94,8 @@ def _span(
         return first + row // group
 
     def bias(row: Any) -> Val:
-        at = (head * group + row % group) * f.spread + f.spread // 2 + base - own(row)
+        place = k.min(own(row), length - 1)  # of a tile's rows that are filled up: none past the text, as the table has
+        at = (head * group + row % group) * f.spread + f.spread // 2 + base - place
         return k.at(f.biases, at * 4)
 
     def slope(row: Any) -> Val:
