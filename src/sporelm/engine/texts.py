@@ -161,12 +161,14 @@ class TextSteps:
         line = self.engine.scheduler.texts
         for text in line:
             try:
-                self._advance(text)
+                moved = self._advance(text)
             except Exception as reason:
                 text.failure = reason
             if text.done or text.failure is not None:
                 self.end(text)
-            return
+                return
+            if moved:
+                return
 
     def end(self, text: RowText) -> None:
         """Forget a text and what was computed for it. Does nothing the second time."""
@@ -175,11 +177,11 @@ class TextSteps:
         store.discard(text.sequence)
         store.drop(text.sequence)
 
-    def _advance(self, text: RowText) -> None:
-        """The next step of a text, if it need not wait."""
+    def _advance(self, text: RowText) -> bool:
+        """The next step of a text; False if it must wait."""
         engine = self.engine
         if not engine.scheduler.texts.settle(text, engine.store, alone=not engine.scheduler.running):
-            return
+            return False
         begin, found = self._chunk(text)
         text.held = text.sequence.length
         if text.held > text.taken:

@@ -155,6 +155,27 @@ def test_whoever_steps_computes_a_text_for_which_all_wait():
     assert_nothing_is_held(made)
 
 
+def test_whoever_steps_computes_the_first_text_that_need_not_wait():
+    """The first in line lost its pages and waits for a request, and that for the second one's end."""
+    made = engine(num_pages=5, max_batch=1)
+    small, large = (made.add(Request(prompt(length, 3), max_tokens=3)) for length in (10, 250))
+    made.step()
+    first, second = (Rows(made, prompt(length, 5)) for length in (100, 70))
+    assert next(first.steps)
+    assert next(second.steps)
+    assert made.store.make_free(3)  # as a session that is woken does
+    for _ in range(60):
+        made.step()
+    assert small.finish_reason is not None
+    assert large.finish_reason is not None
+    assert large.generated == expected(large.prompt, 3)
+    list(first.steps)
+    list(second.steps)
+    for text, length in ((first, 100), (second, 70)):
+        assert np.array_equal(text.whole, rows_of(engine(), prompt(length, 5)))
+    assert_nothing_is_held(made)
+
+
 def test_a_text_that_fails_in_anothers_step_fails_alone():
     made = engine(num_pages=5)
 
