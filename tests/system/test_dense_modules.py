@@ -20,6 +20,7 @@ from sporelm.tools.hf.from_hf import from_hf
 from sporelm.tools.hf.save_folder import save_folder
 from sporelm.tools.hf.to_hf import to_hf
 from sporelm.tools.output import Output, save
+from sporelm.weights.pooling import pooling_of_folder
 from sporelm.weights.prompts import Prompts, prompts_of
 
 EVERY = {case.name: case for case in (*ENCODERS, *CASES)}
@@ -147,7 +148,7 @@ def test_embedding_gemma_goes_to_gguf_and_back_with_its_dense_layers(tmp_path: P
     [
         ({"activation_function": "torch.nn.modules.activation.GELU"}, UnsupportedModel, "'GELU' is not supported"),
         ({"module_input_name": "token_embeddings"}, UnsupportedModel, "module_input_name 'token_embeddings' is not"),
-        ({"in_features": 47}, ModelFileError, "2_Dense takes 47 numbers, not the 48"),
+        ({"in_features": 47}, ModelFileError, "2_Dense takes 47 numbers; it is given 48"),
         ({"out_features": 9}, ModelFileError, "dense_2.weight is .*, its architecture has"),
         ({"bias": True}, ModelFileError, "lacks 1 of its"),
     ],
@@ -198,6 +199,8 @@ def test_prompts_of_the_models_makers(tmp_path: Path, capsys: pytest.CaptureFixt
         assert_close(llm.embed("a dog", prompt_name="document"), plain, "exact")
         with pytest.raises(RequestError, match="prompt_name is 'passage': it is one of document, query"):
             llm.embed("a dog", prompt_name="passage")
+        with pytest.raises(RequestError, match="prompt_name is \\['query'\\]: it is one of document, query"):
+            llm.embed("a dog", prompt_name=["query"])  # type: ignore[arg-type]
         with pytest.raises(RequestError, match="prompts are put before texts, not before ids"):
             llm.embed([[5, 6]], prompt_name="query")
     assert main(["embed", str(folder), "a dog", "--prompt-name", "query", "--threads", "1", "--json"]) == 0
@@ -229,7 +232,22 @@ async def looped(folder: Path) -> np.ndarray:
         return await llm.embed("a dog")
 
 
-@pytest.mark.parametrize("damage", [{"prompts": ["query"]}, {"prompts": {}, "default_prompt_name": "query"}])
+@pytest.mark.parametrize("place", ["x" * 300, "../1_Pooling", None])
+def test_a_module_in_no_folder_of_the_model_is_said(tmp_path: Path, place: object) -> None:
+    modules = [{"type": "sentence_transformers.models.Pooling", "path": place}]
+    (tmp_path / "modules.json").write_text(json.dumps(modules))
+    with pytest.raises(ModelFileError, match=r"is not readable JSON|the path of a module is"):
+        pooling_of_folder(tmp_path, 48)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"prompts": ["query"]},
+        {"prompts": {}, "default_prompt_name": "query"},
+        {"prompts": {"query": "q"}, "default_prompt_name": ["query"]},
+    ],
+)
 def test_damaged_prompts_are_said(tmp_path: Path, damage: dict[str, Any]) -> None:
     (tmp_path / "config_sentence_transformers.json").write_text(json.dumps(damage))
     with pytest.raises(ModelFileError, match="config_sentence_transformers"):

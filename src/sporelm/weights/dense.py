@@ -87,7 +87,9 @@ def fitting(layers: Sequence[Dense], width: int, where: str) -> tuple[Dense, ...
     """The layers, if each takes what is before it, the first the model's width. Raises ModelFileError."""
     for layer in layers:
         if layer.width != width:
-            raise ModelFileError(f"{where}: {layer.place or layer.name} takes {layer.width} numbers, not the {width}")
+            raise ModelFileError(
+                f"{where}: {layer.place or layer.name} takes {layer.width} numbers; it is given {width}"
+            )
         width = layer.out
     return tuple(layers)
 

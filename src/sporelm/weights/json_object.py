@@ -22,9 +22,9 @@ def read_object(path: Path, longest: int = LONGEST_CONFIG) -> dict[str, Any]:
 
 def read_json(path: Path, longest: int = LONGEST_CONFIG) -> Any:
     """What a JSON file of at most `longest` bytes holds. Raises as `read_object`."""
-    if not path.is_file():
-        raise ModelNotFound(f"{path} does not exist; a Hugging Face folder has one")
     try:
+        if not path.is_file():
+            raise ModelNotFound(f"{path} does not exist; a Hugging Face folder has one")
         if path.stat().st_size > longest:
             raise ModelFileError(f"{path} has {path.stat().st_size} bytes; the limit is {longest}")
         return json.loads(path.read_text("utf-8"))

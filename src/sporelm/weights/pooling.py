@@ -53,8 +53,7 @@ def pooling_of_folder(folder: Path, width: int) -> Pooled:
     if not path.is_file():
         return Pooled()
     pooling, layers, before, unit = "", list[Dense](), "", False
-    for module in _modules(path):
-        kind = str(module.get("type", "")).rpartition(".")[2]
+    for kind, module in _modules(path):
         if kind not in KNOWN:
             raise UnsupportedModel(f"{path}: the module {shown(kind)} is not supported; {', '.join(KNOWN)} are")
         if (before or "Transformer") not in FOLLOWS[kind]:
@@ -66,6 +65,13 @@ def pooling_of_folder(folder: Path, width: int) -> Pooled:
             layers.append(dense_of_folder(folder, _place(path, module), len(layers), unit=unit))
         unit = kind == "Normalize"
     return Pooled(pooling, fitting(layers, width, str(path)))
+
+
+def pooling_files(folder: Path) -> list[Path]:
+    """The configurations of a folder's Pooling modules. Raises ModelFileError."""
+    path = folder / "modules.json"
+    modules = _modules(path) if path.is_file() else []
+    return [folder / _place(path, module) / "config.json" for kind, module in modules if kind == "Pooling"]
 
 
 def with_places(config: ModelConfig) -> ModelConfig:
@@ -102,11 +108,12 @@ def _place(path: Path, module: Mapping[str, Any]) -> str:
     return place
 
 
-def _modules(path: Path) -> list[Mapping[str, Any]]:
+def _modules(path: Path) -> list[tuple[str, Mapping[str, Any]]]:
+    """Each module's class, without where it is, and all that is said of it. Raises ModelFileError."""
     modules = read_json(path)
     if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
         raise ModelFileError(f"{path} must be a list of modules")
-    return modules
+    return [(str(module.get("type", "")).rpartition(".")[2], module) for module in modules]
 
 
 def _pooling(path: Path) -> str:

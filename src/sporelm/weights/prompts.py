@@ -11,6 +11,7 @@ from typing import NamedTuple
 from sporelm.errors import ModelFileError, RequestError, UnsupportedModel, shown
 from sporelm.weights.fields import Fields
 from sporelm.weights.json_object import read_object
+from sporelm.weights.pooling import pooling_files
 
 NAME, CASES = "config_sentence_transformers.json", "sentence_bert_config.json"
 
@@ -33,7 +34,7 @@ class Prompts(NamedTuple):
         Raises RequestError for an unknown name, UnsupportedModel for a prompt whose rows are not to count.
         """
         name = self.default or "" if name is None else name
-        if name in self.texts or name == "":
+        if isinstance(name, str) and (name in self.texts or name == ""):
             if (text := self.texts.get(name, "")) and self.unpooled:
                 raise UnsupportedModel(f"{self.unpooled}: include_prompt False is not supported for prompts; True is")
             return text
@@ -51,11 +52,10 @@ def prompts_of(path: Path) -> Prompts:
     texts, default = values.get("prompts") or {}, values.get("default_prompt_name")
     if not isinstance(texts, dict) or not all(isinstance(text, str) for text in texts.values()):
         raise ModelFileError(f"{place}: prompts is {shown(texts)}; it must have a text for each name")
-    if default is not None and default not in texts:
+    if default is not None and (not isinstance(default, str) or default not in texts):
         raise ModelFileError(f"{place}: default_prompt_name is {shown(default)}, which is none of its prompts")
-    poolings = sorted(path.glob("*_Pooling/config.json"))
-    unpooled = [str(each) for each in poolings if read_object(each).get("include_prompt") is False]
-    return Prompts(texts, default, lower, *unpooled[:1])
+    unpooled = [str(each) for each in pooling_files(path) if read_object(each).get("include_prompt") is False]
+    return Prompts(texts, default, lower, unpooled[0] if unpooled else "")
 
 
 def lost_in_gguf(path: Path) -> tuple[str, ...]:
