@@ -156,8 +156,8 @@ class TextSteps:
                 self.end(text)
 
     def go_on(self) -> None:
-        """One step of the text that came first, if there is one: requests wait for it, and nobody else may be there to
-        compute it. If it fails, that is told to whom it belongs. Only in the engine's turn."""
+        """One step of the first text that need not wait, if there is one: requests wait for texts, and nobody else may
+        be there to compute them. If it fails, that is told to whom it belongs. Only in the engine's turn."""
         line = self.engine.scheduler.texts
         for text in line:
             try:
