@@ -361,6 +361,30 @@ def test_a_full_house_says_what_is_lacking(tmp_path: Path) -> None:
 # ---- texts, guesses, interruptions
 
 
+def test_a_text_whose_step_is_interrupted_in_anothers_turn_is_begun_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, rows = engine(num_states=1, token_budget=20), list[np.ndarray]()
+    text = made.logits(TEXT[:90], lambda chunk: rows.append(chunk.copy()))
+    next(text)
+    request = made.add(Request(TEXT[:20], max_tokens=3))  # it waits for the state
+    run = made.runner.run
+
+    def interrupted(step: Step) -> None:
+        run(step)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(made.runner, "run", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            made.step()
+    made.run([request])
+    assert request.generated == expected(TEXT[:20], 3)
+    list(text)
+    assert [int(row.argmax()) for row in np.concatenate(rows)[80:]] == [
+        expected(TEXT[: place + 1], 1)[0] for place in range(80, 90)
+    ]
+    made.check_integrity()
+
+
 def test_texts_have_states_of_their_own(paged: bool) -> None:
     made, rows = engine(paged, token_budget=64), list[np.ndarray]()
     running = made.add(Request(TEXT[:150], max_tokens=60))
