@@ -143,6 +143,11 @@ def test_experts_of_qwen3_vl_lie_either_way(load: Callable[..., Stepper], tmp_pa
     save([Output(tmp_path / "m.gguf", from_hf(places[1]).model)])
     (again,) = logits(load, case.ids()[:9], tmp_path / "m.gguf")
     assert_close(again, wanted, "f32")
+    for shape in ((), (4,), (2, 2)):
+        damaged = {name: np.ones(shape, np.float32) for name in turned}
+        save_file(tensors | damaged, places[0] / "model.safetensors")
+        with pytest.raises(ModelError, match="experts"):
+            logits(load, case.ids()[:9], places[0])
 
 
 @pytest.mark.parametrize(

@@ -187,6 +187,7 @@ class TextSteps:
         if text.held > text.taken:
             text.take(found[max(0, text.taken - begin) :])
             text.taken = text.held
+        return True
 
     def _chunk(self, text: RowText) -> tuple[int, Rows]:
         """One step of a text alone, short if others wait for their next token: its first position, and its rows.

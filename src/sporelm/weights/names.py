@@ -104,7 +104,7 @@ class Stored:
     def of_tensor(self, values: int, shape: Sequence[int], config: Any) -> "Stored":
         """How a tensor of this shape, in blocks of so many values, is held."""
         turned = self.inner and values > 1
-        turned = turned or (self.unturned is not None and shape[-1] == self.unturned(config))
+        turned = turned or (self.unturned is not None and tuple(shape[-1:]) == (self.unturned(config),))
         form = replace(self, transposed=False) if turned else self
         if self.between and not self.above and len(shape) == 4:  # Kimi Linear's, by llama.cpp's converter
             form = replace(form, above=2 if shape[1] == 1 else 1)
