@@ -36,6 +36,15 @@ def experts_of_gguf(architecture: str, tensor: str = "", **more: Any) -> Experts
     return config.experts
 
 
+@pytest.mark.parametrize("name", ["qwen3moe", "qwen3vlmoe"])
+def test_folders_that_transformers_5_writes_count_local_experts(name: str) -> None:
+    told = BY_NAME[name].config
+    inner = dict(told.get("text_config", told))
+    inner["num_local_experts"] = inner.pop("num_experts")
+    written = told | {"text_config": inner} if "text_config" in told else inner
+    assert config_from_hf(written, "config.json") == of_hf(name)
+
+
 @pytest.mark.parametrize(
     ("name", "change", "expected"),
     [

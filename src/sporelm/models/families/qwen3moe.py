@@ -1,6 +1,7 @@
 """Qwen3-30B-A3B and its kin: Qwen3 with experts."""
 
 from dataclasses import replace
+from typing import Any
 
 from sporelm.models.blocks import Attention, Layer, pre_norm
 from sporelm.models.decoder import Decoder
@@ -11,6 +12,12 @@ from sporelm.weights.experts import expert_names, meaning
 from sporelm.weights.family import ATTENTION_BIAS, Family, HfClass, fields
 from sporelm.weights.fields import Fields
 from sporelm.weights.names import COMMON, HEAD_NORMS, HF, Kind, changed
+
+
+def counted(values: dict[str, Any]) -> dict[str, Any]:
+    """How many experts there are by its older name: folders that transformers 5 writes have another."""
+    found = values.get("num_local_experts")
+    return values if found is None else {**values, "num_experts": found}
 
 
 def _finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
@@ -37,6 +44,7 @@ def _finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
         changed(COMMON, *HEAD_NORMS, *expert_names()),
         finish=_finished,
         unsaid=meaning(renormalize=True),
+        reworded=counted,
         windowless=True,
     )
 )

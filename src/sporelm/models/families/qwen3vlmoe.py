@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from sporelm.models.families.qwen2moe import finished
-from sporelm.models.families.qwen2vl import told
-from sporelm.models.families.qwen3moe import Qwen3Moe
+from sporelm.models.families.qwen2vl import reworded, told
+from sporelm.models.families.qwen3moe import Qwen3Moe, counted
 from sporelm.models.families.qwen3vl import DEEPSTACK, NUMBERS, SEEING, fed
 from sporelm.models.registry import architecture
 from sporelm.weights.beside_vision import inner_names, text_names
@@ -63,7 +63,7 @@ def _finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
         finish=_finished,
         unsaid=meaning(renormalize=True),
         said=told("qwen3vlmoe"),
-        **SEEING,
+        **SEEING | {"reworded": lambda values: counted(reworded(values))},
     )
 )
 class Qwen3VLMoe(Qwen3Moe):
