@@ -213,9 +213,9 @@ class TextSteps:
             if engine.watch is not None:
                 engine.watch.stepped(step, (began, began, *[perf_counter()] * 3))
             store.extend(sequence, ids)
-        finally:
         except BaseException:  # what the step has changed is not known: a state may be ahead of what is held
             store.discard(sequence)
             raise
+        finally:
             sequence.busy = False
         return begin, found
