@@ -8,6 +8,7 @@ import numpy as np
 
 from sporelm import ops
 from sporelm.models.blocks import Embedding, Layer, Linear, Memory, NormKind, Part, RMSNorm, pre_norm
+from sporelm.models.blocks.linear import multiplied
 from sporelm.models.blocks.memory import each_of
 from sporelm.models.inputs import StepInputs
 from sporelm.models.position_tables import position_tables
@@ -59,8 +60,7 @@ class Decoder:
 
     def embedded(self, step: StepInputs, weights: Mapping[str, Any]) -> Any:
         """What the first layer gets: float32 [tokens, width]."""
-        x, scale = self.embedding(step.tokens, weights), self.config.scales.embedding
-        return x if scale == 1 else ops.scale(x, factor=scale)
+        return multiplied(self.embedding(step.tokens, weights), self.config.scales.embedding)
 
     def hidden(self, step: StepInputs, weights: Mapping[str, Any], caches: Sequence[Any]) -> Any:
         """What the model makes of the wanted rows, before it scores tokens: float32 [rows, width]."""
@@ -78,7 +78,7 @@ class Decoder:
     def forward(self, step: StepInputs, weights: Mapping[str, Any], caches: Sequence[Any]) -> dict[str, Any]:
         """logits float32 [rows, vocab] of the wanted rows, and tokens int32 [rows], the greatest of each."""
         x, factor = self.hidden(step, weights, caches), self.config.scales.output / self.config.scales.logits
-        logits = self.output(x if factor == 1 else ops.scale(x, factor=factor), weights)
+        logits = self.output(multiplied(x, factor), weights)
         if self.config.logit_cap is not None:
             logits = ops.softcap(logits, cap=self.config.logit_cap)
         return {"logits": logits, "tokens": ops.argmax(logits)}

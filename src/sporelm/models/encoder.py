@@ -8,6 +8,7 @@ import numpy as np
 
 from sporelm import ops
 from sporelm.models.blocks import Classifier, Embedding, Memory, Part, TextLayer
+from sporelm.models.blocks.linear import multiplied
 from sporelm.models.position_tables import position_tables
 from sporelm.models.text_facts import TextFacts
 from sporelm.models.texts import TextInputs
@@ -75,8 +76,7 @@ class Encoder(ABC):
 
     def hidden(self, texts: TextInputs, weights: Mapping[str, Any]) -> Any:
         """What the model makes of each token: float32 [tokens, width]."""
-        x, factor = self.embedding(texts.tokens, weights), self.config.scales.embedding
-        x = x if factor == 1 else ops.scale(x, factor=factor)
+        x = multiplied(self.embedding(texts.tokens, weights), self.config.scales.embedding)
         if self.types is not None:
             x = ops.add(x, self.types(texts.types, weights))
         if self.positions is not None:

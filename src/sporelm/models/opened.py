@@ -31,23 +31,30 @@ def open_model(path: str | Path) -> ModelSource:
     change the result and that we lack.
     """
     place = Path(path)
-    if place.is_dir():
-        values, bare = with_head(read_object(place / "config.json"))
-        files = with_quantized(open_safetensors(place), values)
-        config = config_from_hf(values, str(place / "config.json"), _main_format(files))
-        pooled = pooling_of_folder(place, config.width)
-        config = replace(config, pooling=pooled.pooling, dense=pooled.dense)
-        if pooled.dense:
-            files = with_quantized(with_dense(open_safetensors(place), place, pooled.dense), values)
-        family, whole = model_of(config.architecture).family, whole_of(values)
-        family = (wrapped(family, whole) if whole else family).of_file("hf", files.tensors)
-        # Where nobody says it, the class ties them, but for a folder that has both; of a whole, the folder tells.
-        if (config.tie_embeddings or whole) and not _says_tied(values):
-            tied = stored_name("output.weight", "hf", family.table(config)) not in files.tensors
-            config = replace(config, tie_embeddings=tied)
-        if not family.reads:
-            config, family = headless(config, family, files.tensors, bare=bare)
-        return ModelSource("hf", place, files, config, family)
+    return _open_folder(place) if place.is_dir() else _open_file(place)
+
+
+def _open_folder(place: Path) -> ModelSource:
+    values, bare = with_head(read_object(place / "config.json"))
+    files = with_quantized(open_safetensors(place), values)
+    config = config_from_hf(values, str(place / "config.json"), _main_format(files))
+    pooled = pooling_of_folder(place, config.width)
+    config = replace(config, pooling=pooled.pooling, dense=pooled.dense)
+    if pooled.dense:
+        files.close()
+        files = with_quantized(with_dense(open_safetensors(place), place, pooled.dense), values)
+    family, whole = model_of(config.architecture).family, whole_of(values)
+    family = (wrapped(family, whole) if whole else family).of_file("hf", files.tensors)
+    # Where nobody says it, the class ties them, but for a folder that has both; of a whole, the folder tells.
+    if (config.tie_embeddings or whole) and not _says_tied(values):
+        tied = stored_name("output.weight", "hf", family.table(config)) not in files.tensors
+        config = replace(config, tie_embeddings=tied)
+    if not family.reads:
+        config, family = headless(config, family, files.tensors, bare=bare)
+    return ModelSource("hf", place, files, config, family)
+
+
+def _open_file(place: Path) -> ModelSource:
     gguf = open_gguf(place)
     shapes = {name: info.shape for name, info in gguf.tensors.items()}
     config = config_from_gguf(gguf.metadata, shapes, str(place), _main_format(gguf), _rope_factors(gguf, place))

@@ -7,7 +7,7 @@ import numpy as np
 
 from sporelm import ops
 from sporelm.models.blocks.layer_norm import HeadLayerNorm
-from sporelm.models.blocks.linear import Linear, products
+from sporelm.models.blocks.linear import Linear, multiplied, products
 from sporelm.models.blocks.memory import Paged
 from sporelm.models.blocks.rms_norm import BareRMSNorm, RMSNorm
 from sporelm.models.inputs import LOCAL, ROPE, SLOPES, StepInputs
@@ -92,7 +92,7 @@ class Attention:
         v = v if self.limit is None else ops.clip(v, limit=self.limit)
         for change in (self._rotated, self._normed) if self.norms_last else (self._normed, self._rotated):
             q, k = change(q, k, step, weights)
-        v = v if self.value_scale == 1 else ops.scale(v, factor=self.value_scale)
+        v = multiplied(v, self.value_scale)
         if self.widened:
             v = ops.select_columns(v, weights[self.widened])
         ops.store_kv(k, v, cache, step.slots)

@@ -9,11 +9,10 @@ import numpy as np
 from sporelm import ops
 from sporelm.models.blocks.linear import Linear, products
 from sporelm.models.blocks.memory import State
+from sporelm.models.blocks.rms_norm import ONES, ones_table
 from sporelm.models.inputs import StepInputs
 from sporelm.weights.config import ModelConfig
 from sporelm.weights.names import Param
-
-ONES = "ssm_ones."  # tables of so many ones follow, the weights of norms without one
 
 
 @dataclass(frozen=True)
@@ -33,8 +32,7 @@ class SpaceChannels:
 
     def tables(self) -> dict[str, np.ndarray]:
         """float32 ones for bare norms."""
-        sizes = {self.rank, self.size} if self.norms == "bare" else set()
-        return {f"{ONES}{size}": np.ones(size, np.float32) for size in sizes}
+        return ones_table(self.rank) | ones_table(self.size) if self.norms == "bare" else {}
 
 
 class SelectiveSpace:
