@@ -95,6 +95,12 @@ def combined(on: On, tokens: int, k: int, width: int) -> Any:
     return ops.combine_experts(on.tensor(on.values(tokens, k, width)), on.rows(tokens, k))
 
 
+def with_bias(on: On, tokens: int, k: int, width: int) -> Any:
+    """The sum of experts and one bias."""
+    bias = on.tensor(on.values(1, width)[0].copy())
+    return ops.combine_experts(on.tensor(on.values(tokens, k, width)), on.rows(tokens, k), bias)
+
+
 def of_one(on: On, tokens: int, width: int) -> Any:
     """A shared expert's gate."""
     weights, _ = ops.route(on.rows(tokens, 1), k=1, scores="sigmoid")
@@ -122,6 +128,7 @@ def cases() -> Iterator[Case]:
         for k, width in ((1, 1), (2, 33), (8, 96), (10, 320)):
             yield case("combine_experts", f"{k}x{width} x{tokens}", combined, tokens, k, width, common=tokens == 7)
         yield case("combine_experts", f"of one x{tokens}", of_one, tokens, 90)
+        yield case("combine_experts", f"with a bias x{tokens}", with_bias, tokens, 3, 70, common=tokens == 7)
         yield case("clamped_swiglu", f"x{tokens}", _clamped, tokens, 90)
         yield case("clamped_swiglu", f"3 each x{tokens}", _clamped_each, tokens, 33)
         yield case("silu_mul", f"3 each x{tokens}", of_three, ops.silu_mul, tokens, 33)

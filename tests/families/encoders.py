@@ -56,6 +56,7 @@ NOMIC_MOE |= {"num_experts": 5, "moe_top_k": 2, "moe_every_n_layers": 2, "activa
 NOMIC_MOE |= {"qkv_proj_bias": True, "mlp_fc1_bias": True, "mlp_fc2_bias": True, "layer_norm_epsilon": 1e-5}
 NOMIC_MOE |= {"rotary_emb_base": 10000.0, "type_vocab_size": 1, "vocab_size": 131}
 WIDE_NOMIC = {"n_embd": 256, "n_inner": 512, "n_head": 8, "num_experts": 8}
+WIDE_NOMIC |= {"moe_experts_bias": False}  # llama.cpp knows none
 
 JINA3 = SHAPE | {"type_vocab_size": 1, "layer_norm_eps": 1e-5, "pad_token_id": 1, "hidden_act": "gelu"}
 JINA3 |= {"rope_parameters": {"rope_type": "default", "rope_theta": 20000.0}}

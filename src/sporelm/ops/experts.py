@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from sporelm.ops.arguments import expert_matrices, ints, rows, wide, within
+from sporelm.ops.arguments import expert_matrices, ints, rows, vector, wide, within
 from sporelm.ops.elementwise import silu_mul
 from sporelm.ops.linear import ROW_FORMATS, QuantizedRows, RowFormat, quantize_rows
 from sporelm.ops.op import op, require
@@ -36,7 +36,7 @@ def _gated(x: Any, gate: Any, up: Any, ids: Any) -> Spec:
     return result
 
 
-def _combined(y: Any, weights: Any) -> Spec:
+def _combined(y: Any, weights: Any, bias: Any = None) -> Spec:
     given, factors = wide("y", y), rows("weights", weights)
     tokens, slots = factors.shape
     if len(given.shape) == 2:
@@ -44,6 +44,9 @@ def _combined(y: Any, weights: Any) -> Spec:
         require(given.shape[0] == tokens, f"y {given} and weights {factors} must have as many tokens")
     else:
         require(given.shape[:2] == (tokens, slots), f"y {given} must have a row for each of weights {factors}")
+    if bias is not None:
+        fits = vector("bias", bias).shape == given.shape[-1:]
+        require(fits, f"bias {spec_of(bias)} must have as many numbers as a row of y {given}")
     return Spec((tokens, given.shape[-1]), F32)
 
 
@@ -82,13 +85,14 @@ def linear_experts_silu_mul(x, gate, up, ids):  # x [tokens, in] or [tokens, k, 
 
 
 @op(_combined)
-def combine_experts(y, weights):  # y [tokens, k, width], or [tokens, width] where k is 1; weights [tokens, k]
-    """The sum of each token's k rows, each times its weight, in the order of the rows: [tokens, width].
+def combine_experts(y, weights, bias=None):  # y [tokens, k, width], or [tokens, width] where k is 1
+    """The sum of each token's k rows, each times its weight, in the order of the rows, then the bias: [tokens, width].
 
+    weights are [tokens, k], bias [width].
     A shared expert with a gate of its own is that of one row: its weight is `route` of one logit by "sigmoid".
     """
     y = y.reshape(*weights.shape, y.shape[-1])
     total = weights[:, 0, None] * y[:, 0]
     for slot in range(1, weights.shape[1]):
         total = total + weights[:, slot, None] * y[:, slot]
-    return total
+    return total if bias is None else total + bias

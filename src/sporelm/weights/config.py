@@ -48,6 +48,7 @@ class Experts:
     epsilon: float = 0.0
     scale: float = 1.0  # of the weights; 0 stands for 1
     bias: bool = False  # of the router and of each expert's matrices
+    added: bool = False  # one bias is added to what the chosen experts make together
     plain: str = ""  # the activation function of blocks without gates, as `ops.activate` has it; "": they have gates
     latent: int | None = None  # numbers of a row that experts read and make, by two matrices that all share
     near: float = 0.0  # of `ops.route`

@@ -10,6 +10,7 @@ from sporelm.errors import UnsupportedModel
 from sporelm.ops.routing import MOST_EXPERTS
 from sporelm.weights.config import MOST_LAYERS, MOST_WIDTH, ModelConfig
 from sporelm.weights.family import Field
+from sporelm.weights.fields import Fields, shown
 from sporelm.weights.forms import expert_rows, shared_rows, stacked
 from sporelm.weights.names import Names, Stored, Table
 
@@ -146,6 +147,17 @@ def with_leading(values: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(kinds, list) or kinds != sorted(kinds, key=str) or not {*map(str, kinds)} <= {"dense", "sparse"}:
         raise UnsupportedModel("mlp_layer_types must be dense ones, then sparse ones")
     return values | {"first_k_dense_replace": kinds.count("dense")}
+
+
+def dense_layers(values: Fields, layers: int, usual: frozenset[int]) -> frozenset[int]:
+    """The layers that `mlp_layer_types` of a config.json says are dense; the usual ones where it is absent."""
+    kinds = values.values.get("mlp_layer_types")
+    if kinds is None:
+        return usual
+    if not isinstance(kinds, list) or len(kinds) != layers or any(kind not in ("dense", "sparse") for kind in kinds):
+        what = f"mlp_layer_types is {shown(kinds)}"
+        raise UnsupportedModel(f"{values.where}: {what}; it must say dense or sparse of each of the {layers} layers")
+    return frozenset(layer for layer, kind in enumerate(kinds) if kind == "dense")
 
 
 def meaning(*, renormalize: bool, dense: bool = False) -> Callable[[ModelConfig], str]:

@@ -48,7 +48,7 @@ def forward(config: dict[str, Any], tensors: dict[str, Any], ids: list[int], typ
         else:
             parts = softmax(x @ w[f"{at}mlp.router.layer.weight"].T)
             first, second = (w[f"{at}mlp.experts.mlp.w{n}"].reshape(experts, inner, -1) for n in (1, 2))
-            made = np.zeros_like(x)
+            made = np.zeros_like(x) + w.get(f"{at}mlp.experts.bias", 0)
             for row, part in enumerate(parts):
                 for expert in np.argsort(-part)[: config["moe_top_k"]]:
                     made[row] += part[expert] * (gelu(first[expert] @ x[row]) @ second[expert])

@@ -50,6 +50,7 @@ MOST_LINES = 120  # of a family's file: it reads like the paper's figure
         ("mpt", {"attn_config": [8]}, ModelFileError, "attn_config must be an object"),
         ("bloom", {"apply_residual_connection_post_layernorm": True}, UnsupportedModel, "True is not supported"),
         ("glm", {"position_encoding_2d": True}, UnsupportedModel, "position_encoding_2d True is not supported"),
+        ("internlm", {"rotary": {"base": 5e5, "type": "linear"}}, UnsupportedModel, "type origin and dynamic are"),
         ("internlm3", {"qkv_bias": True}, UnsupportedModel, "qkv_bias and bias differ"),
         ("hunyuan", {"rope_scaling": {"type": "dynamic", "alpha": "x"}}, ModelFileError, "alpha is 'x'"),
         ("ministral3", {"rope_parameters": {"llama_4_scaling_beta": 0.1}}, UnsupportedModel, "need YaRN's original"),
@@ -95,6 +96,12 @@ def test_gemma4_in_records_of_layers() -> None:
     for wrong in ({"05": record}, {"05": record, "11": record | {"head_dim": 8}}, {"5" * 9: record, "x": record}):
         with pytest.raises(UnsupportedModel, match="per_layer_config"):
             config_from_hf(without | {"per_layer_config": wrong}, "config.json")
+
+
+def test_internlm_1_says_its_rotary_base_in_words_of_its_own() -> None:
+    values = {key: value for key, value in BY_NAME["internlm"].config.items() if key != "rope_theta"}
+    found = [config_from_hf({**values, **more}, "x") for more in ({}, {"rotary": {"base": 5e5, "type": "dynamic"}})]
+    assert [config.rope_theta for config in found] == [10000.0, 500000.0]
 
 
 @pytest.mark.parametrize("key", ["type", "rope_type"])

@@ -121,7 +121,8 @@ LATENT = {
         ("llama4", {"moe_layers": "x"}, UnsupportedModel, "moe_layers is 'x'; it must list layers"),
         ("mimo2", {"swa_head_dim": 8}, UnsupportedModel, "swa_head_dim is 8; only 16 is supported"),
         ("mimo2", {"num_key_value_heads": 4}, UnsupportedModel, "4 heads are no whole groups of 8"),
-        ("mimo2", {"mlp_layer_types": ["dense"]}, UnsupportedModel, "mlp_layer_types must say dense or sparse"),
+        ("mimo2", {"mlp_layer_types": ["dense"]}, UnsupportedModel, "must say dense or sparse of each of the 4 layers"),
+        ("mellum", {"mlp_layer_types": -1}, UnsupportedModel, "must say dense or sparse of each of the 5 layers"),
         ("olmoe", {"clip_qkv": 0.0}, ModelFileError, "clip_qkv is 0.0; it must be a number"),
         ("bailing", {"norm_head": True, "tie_word_embeddings": True}, UnsupportedModel, "norm_head is true of an out"),
     ],
@@ -142,8 +143,11 @@ def test_gguf_files_of_llama_4_mean_chunks_and_norms() -> None:
     scout, maverick = of_gguf(expert_used_count=1), of_gguf(expert_used_count=1, expert_count=128)
     assert (scout.window, scout.full_layers, scout.nope_layers) == (8192, {3}, {3})
     assert (scout.own.normed, maverick.own.normed) == (True, False)
-    with pytest.raises(ModelFileError, match="sliding_window is 0; it must be whole, from 8192 to 8192"):
-        of_gguf(expert_used_count=1, **{"attention.sliding_window": 0})
+    window = "attention.sliding_window"
+    with pytest.raises(ModelFileError, match="sliding_window is 4096; it must be whole, from 8192 to 8192"):
+        of_gguf(expert_used_count=1, **{window: 4096})
+    small = of_gguf(interleave_moe_layer_step=0, expert_used_count=0, **{window: 0})  # MobileLLM: neither experts
+    assert (small.experts, small.window, small.nope_layers, small.own.growth) == (None, None, frozenset(), 0.0)
 
 
 def test_a_folder_of_mimo_v2_as_its_makers_published_it() -> None:

@@ -65,6 +65,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "no such expert": (lambda: ops.linear_experts(f32(2, 5), experts(4, 5), i32(2, 1, fill=3)), r"between 0 and 2"),
     "sum of experts": (lambda: ops.combine_experts(f32(2, 3, 5), f32(2, 2)), "a row for each of weights"),
+    "sum with a bias": (lambda: ops.combine_experts(f32(2, 3, 5), f32(2, 3), f32(4)), "as many numbers as a row"),
     "sum of one": (lambda: ops.combine_experts(f32(2, 5), f32(2, 2)), "weights .* must have one column"),
     "route k": (lambda: ops.route(f32(2, 8), k=5, groups=4, top_groups=2), "between 1 and the 4 experts that may be"),
     "route groups": (lambda: ops.route(f32(2, 8), k=2, groups=3), "8 experts cannot be cut into 3 groups"),

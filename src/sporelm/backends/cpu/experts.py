@@ -64,13 +64,16 @@ def linear_experts_silu_mul(low: Emitter, call: Call) -> None:
 
 
 def combine_experts(low: Emitter, call: Call) -> None:
-    y, weights = call.args
+    y, weights, *rest = call.args
     (out,) = call.results
     tokens, slots = spec_of(weights).shape
     fields = {"y": low.at(y), "y_stride": stride_of(y), "slots": fixed(slots), "out": low.at(out)}
     fields |= {"weights": low.at(weights), "weights_stride": stride_of(weights), "out_stride": stride_of(out)}
     fields["blocks"] = -(-rows_of(out)[2] // experts.VALUES)
-    low.emit(experts.combine_experts(low.places.target), fields, cell_of(tokens), grain=low.row_grain(tokens))
+    bias = rest[0] if rest else None
+    fields |= {} if bias is None else {"bias": low.at(bias)}
+    kernel = experts.combine_experts(low.places.target, bias=bias is not None)
+    low.emit(kernel, fields, cell_of(tokens), grain=low.row_grain(tokens))
 
 
 def _packed(weight: Any) -> PackedExperts:

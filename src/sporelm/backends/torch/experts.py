@@ -95,9 +95,9 @@ def linear_experts_silu_mul(x: Tensor | Rounded, gate: Weight, up: Weight, ids: 
     return silu_mul(linear_experts(x, gate, ids), linear_experts(x, up, ids))
 
 
-def combine_experts(y: Tensor, weights: Tensor) -> Tensor:
+def combine_experts(y: Tensor, weights: Tensor, bias: Tensor | None = None) -> Tensor:
     rows = y.reshape(*weights.shape, y.shape[-1])
     total = weights[:, :1] * rows[:, 0]
     for slot in range(1, weights.shape[1]):
         total = total + weights[:, slot, None] * rows[:, slot]
-    return total
+    return total if bias is None else total + bias

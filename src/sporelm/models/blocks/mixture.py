@@ -29,6 +29,7 @@ class Mixture:
             self.gates = []
         self.up = ExpertLinear(f"{name}.ffn_up_exps", (count, ffn, inside), bias=experts.bias)
         self.down = ExpertLinear(f"{name}.ffn_down_exps", (count, inside, ffn), bias=experts.bias)
+        self.added = Param(f"{name}.ffn_mixture.bias", (inside,)) if experts.added else None
         shared = experts.shared_width
         self.shared = _shared(name, config, shared) if shared else None
         gated = shared and experts.shared_gate
@@ -37,13 +38,14 @@ class Mixture:
     def params(self) -> list[Param]:
         experts = (*self.gates, self.up, self.down)
         parts = (self.router, self.narrow, *experts, self.widen, self.shared_gate, self.shared)
-        choice = [] if self.choice is None else [self.choice]
-        return [*choice, *(param for part in parts if part is not None for param in part.params())]
+        own = [param for param in (self.choice, self.added) if param is not None]
+        return [*own, *(param for part in parts if part is not None for param in part.params())]
 
     def __call__(self, x: Any, weights: Mapping[str, Any]) -> Any:  # x [tokens, width]
         shares, ids = self._routed(x, weights)
         inner = self._inner(x if self.narrow is None else self.narrow(x, weights), weights, ids)
-        mixed = ops.combine_experts(self.down(inner, weights, ids), shares)
+        added = [] if self.added is None else [weights[self.added.name]]
+        mixed = ops.combine_experts(self.down(inner, weights, ids), shares, *added)
         mixed = mixed if self.widen is None else self.widen(mixed, weights)
         if self.shared is None:
             return mixed

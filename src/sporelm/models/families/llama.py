@@ -12,7 +12,7 @@ from sporelm.weights.config import ModelConfig
 from sporelm.weights.config_files import full_layers_of, window_of
 from sporelm.weights.experts import SINGLE_EXPERTS, expert_names
 from sporelm.weights.family import ATTENTION_BIAS, Family, Field, HfClass, fields
-from sporelm.weights.fields import Fields
+from sporelm.weights.fields import Fields, shown
 from sporelm.weights.names import COMMON, GGUF, HF, Kind, changed
 
 
@@ -39,7 +39,10 @@ def _class(config: ModelConfig) -> str:
 def _reworded(values: dict[str, Any]) -> dict[str, Any]:
     """InternLM has a word of its own for attention's biases, InternLM3 two, which must agree for Llama's."""
     if values.get("architectures") == ["InternLMForCausalLM"]:
-        return {**values, "attention_bias": values.get("bias", True)}
+        rope = values.get("rotary") or {}  # "dynamic" scales what is longer than the model's context alone
+        if not isinstance(rope, dict) or rope.get("type", "dynamic") not in ("origin", "dynamic"):
+            raise UnsupportedModel(f"config.json: rotary {shown(rope)} is not supported; type origin and dynamic are")
+        return {"rope_theta": rope.get("base", 10000.0), **values, "attention_bias": values.get("bias", True)}
     if values.get("architectures") != ["InternLM3ForCausalLM"]:
         return values
     first = {ours: values.get(old, values.get(ours, False)) for ours, old in INTERNLM3.items()}

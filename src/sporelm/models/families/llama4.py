@@ -7,7 +7,7 @@ import numpy as np
 from sporelm.models.blocks import Attention, Layer, WeighedMixture, pre_norm
 from sporelm.models.blocks.rms_norm import ones_table
 from sporelm.models.decoder import Decoder
-from sporelm.models.families.llama4_words import STEP, Llama4Parts, finished, reworded, unsaid, words
+from sporelm.models.families.llama4_words import STEP, Llama4Parts, finished, regrouped, reworded, unsaid, words
 from sporelm.models.registry import architecture
 from sporelm.weights.beside_vision import OTHERS, text_names
 from sporelm.weights.config import ModelConfig
@@ -80,6 +80,7 @@ FLAGS = (("attention_chunk_size", "window"), ("use_qk_norm", "own.normed"))
         only={"hidden_act": ("silu",), "attention_bias": (False,)},
         finish=finished,
         reworded=reworded,
+        regrouped=regrouped,
         words=words,
         unsaid=unsaid,
         full_layers=every(STEP),

@@ -37,13 +37,22 @@ def reworded(values: dict[str, Any]) -> dict[str, Any]:
     return values | dense | still
 
 
+def regrouped(values: dict[str, Any]) -> dict[str, Any]:
+    """GGUF metadata in which no experts is none, where it says one of 0 layers (llama.cpp's llama4.cpp)."""
+    step = values.get("interleave_moe_layer_step")
+    none = type(step) is int and step == 0
+    return {**values, "interleave_moe_layer_step": 1, "expert_count": 0} if none else values
+
+
 def finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
     experts, layers = config.experts, config.layers
     if experts and experts.used != 1:
         raise UnsupportedModel(f"{values.where}: a token uses {experts.used} experts; only one is supported")
     if kind != HF:
-        values.integer("attention.sliding_window", CHUNK, CHUNK, CHUNK)
         own = Llama4Parts(normed=experts is None or experts.count != UNNORMED)
+        if values.integer("attention.sliding_window", 0, CHUNK, CHUNK) == 0:  # all is seen, and rotated: MobileLLM
+            return replace(config, own=replace(own, growth=0.0))
+        values.integer("attention.sliding_window", CHUNK, CHUNK, CHUNK)
         return replace(config, window=CHUNK, nope_layers=every(STEP)(layers), own=own)
     config = unrotated(config, values, kind)
     full = full_layers_of(values, layers) if values.has("layer_types") else config.nope_layers

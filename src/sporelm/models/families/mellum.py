@@ -9,7 +9,7 @@ from sporelm.models.families.gemma3 import reworded
 from sporelm.models.registry import architecture
 from sporelm.weights.config import ModelConfig
 from sporelm.weights.config_files import full_layers_of, window_of
-from sporelm.weights.experts import expert_fields, expert_names, meaning
+from sporelm.weights.experts import dense_layers, expert_fields, expert_names, meaning
 from sporelm.weights.family import ATTENTION_BIAS, OPTIONAL, Family, Field, HfClass, fields
 from sporelm.weights.fields import Fields
 from sporelm.weights.names import COMMON, HEAD_NORMS, HF, Kind, changed
@@ -38,8 +38,7 @@ def _finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
     if kind != HF:
         experts = replace(experts, renormalize=True)
     else:
-        told = values.values.get("mlp_layer_types") or []
-        experts = replace(experts, dense=frozenset(layer for layer, each in enumerate(told) if each == "dense"))
+        experts = replace(experts, dense=dense_layers(values, layers, frozenset()))
         full = full_layers_of(values, layers) if values.has("layer_types") else frozenset(range(layers))
         window = window_of(values, "sliding_window", 1024) if len(full) < layers else None
         config = replace(config, window=window, full_layers=full if window else frozenset())

@@ -7,6 +7,7 @@ from typing import Any
 from sporelm.errors import UnsupportedModel
 from sporelm.weights.config import ModelConfig
 from sporelm.weights.config_files import WINDOWED_LAYERS, full_layers_of, window_of
+from sporelm.weights.experts import dense_layers
 from sporelm.weights.fields import Fields, shown
 from sporelm.weights.names import HF, Kind
 
@@ -95,13 +96,8 @@ def finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
         raise UnsupportedModel(f"{values.where}: {config.heads} heads are no whole groups of {2 * config.kv_heads}")
     full = full_layers_of(values, config.layers) if values.has("layer_types") else usual_full(config.layers)
     config = replace(config, window=window_of(values, "sliding_window", 129), full_layers=full)
-    kinds = values.values.get("mlp_layer_types") or ["dense"] + ["sparse"] * (config.layers - 1)
-    known = isinstance(kinds, list) and all(each in ("dense", "sparse") for each in kinds)
-    if not known or len(kinds) != config.layers:
-        what = f"mlp_layer_types must say dense or sparse of each of {config.layers} layers"
-        raise UnsupportedModel(f"{values.where}: {what}")
     assert config.experts is not None
-    dense = frozenset(layer for layer, each in enumerate(kinds) if each == "dense")
+    dense = dense_layers(values, config.layers, frozenset({0}))
     return replace(config, experts=replace(config.experts, dense=dense))
 
 

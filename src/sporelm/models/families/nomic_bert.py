@@ -8,7 +8,7 @@ from sporelm.errors import UnsupportedModel
 from sporelm.models.blocks import MLP, GatedMLP, LayerNorm, Mixture, Part, TextAttention, TextLayer
 from sporelm.models.encoder import Encoder
 from sporelm.models.families.bert_names import HEADS
-from sporelm.models.families.nomic_bert_names import BIASES, NAMES, PLAIN, WORDS, reworded
+from sporelm.models.families.nomic_bert_names import ADDED, BIASES, KEPT, NAMES, PLAIN, WORDS, reworded
 from sporelm.models.registry import architecture
 from sporelm.models.text_facts import TYPES, TextFacts, noticed, said
 from sporelm.weights.config import MOST_LAYERS, ModelConfig
@@ -36,7 +36,7 @@ def _words(config: ModelConfig) -> dict[str, Any]:
     values = (config.width, config.ffn, config.layers, config.heads, config.eps, config.rope_theta)
     positions = {"n_positions": config.context_length, "max_trained_positions": config.context_length}
     found = dict(zip(WORDS, values, strict=True)) | positions | dict.fromkeys(BIASES, True)
-    return found | {"activation_function": "gelu", "type_vocab_size": config.own.types}
+    return found | {"activation_function": "gelu", "type_vocab_size": config.own.types, KEPT: config.experts.added}
 
 
 @architecture(
@@ -55,6 +55,7 @@ def _words(config: ModelConfig) -> dict[str, Any]:
             Field("eps", "attention.layer_norm_epsilon", "f32", "layer_norm_eps"),
             TYPES,
             *expert_fields(optional=True, count="num_experts", used="moe_top_k"),
+            Field("experts.added", "", "bool", KEPT, default=True, weight=ADDED),
             Field("experts.step", "moe_every_n_layers", "u32", "moe_every_n_layers", 0, MOST_LAYERS, 0),
             without=("head_dim", "kv_heads", "window"),
         ),

@@ -10,6 +10,7 @@ from sporelm.weights.names import Names, Stored, Table, with_bias
 LAYER = "encoder.layers.{}."
 PLAIN = "_plain"  # ends our names of blocks without a gate
 EXPERTS = f"{LAYER}mlp.experts.mlp."
+ADDED, KEPT = "layers.{}.ffn_mixture.bias", "moe_experts_bias"  # false in folders made of files that lack it
 NAMES: Table = (
     Names("embedding.weight", "token_embd.weight", "embeddings.word_embeddings.weight"),
     Names("types.weight", "token_types.weight", "embeddings.token_type_embeddings.weight"),
@@ -30,6 +31,8 @@ NAMES: Table = (
         )
         for names in with_bias(f"layers.{{}}.{ours}", f"blk.{{}}.{gguf}", f"{LAYER}{hf}")
     ),
+    # llama.cpp's converter leaves it out, and llama.cpp knows no such tensor.
+    Names(ADDED, "blk.{}.ffn_mixture.bias", f"{LAYER}mlp.experts.bias"),
     # The experts' matrices stand one below the other; both are [ffn, width].
     Names("layers.{}.ffn_up_exps.weight", "blk.{}.ffn_up_exps.weight", Stored(f"{EXPERTS}w1", heads=True)),
     Names(

@@ -192,8 +192,8 @@ class _ExpertTile(Tile):
         return k.load_pointer(place["outs"], token * 8)
 
 
-def combine_experts(target: Any) -> Kernel:
-    """An item is one token: its `slots` rows of y, each times its weight, added in their order."""
+def combine_experts(target: Any, *, bias: bool = False) -> Kernel:
+    """An item is one token: its `slots` rows of y, each times its weight, added in their order, then a bias if any."""
 
     def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
         wide = 4 * k.lanes
@@ -211,7 +211,8 @@ def combine_experts(target: Any) -> Kernel:
                     for total, at in zip(sums, parts, strict=True):
                         total.set(k.fma(factor, k.load(k.vf, row, at), total.value))
                 for total, at in zip(sums, parts, strict=True):
-                    k.store(total.value, out, start + at)
+                    value = total.value + k.load(k.vf, f.bias, start + at) if bias else total.value
+                    k.store(value, out, start + at)
 
-    text = "y:p y_stride:i slots:i weights:p weights_stride:i out:p out_stride:i blocks:i"
-    return Kernel("combine_experts", fields(text), body)
+    text = "y:p y_stride:i slots:i weights:p weights_stride:i out:p out_stride:i blocks:i" + " bias:p" * bias
+    return Kernel(f"combine_experts{'_bias' * bias}", fields(text), body)
