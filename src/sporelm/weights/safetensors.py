@@ -153,7 +153,10 @@ def open_safetensors(path: str | PathLike[str]) -> SafetensorsFiles:
         elif len(others := sorted(given.glob("*.safetensors"))) == 1:
             paths = others  # older tools name the file after the scheme, such as gptq_model-4bit-128g
         else:
-            raise ModelNotFound(f"{given} holds neither {SINGLE_NAME} nor {INDEX_NAME}")
+            pickled = sorted(file.name for file in given.glob("pytorch_model*.bin"))
+            remedy = "save_pretrained of transformers writes safetensors"
+            hint = f"; {pickled[0]} may run any code when it is read, so it is not; {remedy}" if pickled else ""
+            raise ModelNotFound(f"{given} holds neither {SINGLE_NAME} nor {INDEX_NAME}{hint}")
     else:
         paths = [given]
     data = [map_file(file) for file in paths]

@@ -139,6 +139,14 @@ def test_places_without_a_model(tmp_path: Path) -> None:
         open_safetensors(tmp_path / "m.safetensors")
 
 
+def test_pickled_weights_are_not_read(tmp_path: Path) -> None:
+    for name in ("pytorch_model-00002-of-00002.bin", "pytorch_model-00001-of-00002.bin"):
+        (tmp_path / name).write_bytes(b"")
+    what = "nor model.safetensors.index.json; pytorch_model-00001-of-00002.bin may run any code when it is read, so"
+    with pytest.raises(ModelNotFound, match=f"{what} it is not; save_pretrained of transformers writes safetensors"):
+        open_safetensors(tmp_path)
+
+
 EIGHT = bytes(8)
 LIES: dict[str, tuple[bytes, str]] = {
     "short": (b"abc", "has 3 bytes, too few"),
