@@ -34,12 +34,7 @@ class Doubtful(FakeRunner):
         return scores
 
 
-@pytest.fixture(autouse=True)
-def clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A clock that does not depend on the machine: every step takes as long as any other, and guessing no time."""
-    ticks = count()
-    monkeypatch.setattr("sporelm.engine.engine.perf_counter", lambda: float(next(ticks)))
-    monkeypatch.setattr("sporelm.engine.speculative.speculation.perf_counter", lambda: 0.0)
+pytestmark = pytest.mark.usefixtures("clock")
 
 
 def drafter(wrong: int = 0, **changes: int) -> ModelDrafter:

@@ -123,6 +123,7 @@ def test_preemptions():
     assert value(made.metrics, "vllm:request_success_total", finished_reason="length") == 3
 
 
+@pytest.mark.usefixtures("clock")
 def test_guesses():
     made = engine(Speculation(Oracle(wrong=7)))
     made.run([made.add(Request([1, 2, 3], max_tokens=60))])

@@ -12,6 +12,8 @@ from sporelm.engine.step import Part, Step
 from unit.engine.fake import Oracle, engine, expected
 from unit.engine.test_engine import prompt
 
+pytestmark = pytest.mark.usefixtures("clock")
+
 SAMPLED = Sampling(temperature=30.0, seed=3, repetition_penalty=1.2, logprobs=1)
 
 
