@@ -400,6 +400,7 @@ def test_texts_have_states_of_their_own(paged: bool) -> None:
     made.check_integrity()
 
 
+@pytest.mark.usefixtures("clock")
 @pytest.mark.parametrize("wrong", [1000, 3, 2])
 def test_guesses_never_decide(paged: bool, wrong: int) -> None:
     made = engine(paged, SteadySpeculation(Guesses(wrong)), state_interval=8)
@@ -426,6 +427,7 @@ def test_where_there_is_no_state_to_go_back_to_nothing_is_guessed(paged: bool) -
         ask(made, [*first.text, number], 40, sequence)
 
 
+@pytest.mark.usefixtures("clock")
 @pytest.mark.parametrize("strange", [False, True])
 def test_a_draft_model_may_keep_states_too(paged: bool, strange: bool) -> None:
     small = limits(num_states=8, token_budget=20)
