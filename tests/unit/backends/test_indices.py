@@ -295,9 +295,19 @@ WRONG: dict[str, tuple[Callable[[Arguments], Any], str]] = {
         lambda a: ops.text_attention(*[a.f32(3, 8)] * 3, a.i32(0, 3), a.f32(3), head_dim=4, scale=1.0),
         "must have one element a head: 2",
     ),
+    "store_latent table": (
+        lambda a: ops.store_latent(
+            a.f32(1, 8), a.f32(4), None, a.f32(10, 4), a.latent, a.i32(0), eps=1e-5, style="half"
+        ),
+        "positions and table must be given together",
+    ),
     "text_attention biases": (
         lambda a: ops.text_attention(*[a.f32(3, 8)] * 3, a.i32(0, 3), None, a.f32(3, 128), head_dim=4, scale=1.0),
         "must have one row a head: 2",
+    ),
+    "text_attention longer than biases": (
+        lambda a: ops.text_attention(*[a.f32(65, 8)] * 3, a.i32(0, 65), None, a.f32(2, 128), head_dim=4, scale=1.0),
+        "a text has 65 rows; biases are for 64",
     ),
     "text_attention pages of biases": (
         lambda a: ops.text_attention(*[a.f32(3, 8)] * 3, a.i32(0, 3), None, a.f32(2, 6), head_dim=4, scale=1.0),

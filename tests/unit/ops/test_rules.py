@@ -77,6 +77,10 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         "groups of two experts or more, not 8 in 8",
     ),
     "route bias": (lambda: ops.route(f32(2, 8), f32(7), k=2), "selection_bias .* must have 8 elements"),
+    "route near": (
+        lambda: ops.route(f32(2, 8), k=2, scores="softmax_of_near", near=-0.1),
+        "near -0.1 must be finite and not negative",
+    ),
     "too many experts": (lambda: ops.route(f32(1, 5000), k=2), "1 to 4096 are allowed"),
     "swiglu's limit": (lambda: ops.clamped_swiglu(f32(2, 3), f32(2, 3), alpha=1.0, limit=0.0), "must be positive"),
     "rope style": (lambda: ops.rope(f32(2, 8), i32(2), f32(9, 4), head_dim=4, style="other"), "must be one of"),
@@ -104,6 +108,14 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "window": (
         lambda: ops.attention(f32(2, 8), CACHE, i32(2), i32(1), i32(1, 1), scale=1.0, window=0),
         "window 0 must be positive",
+    ),
+    "chunk": (
+        lambda: ops.attention(f32(2, 8), CACHE, i32(2), i32(1), i32(1, 1), scale=1.0, chunk=0),
+        "chunk 0 must be positive",
+    ),
+    "window and chunk": (
+        lambda: ops.attention(f32(2, 8), CACHE, i32(2), i32(1), i32(1, 1), scale=1.0, window=4, chunk=4),
+        "window 4 and chunk 4: a row has one of them at most",
     ),
     "sinks": (
         lambda: ops.attention(f32(2, 8), CACHE, i32(2), i32(1), i32(1, 1), f32(3), scale=1.0),

@@ -24,9 +24,8 @@ class Mixture:
         inside, bias = experts.latent or width, config.mlp_bias
         self.narrow = Linear(f"{name}.ffn_latent_down", inside, width, bias=bias) if experts.latent else None
         self.widen = Linear(f"{name}.ffn_latent_up", width, inside, bias=bias) if experts.latent else None
-        self.gates = [ExpertLinear(f"{name}.ffn_gate_exps", (count, ffn, inside), bias=experts.bias)]
-        if experts.plain:
-            self.gates = []
+        gate = ExpertLinear(f"{name}.ffn_gate_exps", (count, ffn, inside), bias=experts.bias)
+        self.gates = [] if experts.plain else [gate]
         self.up = ExpertLinear(f"{name}.ffn_up_exps", (count, ffn, inside), bias=experts.bias)
         self.down = ExpertLinear(f"{name}.ffn_down_exps", (count, inside, ffn), bias=experts.bias)
         self.added = Param(f"{name}.ffn_mixture.bias", (inside,)) if experts.added else None
