@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from sporelm import ops
-from sporelm.models.blocks import Classifier, Embedding, Memory, Part, TextLayer
+from sporelm.models.blocks import Classifier, Embedding, LayerNorm, Memory, NormKind, Part, TextLayer
 from sporelm.models.blocks.linear import multiplied
 from sporelm.models.position_tables import position_tables
 from sporelm.models.text_facts import TextFacts
@@ -19,9 +19,11 @@ from sporelm.weights.names import Param
 
 
 class Encoder(ABC):
-    """What encoders have in common; an architecture gives `layer`, and its norms."""
+    """What encoders have in common; an architecture gives `layer`."""
 
     family: Family  # by which it was registered
+    norms: NormKind = LayerNorm  # the kind of its norms
+    outer_norms = ("embedding_norm", "")  # in front of the first layer, and behind the last; "": there is none
 
     def __init__(self, config: ModelConfig) -> None:
         facts: TextFacts = config.own
@@ -30,30 +32,21 @@ class Encoder(ABC):
         self.types = Embedding("types", facts.types, config.width) if facts.types else None
         learned = not (config.rotary or config.alibi)
         self.positions = Embedding("positions", config.context_length, config.width) if learned else None
-        self.first_norm = self.norm_before()
+        self.first_norm, self.last_norm = (self.norm(name) if name else None for name in self.outer_norms)
         self.layers = [self.layer(config, index) for index in range(config.layers)]
-        self.last_norm = self.norm_behind()
         self.classifier = self.head(config, facts) if facts.labels else None
 
     @abstractmethod
     def layer(self, config: ModelConfig, index: int) -> TextLayer:
         """The layer of this number."""
 
-    @abstractmethod
     def norm(self, name: str) -> Part:
         """A norm of the kind that this model has."""
+        return self.norms(name, self.config.width, self.config.eps)
 
     def head(self, config: ModelConfig, facts: TextFacts) -> Classifier:
         """The head of a model that has one: BERT's."""
         return Classifier(facts.labels, config.width, dense=facts.dense, bias=True, activation="tanh")
-
-    def norm_before(self) -> Part | None:
-        """The norm in front of the first layer, if there is one."""
-        return self.norm("embedding_norm")
-
-    def norm_behind(self) -> Part | None:
-        """The norm after the last layer, if there is one."""
-        return None
 
     def params(self) -> list[Param]:
         """Every weight, each once."""

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from sporelm.errors import UnsupportedModel
-from sporelm.models.blocks import MLP, Classifier, LayerNorm, TextAttention, TextLayer
+from sporelm.models.blocks import MLP, Classifier, TextAttention, TextLayer
 from sporelm.models.encoder import Encoder
 from sporelm.models.families.bert_names import BEFORE, CLASSES, HEADS, TITLES, reworded
 from sporelm.models.registry import architecture
@@ -99,9 +99,6 @@ class Bert(Encoder):
         name = f"layers.{index}"
         norms = (self.norm(f"{name}.{part}_norm") for part in ("attn", "ffn"))
         return TextLayer(next(norms), TextAttention(name, config), next(norms), MLP(name, config, "gelu"), post=True)
-
-    def norm(self, name: str) -> LayerNorm:
-        return LayerNorm(name, self.config.width, self.config.eps)
 
     def head(self, config: ModelConfig, facts: TextFacts) -> Classifier:
         activation = "relu" if facts.kind == "distilbert" else "tanh"

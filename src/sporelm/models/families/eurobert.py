@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from sporelm.models.blocks import Classifier, GatedMLP, Part, RMSNorm, TextAttention, TextLayer
+from sporelm.models.blocks import Classifier, GatedMLP, RMSNorm, TextAttention, TextLayer
 from sporelm.models.encoder import Encoder
 from sporelm.models.registry import architecture
 from sporelm.models.text_facts import TextFacts, label_words, labels_of, noticed, said
@@ -74,19 +74,13 @@ def _words(config: ModelConfig) -> dict[str, Any]:
 class EuroBert(Encoder):
     """Norms in front, rotary attention of grouped queries that sees both ways, SwiGLU (Boizard et al. 2025)."""
 
+    norms = RMSNorm
+    outer_norms = ("", "output_norm")
+
     def layer(self, config: ModelConfig, index: int) -> TextLayer:
         name = f"layers.{index}"
         first, second = (self.norm(f"{name}.{part}_norm") for part in ("attn", "ffn"))
         return TextLayer(first, TextAttention(name, config), second, GatedMLP(name, config), post=False)
-
-    def norm(self, name: str) -> RMSNorm:
-        return RMSNorm(name, self.config.width, self.config.eps)
-
-    def norm_before(self) -> Part | None:
-        return None
-
-    def norm_behind(self) -> RMSNorm:
-        return self.norm("output_norm")
 
     def head(self, config: ModelConfig, facts: TextFacts) -> Classifier:
         return Classifier(facts.labels, config.width, dense=True, bias=True, activation="gelu")

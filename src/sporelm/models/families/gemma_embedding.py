@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from sporelm.models.blocks import GatedMLP, Part, RMSNorm, TextAttention, TextLayer
+from sporelm.models.blocks import GatedMLP, RMSNorm, TextAttention, TextLayer
 from sporelm.models.encoder import Encoder
 from sporelm.models.families.gemma2 import scalar, unscaled
 from sporelm.models.families.gemma3 import LOCAL_THETA, NAMES, NUMBERS, STEP, gemma3_config, reworded
@@ -62,18 +62,12 @@ def _said(config: ModelConfig) -> dict[str, tuple[str, Any]]:
 class GemmaEmbedding(Encoder):
     """Gemma 3's layer whose rows see both ways, so many places before as behind (Schechter Vera et al. 2025)."""
 
+    norms = RMSNorm
+    outer_norms = ("", "output_norm")
+
     def layer(self, config: ModelConfig, index: int) -> TextLayer:
         name, window = f"layers.{index}", config.window_of(index)
         attention = TextAttention(name, config, None if window is None else window // 2, normed=True)
         first, second, third, fourth = (self.norm(f"{name}.{part}_norm") for part in PARTS)
         mlp = GatedMLP(name, config, "gelu_tanh")
         return TextLayer(first, attention, second, mlp, post=False, behind=(third, fourth))
-
-    def norm(self, name: str) -> RMSNorm:
-        return RMSNorm(name, self.config.width, self.config.eps)
-
-    def norm_before(self) -> Part | None:
-        return None
-
-    def norm_behind(self) -> RMSNorm:
-        return self.norm("output_norm")

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from sporelm.errors import UnsupportedModel
-from sporelm.models.blocks import GatedMLP, LayerNorm, TextAttention, TextLayer
+from sporelm.models.blocks import GatedMLP, TextAttention, TextLayer
 from sporelm.models.encoder import Encoder
 from sporelm.models.families.gte_names import CLASSES, FRONTS, UNREAD
 from sporelm.models.registry import architecture
@@ -80,6 +80,3 @@ class Gte(Encoder):
         first, second = (self.norm(f"{name}.{part}_norm") for part in ("attn", "ffn"))
         mlp = GatedMLP(name, config, "gelu", down_bias=True)
         return TextLayer(first, TextAttention(name, config), second, mlp, post=True)
-
-    def norm(self, name: str) -> LayerNorm:
-        return LayerNorm(name, self.config.width, self.config.eps)

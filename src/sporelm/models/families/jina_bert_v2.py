@@ -1,6 +1,6 @@
 """Jina BERT v2 (jina-embeddings-v2): BERT with linear biases in place of positions, and GeGLU."""
 
-from sporelm.models.blocks import GatedMLP, LayerNorm, TextAttention, TextLayer
+from sporelm.models.blocks import GatedMLP, TextAttention, TextLayer
 from sporelm.models.encoder import Encoder
 from sporelm.models.registry import architecture
 from sporelm.models.text_facts import TYPES, TextFacts, noticed, said
@@ -79,6 +79,3 @@ class JinaBert(Encoder):
         first, second = (self.norm(f"{name}.{part}_norm") for part in ("attn", "ffn"))
         mlp = GatedMLP(name, config, "gelu", down_bias=True)
         return TextLayer(first, TextAttention(name, config), second, mlp, post=True)
-
-    def norm(self, name: str) -> LayerNorm:
-        return LayerNorm(name, self.config.width, self.config.eps)

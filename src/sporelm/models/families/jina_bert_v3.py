@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from sporelm.models.blocks import MLP, LayerNorm, TextAttention, TextLayer
+from sporelm.models.blocks import MLP, TextAttention, TextLayer
 from sporelm.models.encoder import Encoder
 from sporelm.models.families.bert_names import HEADS
 from sporelm.models.registry import architecture
@@ -79,6 +79,3 @@ class JinaBertV3(Encoder):
         name = f"layers.{index}"
         first, second = (self.norm(f"{name}.{part}_norm") for part in ("attn", "ffn"))
         return TextLayer(first, TextAttention(name, config), second, MLP(name, config, "gelu"), post=True)
-
-    def norm(self, name: str) -> LayerNorm:
-        return LayerNorm(name, self.config.width, self.config.eps)

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from sporelm.errors import UnsupportedModel
-from sporelm.models.blocks import Classifier, GatedMLP, LayerNorm, TextAttention, TextLayer
+from sporelm.models.blocks import Classifier, GatedMLP, TextAttention, TextLayer, unbiased
 from sporelm.models.encoder import Encoder
 from sporelm.models.families.modern_bert_names import CLASSES, HEADS
 from sporelm.models.registry import architecture
@@ -94,17 +94,14 @@ def _words(config: ModelConfig) -> dict[str, Any]:
 class ModernBert(Encoder):
     """GPT-2's layer with GeGLU, rotary positions and no biases; the first has no norm in front (Warner et al. 2024)."""
 
+    norms = staticmethod(unbiased)
+    outer_norms = ("embedding_norm", "output_norm")
+
     def layer(self, config: ModelConfig, index: int) -> TextLayer:
         name, window = f"layers.{index}", config.window_of(index)
         attention = TextAttention(name, config, None if window is None else window // 2)
         first = self.norm(f"{name}.attn_norm") if index else None
         return TextLayer(first, attention, self.norm(f"{name}.ffn_norm"), GatedMLP(name, config, "gelu"), post=False)
-
-    def norm(self, name: str) -> LayerNorm:
-        return LayerNorm(name, self.config.width, self.config.eps, bias=False)
-
-    def norm_behind(self) -> LayerNorm:
-        return self.norm("output_norm")
 
     def head(self, config: ModelConfig, facts: TextFacts) -> Classifier:
         norm = self.norm("classifier_norm")

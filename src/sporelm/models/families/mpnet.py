@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from sporelm.errors import UnsupportedModel
-from sporelm.models.blocks import MLP, LayerNorm, TextAttention, TextLayer
+from sporelm.models.blocks import MLP, TextAttention, TextLayer
 from sporelm.models.distances import BUCKETS, spread_biases
 from sporelm.models.encoder import Encoder
 from sporelm.models.families.bert_names import BEFORE, HEADS, Said
@@ -95,6 +95,3 @@ class MPNet(Encoder):
         first, second = (self.norm(f"{name}.{part}_norm") for part in ("attn", "ffn"))
         attention = TextAttention(name, config, biased=True)
         return TextLayer(first, attention, second, MLP(name, config, "gelu"), post=True)
-
-    def norm(self, name: str) -> LayerNorm:
-        return LayerNorm(name, self.config.width, self.config.eps)

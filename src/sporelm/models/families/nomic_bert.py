@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from sporelm.errors import UnsupportedModel
-from sporelm.models.blocks import MLP, GatedMLP, LayerNorm, Mixture, Part, TextAttention, TextLayer
+from sporelm.models.blocks import MLP, GatedMLP, Mixture, Part, TextAttention, TextLayer
 from sporelm.models.encoder import Encoder
 from sporelm.models.families.bert_names import HEADS
 from sporelm.models.families.nomic_bert_names import ADDED, BIASES, KEPT, NAMES, PLAIN, WORDS, reworded
@@ -95,6 +95,3 @@ class NomicBert(Encoder):
         if config.experts is None:
             return GatedMLP(name, config)
         return Mixture(name, config) if config.experts.at(index) else MLP(name, config, "gelu", part=PLAIN)
-
-    def norm(self, name: str) -> LayerNorm:
-        return LayerNorm(name, self.config.width, self.config.eps)
