@@ -286,6 +286,22 @@ def test_texts_of_a_program_without_a_pump_wait_too(count):
     assert_nothing_is_held(made)
 
 
+def test_a_text_is_left_where_those_it_waits_for_cannot_be_served():
+    made = engine(num_pages=4, max_batch=1)
+    request = made.add(Request(prompt(150), max_tokens=90))
+    for _ in range(30):
+        made.step()
+    run, made.runner.run = made.runner.run, lambda step: 1 // 0  # type: ignore[method-assign, assignment]
+    with pytest.raises(ZeroDivisionError) as held:
+        whole(pooled_all(made, [TEXT], "mean", 0), made)
+    assert not made.scheduler.texts, "whoever keeps the error keeps others waiting"
+    assert held.value
+    made.runner.run = run  # type: ignore[method-assign]
+    made.run([request])
+    assert request.generated == expected(request.prompt, 90)
+    assert_nothing_is_held(made)
+
+
 def test_an_adapter_stays_while_a_text_has_it():
     made = engine()
     made.runner.use = lambda adapted: None
