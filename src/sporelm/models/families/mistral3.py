@@ -71,6 +71,14 @@ def _words(config: ModelConfig) -> dict[str, Any]:
     return {"rope_scaling": None, "rope_parameters": found}
 
 
+def grown(config: ModelConfig, context: int) -> np.ndarray | None:
+    """By what queries are multiplied at each position: float64 [context, 1]; None if by nothing."""
+    scaling = config.rope_scaling
+    if not config.own.beta or not isinstance(scaling, Yarn):
+        return None
+    return np.asarray(1 + config.own.beta * np.log1p(np.arange(context) // scaling.original))[:, None]
+
+
 @architecture(
     Family(
         "mistral3",
@@ -106,9 +114,7 @@ class Mistral3(Decoder):
         return pre_norm(config, index, Attention(f"layers.{index}", config, query_table=table))
 
     def tables(self, context: int) -> dict[str, np.ndarray]:
-        tables, scaling = super().tables(context), self.config.rope_scaling
-        if self.config.own.beta and isinstance(scaling, Yarn):
-            fits = np.arange(context) // scaling.original
-            growth = 1 + self.config.own.beta * np.log1p(fits)
-            tables[QUERIES] = (tables[ROPE] * growth[:, None]).astype(np.float32)
+        tables = super().tables(context)
+        if (growth := grown(self.config, context)) is not None:
+            tables[QUERIES] = (tables[ROPE] * growth).astype(np.float32)
         return tables

@@ -9,7 +9,7 @@ import numpy as np
 from sporelm.errors import UnsupportedModel
 from sporelm.models.blocks import LatentAttention, Layer, pre_norm
 from sporelm.models.decoder import Decoder
-from sporelm.models.families.mistral3 import BETA, USUAL
+from sporelm.models.families.mistral3 import BETA, USUAL, grown
 from sporelm.models.registry import architecture
 from sporelm.weights import latent
 from sporelm.weights.config import ModelConfig
@@ -107,8 +107,7 @@ class Mistral4(Decoder):
         return pre_norm(config, index, LatentAttention(f"layers.{index}", config, growth=growth))
 
     def tables(self, context: int) -> dict[str, np.ndarray]:
-        tables, scaling = super().tables(context), self.config.rope_scaling
-        if self.config.own.beta and isinstance(scaling, Yarn):
-            fits = np.arange(context) // scaling.original
-            tables[GROWTH] = (1 + self.config.own.beta * np.log1p(fits)).astype(np.float32)[:, None]
+        tables = super().tables(context)
+        if (growth := grown(self.config, context)) is not None:
+            tables[GROWTH] = growth.astype(np.float32)
         return tables
