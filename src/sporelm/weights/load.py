@@ -84,10 +84,10 @@ class ModelSource:
 
     def _unread(self) -> tuple[str, ...]:
         """That the parts of a model that see or hear are not read, if it has such."""
+        if OTHERS[0] not in self.family.ignored:
+            return ()
         kept = ignorable(self.files.tensors, self.kind)
-        parts = (
-            sorted(ignorable(self.files.tensors, self.kind, OTHERS) - kept) if OTHERS[0] in self.family.ignored else ()
-        )
+        parts = sorted(ignorable(self.files.tensors, self.kind, OTHERS) - kept)
         return (f"it reads text alone: what sees or hears is left out ({listed(parts, 1)})",) if parts else ()
 
     def close(self) -> None:
