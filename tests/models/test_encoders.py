@@ -10,10 +10,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from available import opened
 from close import assert_close
@@ -167,6 +169,21 @@ def test_a_head_of_one_layer(cpu: Any, folder: Callable[[Case], Path], tmp_path:
     expected = weights["classifier.weight"].astype(np.float64) @ first + weights["classifier.bias"]
     assert_close(runner.score([given(case)])[0], expected, "f32")
     runner.close()
+
+
+@pytest.mark.parametrize("front", ["gte.", "new.gte."])
+def test_a_reranker_of_gte_as_transformers_5_writes_it(
+    cpu: Any, folder: Callable[[Case], Path], tmp_path: Path, front: str
+) -> None:
+    case = next(case for case in ENCODERS if case.name == "gte-scores")
+    place = copytree(folder(case), tmp_path / "written")
+    tensors = {name.replace("new.", front, 1): each for name, each in case.tensors().items()}
+    save_file(tensors, place / "model.safetensors")
+    runners = [opened_runner(each, cpu) for each in (folder(case), place)]
+    found = [runner.score([given(case)])[0] for runner in runners]
+    assert_close(found[1], found[0], "exact")
+    for runner in runners:
+        runner.close()
 
 
 @pytest.mark.all

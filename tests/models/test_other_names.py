@@ -69,6 +69,17 @@ def test_the_embedding_of_mamba_has_two_names(tmp_path: Path, load: Callable[...
     assert_close(*logits(load, *places), "exact")
 
 
+def test_dense_layers_of_kimi_linear_as_transformers_5_writes_them(
+    tmp_path: Path, load: Callable[..., Stepper]
+) -> None:
+    places = [write_case(tmp_path / place, BY_NAME["kimi-linear"]) for place in ("published", "written")]
+    tensors = load_file(places[1] / "model.safetensors")
+    changed = {name.replace(".mlp.", ".block_sparse_moe."): values for name, values in tensors.items()}
+    assert changed.keys() != tensors.keys()
+    save_file(changed, places[1] / "model.safetensors")
+    assert_close(*logits(load, *places), "exact")
+
+
 def test_nemotron_h_has_two_names_and_layers_that_predict_further_ahead(
     tmp_path: Path, load: Callable[..., Stepper]
 ) -> None:

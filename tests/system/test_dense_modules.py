@@ -285,6 +285,25 @@ def test_a_decoder_without_its_head_makes_vectors(tmp_path: Path, named: str, ch
     assert any("for embeddings, not for generation" in note for note in from_hf(folder, pre="default").notes)
 
 
+@pytest.mark.parametrize(
+    ("name", "named", "front"),
+    [("gptj", "GPTJModel", "transformer."), ("qwen3moe", "Qwen3MoeModel", "model.")],
+)
+def test_a_head_with_a_bias_and_experts_with_names_of_their_own(
+    tmp_path: Path, name: str, named: str, front: str
+) -> None:
+    folder = write_encoder(tmp_path, EVERY[name])
+    with LLM(folder, threads=1) as llm:
+        wanted = llm.embed(TEXTS)
+    tensors = load_file(folder / "model.safetensors")
+    held = {name.removeprefix(front): each for name, each in tensors.items() if not name.startswith("lm_head.")}
+    save_file(held, folder / "model.safetensors")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"architectures": [named]}))
+    with LLM(folder, threads=1) as llm:
+        assert_close(llm.embed(TEXTS), wanted, "exact")
+
+
 def test_a_decoder_whose_head_is_missing_is_damaged(tmp_path: Path) -> None:
     """Unless its folder says how it makes vectors."""
     folder = write_encoder(tmp_path, EVERY["qwen3"])

@@ -83,7 +83,8 @@ def headless(config: ModelConfig, family: Family, held: Container[str], *, bare:
     family = replace(family, prefix=family.prefix or "model.")
     lacks = not config.tie_embeddings and stored_name("output.weight", "hf", family.table(config)) not in held
     alone = bare or lacks
-    return replace(config, alone=alone, tie_embeddings=config.tie_embeddings or alone), family
+    biased, tied = config.output_bias and not alone, config.tie_embeddings or alone
+    return replace(config, alone=alone, tie_embeddings=tied, output_bias=biased), family
 
 
 def _says_tied(values: Mapping[str, Any]) -> bool:

@@ -160,6 +160,7 @@ class Family:
     listed          keys of GGUF metadata that hold a weight's numbers, one for each layer -> the shape of each layer's;
                     `names` has them as names of tensors
     own             the record of numbers that only this family has, `ModelConfig.own`
+    resaved         parts of tensors' names, and what transformers 5 has in their place in folders that it writes
     """
 
     gguf: str
@@ -189,15 +190,16 @@ class Family:
     partial_rotary: bool = False
     attends: bool = True
     windowless: bool = False
+    counts_gained: bool = False
     reads: bool = False
     tells_layers: bool = False
-    counts_gained: bool = False
     further_layers: bool = False
     yarn_truncates: bool = True
     dense: bool = False
     listed: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     own: type | None = None
     mixture: str = ""
+    resaved: tuple[tuple[str, str], ...] = ()
 
     @property
     def called(self) -> tuple[str, ...]:
@@ -224,10 +226,11 @@ class Family:
     def name_in(self, name: str, held: Container[str]) -> str:
         """What a folder with these tensors calls the one of this name; the name itself if it has none."""
         old = [name.removesuffix(new) + end for new, end in OLD_ENDS.items() if name.endswith(new)]
-        for front in ("", *self.fronts):
-            for each in (name, name.removeprefix(self.prefix), *old):
-                if front + each in held:
-                    return front + each
+        old += [name.replace(part, written, 1) for part, written in self.resaved]
+        each = [without for full in (name, *old) for without in (full, full.removeprefix(self.prefix))]
+        for found in (front + end for front in ("", *self.fronts) for end in each):
+            if found.replace("{e}", "0") in held:
+                return found
         return name
 
     def class_of(self, config: ModelConfig) -> HfClass:

@@ -69,6 +69,7 @@ def _finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
         fronts=FRONTS,
         ignored=UNREAD,
         own=TextFacts,
+        resaved=(("new.", "gte."), ("new.", "new.gte.")),
         reads=True,
     )
 )

@@ -97,6 +97,7 @@ def _finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
         words=words,
         unsaid=unsaid,
         own=KimiShape,
+        resaved=((".mlp.", ".block_sparse_moe."),),  # dense layers too
     )
 )
 class KimiLinear(Decoder):
