@@ -155,8 +155,9 @@ def test_a_folder_of_mimo_v2_as_its_makers_published_it() -> None:
     published |= {"moe_layer_freq": [0, 1, 0, 1], "sliding_window_size": 8, "sliding_window": 8}
     published |= {"rope_theta": 5000000, "swa_rope_theta": 10000, "partial_rotary_factor": 0.5}
     published |= {"routed_scaling_factor": None, "n_shared_experts": None, "swa_num_key_value_heads": 2}
-    config, today = of_hf("mimo2", **published), of_hf("mimo2", mlp_layer_types=["dense", "sparse"] * 2)
-    assert config == today
+    published |= {"rms_norm_eps": None, "layernorm_epsilon": 1e-4}
+    today = of_hf("mimo2", mlp_layer_types=["dense", "sparse"] * 2, rms_norm_eps=1e-4)
+    assert (config := of_hf("mimo2", **published)) == today
     assert (config.window, config.full_layers, config.rotary, config.local_theta) == (9, {0, 3}, 8, 1e4)
 
 

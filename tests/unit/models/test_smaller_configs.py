@@ -15,6 +15,9 @@ NORMED = "moe_normalize_expert_weights"
 @pytest.mark.parametrize(
     ("name", "change", "kind", "message"),
     [
+        ("apertus", {"qk_norm": False}, UnsupportedModel, "qk_norm False is not supported; True is"),
+        ("jamba", {"mamba_inner_layernorms": False}, UnsupportedModel, "mamba_inner_layernorms False is not supported"),
+        ("mimo2", {"scoring_func": "softmax"}, UnsupportedModel, "scoring_func 'softmax' is not supported; sigmoid is"),
         ("dbrx", {"ffn_config": {NORMED: 2.0}}, UnsupportedModel, f"{NORMED} 2.0 with ffn_act_fn .* is not supported"),
         ("dbrx", {"ffn_config": {"ffn_act_fn": {"name": "gelu"}}}, UnsupportedModel, "ffn_act_fn .*gelu"),
         ("dbrx", {"attn_config": [1]}, UnsupportedModel, r"attn_config must be an object, it is \[1\]"),

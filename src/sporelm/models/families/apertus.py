@@ -50,7 +50,7 @@ def _words(config: ModelConfig) -> dict[str, Any]:
                 for part, hf in (("attn", "attention_layernorm"), ("ffn", "feedforward_layernorm"))
             ),
         ),
-        only={"hidden_act": ("xielu",), "mlp_bias": (False,)},
+        only={"hidden_act": ("xielu",), "mlp_bias": (False,), "qk_norm": (True,), "post_norm": (False,)},
         reworded=_reworded,
         words=_words,
         listed={f"xielu.{part}": shape for part, shape in NUMBERS.items()},

@@ -93,6 +93,7 @@ def _words(config: ModelConfig) -> dict[str, Any]:
         ),
         NAMES,
         fixed={"rotary": 0, "own.norms": "weighted"},
+        only={"hidden_act": ("silu",), "mamba_inner_layernorms": (True,), "sliding_window": (None,)},
         finish=_finished,
         noticed=with_routers,
         words=_words,

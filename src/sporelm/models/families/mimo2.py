@@ -65,7 +65,12 @@ def _said(config: ModelConfig) -> dict[str, tuple[str, Any]]:
         ),
         changed(COMMON, SINKS, *expert_names(), choice_bias_name()),
         fixed=V3_CHOICE | {"experts.renormalize": True},
-        only={"hidden_act": ("silu",), "n_shared_experts": (None,), "topk_method": ("noaux_tc",)}
+        only={
+            "hidden_act": ("silu",),
+            "n_shared_experts": (None,),
+            "topk_method": ("noaux_tc",),
+            "scoring_func": ("sigmoid",),
+        }
         | {"add_full_attention_sink_bias": (False,), "add_swa_attention_sink_bias": (True,)},
         finish=finished,
         noticed=with_routers,

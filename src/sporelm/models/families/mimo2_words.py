@@ -49,6 +49,8 @@ def of_hf(values: dict[str, Any]) -> dict[str, Any]:
         found[key] = unit if found.get(key, 0) is None else found.get(key)
     if isinstance(size := found.get("sliding_window_size"), int):
         found["sliding_window"] = size + 1  # those before the row's own, as transformers reads it
+    if (eps := found.get("layernorm_epsilon")) is not None:
+        found["rms_norm_eps"] = eps
     told = found.get("partial_rotary_factor") or SHARE
     bases = {FULL: found.get("rope_theta") or 5e6, LOCAL: found.get("swa_rope_theta") or 1e4}
     usual = {kind: {"rope_theta": base, "partial_rotary_factor": told} for kind, base in bases.items()}
