@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from families.recurrent import CASES
+from families import EVERY
 from sporelm import __version__
 from sporelm.bench import Case, LlamaPeer, cases, context_for, measure
 from sporelm.bench.limits import Work, work_of
@@ -112,8 +112,23 @@ def test_work_of_a_model() -> None:
     assert windowed.limit(Case(2, True), machine) == work.limit(Case(2, True), machine), "all is within the window"
 
 
+def test_layers_gone_through_twice_count_twice_and_tables_do_not() -> None:
+    by_name = {case.name: case.model.config for case in EVERY}
+    looped = by_name["nanbeige"]
+    once = work_of(replace(looped, own=replace(looped.own, count=1)), 300_000, 4)
+    work, loops = work_of(looped, 300_000, 4), looped.own.count
+    assert (loops, work.kv_bytes, work.matrix_values) == (3, 3 * once.kv_bytes, 3 * once.matrix_values)
+    output_bytes = 4 * work.output_values
+    assert work.weight_bytes - output_bytes == loops * (once.weight_bytes - output_bytes)
+    fed, tied = (replace(by_name["gemma3n"], tie_embeddings=ties) for ties in (False, True))
+    rows = 4 * fed.own.vocab * fed.own.inputs * fed.layers
+    assert work_of(tied, 9_000_000, 4).weight_bytes == 9_000_000 - rows
+    assert work_of(fed, 9_000_000, 4).weight_bytes == 9_000_000 - rows - 4 * fed.vocab * fed.width
+    assert work_of(fed, 9_000_000, 4).kv_bytes > 0
+
+
 def test_of_recurrent_states_all_is_read_and_written() -> None:
-    case = next(case for case in CASES if case.name == "qwen3next")
+    case = next(case for case in EVERY if case.name == "qwen3next")
     work, config = work_of(case.model.config, 10_000, 2), case.model.config
     assert work.kv_bytes == 2 * config.kv_heads * config.head_dim * 2, "of four layers one has keys and values"
     shapes = [shape for each in case.model.memory() if isinstance(each, State) for shape in each.shapes]

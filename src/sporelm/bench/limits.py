@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from sporelm.weights.config import ModelConfig
     from sporelm.weights.names import Param
 
+TABLES = ("embedding.weight", "positions.weight", "layer_embedding.weight")
+
 
 @dataclass(frozen=True)
 class Work:
@@ -64,6 +66,7 @@ def work_of(config: "ModelConfig", weight_bytes: int, kv_value_bytes: float, exp
     from sporelm.models import build
     from sporelm.models.blocks import Layer, State
     from sporelm.models.blocks.memory import each_of
+    from sporelm.models.decoder import Decoder
 
     model = build(config)
     # By layer, for some read what others keep.
@@ -72,18 +75,22 @@ def work_of(config: "ModelConfig", weight_bytes: int, kv_value_bytes: float, exp
     kept = [sum(prod(page_shape(each.kept)) // PAGE for each in own if not isinstance(each, State)) for own in read]
     windowed = [layer for layer in range(config.layers) if config.window_of(layer) is not None]
     window_values = sum(kept[layer] for layer in windowed)
-    embedding = config.vocab * config.width
     main = (FORMATS | FOLDER_FORMATS).get(config.dtype, F32)
-    # Of an embedding that is not the output matrix too, a step reads one row a token.
-    unread = 0 if config.tie_embeddings else embedding * main.nbytes // main.values
+    sizes = {param.name: prod(param.shape) for param in model.params()}
+    output = sizes.get("output.weight", sizes["embedding.weight"])
+    # Of tables a step reads one row a token; an embedding may be the output matrix too.
+    tables = sum(sizes.get(name, 0) for name in TABLES) - (output if config.tie_embeddings else 0)
+    read_bytes = weight_bytes - tables * main.nbytes // main.values
+    passes = model.passes if isinstance(model, Decoder) else 1
+    layer_bytes = read_bytes - output * main.nbytes // main.values
     chosen = config.experts.used / config.experts.count if config.experts else 1.0
     return Work(
-        weight_bytes=weight_bytes - unread,
-        kv_bytes=(sum(kept) - window_values) * kv_value_bytes,
+        weight_bytes=read_bytes + (passes - 1) * layer_bytes,
+        kv_bytes=(sum(kept) - window_values) * kv_value_bytes * passes,
         window=config.window or 0,
-        window_bytes=window_values * kv_value_bytes,
-        matrix_values=sum(multiplied(param, chosen) for param in model.params()),
-        output_values=embedding,
+        window_bytes=window_values * kv_value_bytes * passes,
+        matrix_values=passes * sum(multiplied(param, chosen) for param in model.params()),
+        output_values=output,
         integer=main.activation != "float",
         expert_bytes=expert_bytes,
         chosen=chosen,

@@ -25,6 +25,7 @@ class Decoder:
 
     family: Family  # by which it was registered
     norms: NormKind = RMSNorm  # the kind of its norms
+    passes = 1  # times that a token goes through the layers
 
     def __init__(self, config: ModelConfig) -> None:
         self.config = config

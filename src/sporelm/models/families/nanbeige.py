@@ -8,6 +8,7 @@ from sporelm.models.blocks import Memory
 from sporelm.models.decoder import Decoder
 from sporelm.models.inputs import StepInputs
 from sporelm.models.registry import architecture
+from sporelm.weights.config import ModelConfig
 from sporelm.weights.family import Family, Field, HfClass, fields
 
 MOST_LOOPS = 64
@@ -38,13 +39,16 @@ class Loops:
 class Nanbeige(Decoder):
     """The Llama layer (Nanbeige LLM Lab 2026)."""
 
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config)
+        self.passes = config.own.count
+
     def memory(self) -> list[Memory]:
-        return super().memory() * self.config.own.count
+        return super().memory() * self.passes
 
     def through(self, x: Any, step: StepInputs, weights: Mapping[str, Any], caches: Sequence[Any]) -> Any:
-        loops: Loops = self.config.own
-        kept = len(caches) // loops.count
-        for loop in range(loops.count):
-            x = x if loop == 0 or loops.unnormed else self.norm(x, weights)
+        kept = len(caches) // self.passes
+        for loop in range(self.passes):
+            x = x if loop == 0 or self.config.own.unnormed else self.norm(x, weights)
             x = super().through(x, step, weights, caches[loop * kept : (loop + 1) * kept])
         return x
