@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from families import EVERY
 from families.recurrent import CASES
 from lora_files import ALL_LINEAR, peft_tensors, random_pairs, write_gguf_adapter, write_peft
 from sporelm.errors import MemoryShortage, ModelError, ModelFileError, ModelNotFound, UnsupportedModel
@@ -258,3 +259,13 @@ def test_files_with_changed_bytes_give_an_error_or_numbers(tmp_path: Path, seed:
             if "\n" in told:
                 raise AssertionError(told) from None
         path.write_bytes(whole)
+
+
+def test_no_adapter_adds_to_what_is_no_product() -> None:
+    """Tables that are looked up by row, decays, biases of experts, lists of numbers: it would be left out."""
+    for case in EVERY:
+        shapes = Base(case.model.params(), case.model.family, 1).shapes
+        kept = ("layer_projection", "altup_spread_", "altup_merge_", "embedding_in", "embedding_out")
+        strange = [name for name in shapes if not name.startswith(("layers.", *kept))]
+        assert case.reads or not strange, f"{case.name}: {strange}"
+        assert not any(name.endswith((".bias", ".decay")) for name in shapes)

@@ -25,7 +25,7 @@ from sporelm.weights.names import GGUF, HF, Kind, Param, Stored, listed, stored_
 from sporelm.weights.resident import available_bytes
 from sporelm.weights.stored import StoredTensor
 
-UNADAPTED = ("embedding", "output")  # their products are no layer's
+UNADAPTED = ("embedding", "output", "positions", "layer_embedding")  # no products of layers: most are looked up by row
 
 
 class LowRank(NamedTuple):
@@ -78,7 +78,7 @@ class Base:
         found = {}
         for param in self.params:
             name = param.name.removesuffix(".weight")
-            if len(param.shape) == 2 and name not in UNADAPTED:
+            if len(param.shape) == 2 and name != param.name and name not in UNADAPTED:
                 found[name] = (param.shape[0], param.shape[1])
         return found
 
