@@ -6,6 +6,7 @@ from typing import Any
 from sporelm.backends.cpu.entries import Emitter, cell_of, stride_of
 from sporelm.backends.cpu.kernels import altup
 from sporelm.ops import Call
+from sporelm.ops.altup import LEAST_SQUARE
 from sporelm.ops.spec import fixed, spec_of
 
 
@@ -20,7 +21,7 @@ def _emit(low: Emitter, call: Call, kernel: Any, more: dict[str, Any]) -> None:
 def _of_rows(low: Emitter, call: Call) -> None:
     x, others = call.args
     more: dict[str, Any] = {f"other{number}": low.at(other) for number, other in enumerate(others)}
-    more["width"] = float(fixed(spec_of(x).shape[1]))
+    more |= {"width": float(fixed(spec_of(x).shape[1])), "least": LEAST_SQUARE}
     _emit(low, call, getattr(altup, call.op.name)(low.places.target, len(others)), more)
 
 

@@ -8,7 +8,6 @@ from typing import Any
 from sporelm.backends.cpu.jit import Builder, Kernel, Val, f32
 from sporelm.backends.cpu.jit.kernel import fields
 from sporelm.backends.cpu.kernels.norm import inside
-from sporelm.ops.altup import LEAST_SQUARE
 
 
 def _total(k: Builder, f: Any, row: Val, own: Val, squares: bool, less: Val | None = None) -> Val:
@@ -34,14 +33,13 @@ def _factors(k: Builder, f: Any, token: Val, others: int) -> list[Val]:
     found = []
     for number in range(others):
         mean = _total(k, f, k.at(getattr(f, f"other{number}"), token * f.stride), own, True) / f.width
-        least = k.const(f32, LEAST_SQUARE)
-        found.append(k.splat(target / k.sqrt(k.select(mean < least, least, mean))))  # NaN stays
+        found.append(k.splat(target / k.sqrt(k.select(mean < f.least, f.least, mean))))  # NaN stays
     return found
 
 
-def _of_rows(others: int, more: str = "") -> Any:
+def _of_rows(others: int) -> Any:
     places = " ".join(f"other{number}:p" for number in range(others))
-    return fields(f"x:p {places} out:p stride:i vectors:i width:f {more}".strip())
+    return fields(f"x:p {places} out:p stride:i vectors:i width:f least:f")
 
 
 def spread_streams(target: Any, others: int) -> Kernel:
