@@ -51,7 +51,7 @@ CASES = (
         NEOX | ODD | {"use_parallel_residual": False, "rotary_pct": 0.6, "hidden_act": "gelu_fast"},
         None,
     ),
-    Case("gptneox-in-turn", NEOX | {"use_parallel_residual": False, "rotary_emb_base": 5000}),
+    Case("gptneox-in-turn", NEOX | {"use_parallel_residual": False, "rotary_pct": 0.5, "rotary_emb_base": 500}),
     Case("gptneox-tied-no-biases", NEOX | {"tie_word_embeddings": True, "attention_bias": False}, None),
     Case("granite-swa", GRANITE_SWA, WIDE | {"logits_scaling": 0.9}),
     Case("granite-swa-nope", GRANITE_SWA | {"layer_rope_theta": [0, 500.0, 500.0, 0, 500.0]}),

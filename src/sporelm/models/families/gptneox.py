@@ -27,9 +27,10 @@ NEW_OUTPUT = Names("output.weight", "output.weight", "lm_head.weight")  # as tra
 
 
 def _reworded(values: dict[str, Any]) -> dict[str, Any]:
-    """What others call partial_rotary_factor and rope_theta."""
-    share, base = values.get("rotary_pct", 0.25), values.get("rotary_emb_base", 10000)
-    return {"partial_rotary_factor": share, "rope_theta": base, **values}
+    """What others call partial_rotary_factor and rope_theta; where a config.json has both, these words count."""
+    found = {"partial_rotary_factor": 0.25, "rope_theta": 10000, **values}
+    words = {"partial_rotary_factor": "rotary_pct", "rope_theta": "rotary_emb_base"}
+    return found | {ours: values[theirs] for ours, theirs in words.items() if theirs in values}
 
 
 def _words(config: ModelConfig) -> dict[str, Any]:
