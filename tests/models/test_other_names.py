@@ -1,16 +1,20 @@
 """Files that call their weights otherwise than most of their family do."""
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pytest
 from safetensors.numpy import load_file, save_file
 
 from available import opened
 from close import assert_close
 from families import CASES, write_case
 from hf_folders import tokenizer_json, write_tokenizer
+from sporelm.errors import UnsupportedModel
+from sporelm.models import open_model
 from sporelm.tools.hf.from_hf import from_hf
 from sporelm.tools.hf.to_hf import to_hf
 from sporelm.tools.lazy import Entry, LazyTensor
@@ -118,3 +122,12 @@ def test_multipliers_are_put_into_the_weights_of_gguf_files(tmp_path: Path) -> N
     (keys,) = (tensor for tensor in found.model.tensors if tensor.name == "blk.0.attn_k.weight")
     wanted = case.tensors()["model.layers.0.self_attn.k_proj.weight"] * np.float32(1.3 * 0.6)
     assert_close(keys.read(0, keys.block_count).view("<f4").reshape(wanted.shape), wanted, "f32")
+
+
+def test_an_output_that_is_the_embedding_has_no_bias(tmp_path: Path) -> None:
+    case = BY_NAME["phimoe"]
+    place = write_case(tmp_path / "model", replace(case, config=case.config | {"lm_head_bias": True}))
+    path = place / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text("utf-8")) | {"tie_word_embeddings": True}), "utf-8")
+    with pytest.raises(UnsupportedModel, match=r"model: its output is the embedding and has a bias; only one"):
+        open_model(place)

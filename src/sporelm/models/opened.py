@@ -6,7 +6,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from sporelm.errors import ModelFileError
+from sporelm.errors import ModelFileError, UnsupportedModel
 from sporelm.models.registry import known_architectures, model_of
 from sporelm.models.wrapped import text_values, whole_of, wrapped
 from sporelm.weights.config import MOST_HEAD_DIM, ModelConfig
@@ -51,7 +51,7 @@ def _open_folder(place: Path) -> ModelSource:
         config = replace(config, tie_embeddings=tied)
     if not family.reads:
         config, family = headless(config, family, files.tensors, bare=bare)
-    return ModelSource("hf", place, files, config, family)
+    return ModelSource("hf", place, files, _one_head(config, place), family)
 
 
 def _open_file(place: Path) -> ModelSource:
@@ -61,7 +61,7 @@ def _open_file(place: Path) -> ModelSource:
     family = model_of(config.architecture).family.of_file("gguf", gguf.tensors)
     for name, numbers in listed_numbers(family, gguf.metadata, config.layers, str(place)).items():
         gguf.hold(name, numbers)
-    return ModelSource("gguf", place, gguf, config, family)
+    return ModelSource("gguf", place, gguf, _one_head(config, place), family)
 
 
 def with_head(values: dict[str, Any]) -> tuple[dict[str, Any], bool]:
@@ -85,6 +85,15 @@ def headless(config: ModelConfig, family: Family, held: Container[str], *, bare:
     alone = bare or lacks
     biased, tied = config.output_bias and not alone, config.tie_embeddings or alone
     return replace(config, alone=alone, tie_embeddings=tied, output_bias=biased), family
+
+
+def _one_head(config: ModelConfig, place: Path) -> ModelConfig:
+    """A configuration whose output is the embedding, or has a bias, and not both."""
+    if config.output_bias and config.tie_embeddings and not config.alone:
+        raise UnsupportedModel(
+            f"{place}: its output is the embedding and has a bias; only one apart may"
+        )
+    return config
 
 
 def _says_tied(values: Mapping[str, Any]) -> bool:

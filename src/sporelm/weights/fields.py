@@ -20,7 +20,8 @@ class Fields:
         """A whole number from low to high. Raises ModelFileError otherwise, or if it is absent without a default."""
         value = self._get(key, default)
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            raise ModelFileError(f"{self.where}: {key} is {shown(value)}; it must be whole, from {low} to {high}")
+            must = f"be whole, from {low} to {high}" if low < high else f"be {low}"
+            raise ModelFileError(f"{self.where}: {key} is {shown(value)}; it must {must}")
         return value
 
     def number(self, key: str, low: float, high: float, default: float | None = None) -> float:
