@@ -3,25 +3,35 @@
 from sporelm.models.decoder import Decoder
 from sporelm.models.registry import architecture
 from sporelm.weights.family import Family, Field, HfClass, fields
-from sporelm.weights.names import COMMON, Names, changed
+from sporelm.weights.names import COMMON, Names, Table, changed
 
 LAYER = "transformer.h.{}."
-NAMES = changed(
-    COMMON,
-    Names("embedding.weight", "token_embd.weight", "transformer.wte.weight"),
-    Names("output_norm.weight", "output_norm.weight", "transformer.ln_f.weight"),
-    *(
-        Names(f"layers.{{}}.{ours}.weight", f"blk.{{}}.{gguf}.weight", f"{LAYER}{hf}.weight")
-        for ours, gguf, hf in (
-            ("attn_norm", "attn_norm", "ln_1"),
-            ("ffn_norm", "ffn_norm", "ln_2"),
-            *((f"attn_{part}", f"attn_{part}", f"attn.attention.{part}_proj") for part in "qkv"),
-            ("attn_o", "attn_output", "attn.attention.out_proj"),
-            ("ffn_gate", "ffn_gate", "mlp.c_fc_0"),
-            ("ffn_up", "ffn_up", "mlp.c_fc_1"),
-            ("ffn_down", "ffn_down", "mlp.c_proj"),
-        )
-    ),
+
+
+def named_as_gpt2(*matrices: tuple[str, str, str]) -> Table:
+    """Llama's names, but folders have GPT-2's for embedding, norms and what comes down, and for these matrices of a
+    layer: what we call each, GGUF files, folders."""
+    same = (
+        ("attn_norm", "attn_norm", "ln_1"),
+        ("ffn_norm", "ffn_norm", "ln_2"),
+        ("ffn_down", "ffn_down", "mlp.c_proj"),
+    )
+    return changed(
+        COMMON,
+        Names("embedding.weight", "token_embd.weight", "transformer.wte.weight"),
+        Names("output_norm.weight", "output_norm.weight", "transformer.ln_f.weight"),
+        *(
+            Names(f"layers.{{}}.{ours}.weight", f"blk.{{}}.{gguf}.weight", f"{LAYER}{hf}.weight")
+            for ours, gguf, hf in (*same, *matrices)
+        ),
+    )
+
+
+NAMES = named_as_gpt2(
+    *((f"attn_{part}", f"attn_{part}", f"attn.attention.{part}_proj") for part in "qkv"),
+    ("attn_o", "attn_output", "attn.attention.out_proj"),
+    ("ffn_gate", "ffn_gate", "mlp.c_fc_0"),
+    ("ffn_up", "ffn_up", "mlp.c_fc_1"),
 )
 
 

@@ -4,28 +4,19 @@ from dataclasses import replace
 from typing import Any
 
 from sporelm.models.decoder import Decoder
+from sporelm.models.families.exaone import LAYER, named_as_gpt2
 from sporelm.models.registry import architecture
 from sporelm.weights.config import ModelConfig
 from sporelm.weights.family import Family, Field, HfClass, fields
 from sporelm.weights.fields import Fields
 from sporelm.weights.forms import qkv_names
-from sporelm.weights.names import COMMON, Kind, Names, changed
+from sporelm.weights.names import Kind, changed
 
-LAYER = "transformer.h.{}."
 NAMES = changed(
-    COMMON,
-    Names("embedding.weight", "token_embd.weight", "transformer.wte.weight"),
-    Names("output_norm.weight", "output_norm.weight", "transformer.ln_f.weight"),
-    *(
-        Names(f"layers.{{}}.{ours}.weight", f"blk.{{}}.{gguf}.weight", f"{LAYER}{hf}.weight")
-        for ours, gguf, hf in (
-            ("attn_norm", "attn_norm", "ln_1"),
-            ("attn_o", "attn_output", "attn.c_proj"),
-            ("ffn_norm", "ffn_norm", "ln_2"),
-            ("ffn_up", "ffn_up", "mlp.w1"),
-            ("ffn_gate", "ffn_gate", "mlp.w2"),
-            ("ffn_down", "ffn_down", "mlp.c_proj"),
-        )
+    named_as_gpt2(
+        ("attn_o", "attn_output", "attn.c_proj"),
+        ("ffn_up", "ffn_up", "mlp.w1"),
+        ("ffn_gate", "ffn_gate", "mlp.w2"),
     ),
     *qkv_names(f"{LAYER}attn.c_attn"),
 )
