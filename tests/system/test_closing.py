@@ -55,3 +55,50 @@ def test_a_server_hears_of_its_end_in_its_own_way(story: Path, name: str) -> Non
         assert process.wait(60) == 128 + getattr(signal, name)
     assert "Traceback" not in told
     assert "unloaded" in told
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows ends processes without a word")
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+@pytest.mark.parametrize("where", ["listening.words_at_start", "models._file_bytes", "models.AsyncLLM"])
+def test_a_server_that_is_ended_while_it_starts_says_nothing_of_errors(story: Path, where: str, name: str) -> None:
+    """The signal comes when the server calls a certain function: between its address is told and it listens, before its
+    model is loaded, and in the thread that loads it."""
+    module, function = where.split(".")
+    code = f"""
+import os, signal, sys
+from sporelm.cli.main import main
+from sporelm.serve import listening, models
+inner = {module}.{function}
+def ended(*given, **named):
+    os.kill(os.getpid(), signal.{name})
+    return inner(*given, **named)
+{module}.{function} = ended
+sys.exit(main())
+"""
+    words = [sys.executable, "-c", code, "serve", "--model", str(story), "--port", "0"]
+    found = subprocess.run(words, env=environment(), capture_output=True, encoding="utf-8", timeout=60)
+    assert found.returncode == 128 + getattr(signal, name), found.stderr
+    assert "Traceback" not in found.stderr
+    assert ("unloaded" in found.stderr) is ("loaded story in" in found.stderr)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows ends processes without a word")
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+def test_a_signal_that_comes_in_a_finalizer_is_not_lost(name: str) -> None:
+    """Python cannot raise there: it would print a traceback and go on."""
+    code = f"""
+import os, signal, sys, time
+from sporelm.cli import main
+class Ended:
+    def __del__(self):
+        os.kill(os.getpid(), signal.{name})
+        time.sleep(0.001)
+def dispatch(words):
+    Ended()
+    time.sleep(50)
+main.dispatch = dispatch
+sys.exit(main.main())
+"""
+    words = [sys.executable, "-c", code]
+    found = subprocess.run(words, env=environment(), capture_output=True, encoding="utf-8", timeout=40)
+    assert (found.returncode, found.stderr) == (128 + getattr(signal, name), "")

@@ -115,9 +115,7 @@ def ended_by_signals() -> Iterator[None]:
     def stop(number: int, frame: FrameType | None) -> None:
         if number != signal.SIGINT:
             interrupt.note_end(number)
-        for each in before:
-            signal.signal(each, signal.SIG_IGN)
-        raise KeyboardInterrupt
+        interrupt.raise_once(before)
 
     for number in (signal.SIGINT, *interrupt.endings()):
         with suppress(ValueError):  # not in the main thread, where signals are not ours

@@ -2,11 +2,17 @@
 
 import contextlib
 import signal
-from collections.abc import Iterator
+import sys
+import threading
+import time
+from collections.abc import Iterable, Iterator
 from types import FrameType
+from typing import NoReturn
 
+PAUSE_S = 0.01  # in which the place is left where an exception is lost
 _flags: list[list[bool]] = []  # of what looks at them now, the innermost last
 _ending: list[int] = []  # the signal that ends the program
+_lost: list[bool] = []  # filled when a KeyboardInterrupt came where nothing can be raised
 
 
 @contextlib.contextmanager
@@ -35,19 +41,51 @@ def watch_ends() -> None:
 
     def note(number: int, frame: FrameType | None) -> None:
         note_end(number)
-        others = signal.getsignal(signal.SIGTERM)
-        if callable(others) and others is not note:  # a server hears of it in its own way: it finishes its answers
-            others(number, frame)
-        elif _flags and not _flags[-1]:
+        if _flags and not _flags[-1]:
             _flags[-1].append(True)
         else:
-            for each in endings():
-                signal.signal(each, signal.SIG_IGN)  # more of them do not stop the tidying up
-            raise KeyboardInterrupt
+            raise_once(endings())
 
     for each in endings():
         if signal.getsignal(each) is signal.SIG_DFL:
             signal.signal(each, note)
+
+
+def raise_once(numbers: Iterable[int]) -> NoReturn:
+    """Raise KeyboardInterrupt; more of these signals do not stop the tidying up."""
+    for each in numbers:
+        signal.signal(each, raise_if_lost)
+    raise KeyboardInterrupt
+
+
+def raise_if_lost(number: int, frame: FrameType | None) -> None:
+    """Raise KeyboardInterrupt if the first one was lost."""
+    if _lost:
+        _lost.clear()
+        raise KeyboardInterrupt
+
+
+def raise_what_is_lost() -> None:
+    """Have a KeyboardInterrupt raised again that came where Python can only print it: in a finalizer, or in a callback
+    of the import system."""
+    before = sys.unraisablehook
+
+    def again(number: int) -> None:
+        time.sleep(PAUSE_S)
+        _lost.append(True)
+        if sys.platform == "win32":
+            signal.raise_signal(number)
+        else:  # the main thread may wait for something, which it then leaves
+            signal.pthread_kill(threading.main_thread().ident or 0, number)
+
+    def hook(what: "sys.UnraisableHookArgs") -> None:
+        if what.exc_type is KeyboardInterrupt:
+            number = _ending[0] if _ending else signal.SIGINT
+            threading.Thread(target=again, args=(number,), daemon=True).start()
+        else:
+            before(what)
+
+    sys.unraisablehook = hook
 
 
 def endings() -> list[int]:

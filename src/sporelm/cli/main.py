@@ -103,11 +103,14 @@ def watch_interrupts() -> None:
         atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGINT, note)
     interrupt.watch_ends()
+    interrupt.raise_what_is_lost()
 
 
 def leave_quietly(code: int) -> None:
     """All is done: from here on, Ctrl-C ends the program with its own exit code, and without a word."""
     if interrupt.is_ending():
+        for number in interrupt.endings():
+            signal.signal(number, signal.SIG_IGN)
         flush_or_drop()
     if signal.getsignal(signal.SIGINT) not in (signal.SIG_IGN, signal.SIG_DFL, None):
         signal.signal(signal.SIGINT, lambda number, frame: os._exit(code))

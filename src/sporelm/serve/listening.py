@@ -1,12 +1,14 @@
 """Listens on a socket until a signal says to end: uvicorn, with the limits of the configuration."""
 
 import asyncio
+import contextlib
 import logging
 import signal
 import socket
 import ssl
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 
@@ -14,7 +16,7 @@ import uvicorn
 from starlette.applications import Starlette
 
 from sporelm.backends.backend import Progress
-from sporelm.errors import RequestError
+from sporelm.errors import RequestError, SporeError
 from sporelm.serve import logs
 from sporelm.serve.app import build_app
 from sporelm.serve.config import ServeConfig
@@ -23,6 +25,7 @@ from sporelm.serve.models import LEAVING
 from sporelm.serve.server import Server
 
 BACKLOG = 2048  # connections that wait to be accepted
+ENDINGS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK")  # each system has some of them
 WARNING = "warning: "
 OPEN_TO_ALL = (
     f"{WARNING}everybody who reaches this address may ask, as there are no keys: give them with --api-key or "
@@ -42,19 +45,58 @@ class Listener(uvicorn.Server):
         super().__init__(config)
         self.served = server
         self.loop: asyncio.AbstractEventLoop | None = None
+        self.heard: list[int] = []  # signals, in their order
+        self.opening: asyncio.Future[None] | None = None  # the first model, which is being loaded
+
+    @contextlib.contextmanager
+    def hearing(self) -> Iterator[None]:
+        """Hear of signals that ask to end. None raises an exception, which would come in the middle of anything, of an
+        import too; the first one is raised again at the end, for whoever started the server."""
+        self.loop = asyncio.get_running_loop()
+        numbers = [number for name in ENDINGS if (number := getattr(signal, name, None)) is not None]
+        if threading.current_thread() is not threading.main_thread():
+            numbers = []  # signals are the main thread's
+        before = {number: signal.getsignal(number) for number in numbers}
+        for number in numbers:
+            if before[number] is not signal.SIG_IGN or number in (signal.SIGINT, signal.SIGTERM):  # as nohup has it
+                signal.signal(number, self.handle_exit)
+        try:
+            yield
+        finally:
+            for number in numbers:
+                signal.signal(number, before[number])
+            if numbers and self.heard:
+                signal.raise_signal(self.heard[0])
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """What uvicorn would do with signals: nothing, as `hearing` has begun before it and ends after it."""
+        yield
+
+    async def open(self) -> bool:
+        """Load the first model; False if a signal said to end meanwhile. Raises SporeError."""
+        self.opening = asyncio.ensure_future(self.served.open())
+        try:
+            await self.opening
+        except (asyncio.CancelledError, SporeError):
+            if not self.should_exit:
+                raise
+        return not self.should_exit
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self.served.drain()
+        self.heard.append(sig)
         if not self.should_exit:
-            super().handle_exit(sig, frame)
+            self.should_exit = True
+            if self.opening is not None and self.loop is not None:
+                self.loop.call_soon_threadsafe(self.opening.cancel)
         elif sig == signal.SIGINT and self.loop is not None:  # once more than this is no news
             self.loop.call_soon_threadsafe(self._end_now)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self.loop = asyncio.get_running_loop()
         if running := len(self.server_state.tasks):
             log.warning("waiting for %s; Ctrl-C again ends at once", answers(running))
-        late = self.loop.call_later(self.served.config.shutdown_seconds, self._too_late)
+        late = asyncio.get_running_loop().call_later(self.served.config.shutdown_seconds, self._too_late)
         try:
             await super().shutdown(sockets)
         finally:
@@ -106,17 +148,21 @@ async def _serve(
     app = build_app(config)
     server: Server = app.state.server
     server.models.progress = progress
-    try:
-        await server.open()  # before anybody can ask, so that what is wrong is one line on stderr
-        clear = getattr(progress, "clear", None)
-        if clear is not None:
-            clear()
-        server.models.progress = None
-        for line in words_at_start(config, listening):
-            announce(line)
-        await Listener(options_of(app, config), server).serve(sockets=[listening])
-    finally:
-        await server.close()
+    listener = Listener(options_of(app, config), server)
+    listener.config.load()  # its imports, so that nothing but listening is left once the address is told
+    with listener.hearing():
+        try:
+            if not await listener.open():  # before anybody can ask, so that what is wrong is one line on stderr
+                return
+            clear = getattr(progress, "clear", None)
+            if clear is not None:
+                clear()
+            server.models.progress = None
+            for line in words_at_start(config, listening):
+                announce(line)
+            await listener.serve(sockets=[listening])
+        finally:
+            await server.close()
 
 
 def options_of(app: Starlette, config: ServeConfig) -> uvicorn.Config:

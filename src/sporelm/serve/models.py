@@ -98,7 +98,7 @@ class Models:
         began = monotonic()
         while True:
             try:
-                llm = await asyncio.to_thread(self._open, spec, self.progress)
+                llm = await asyncio.to_thread(self._open, spec, self._told)
                 break
             except MemoryShortage:
                 if not await self._unload_one():
@@ -115,6 +115,13 @@ class Models:
         for note in llm.llm.notes:
             log.warning("%s: %s", spec.name, note)
         return model
+
+    def _told(self, stage: str, done: int, total: int) -> None:
+        """What loading tells of its progress. Raises RequestError once the server ends: nobody will use the model."""
+        if self._closed:
+            raise RequestError("the server is ending")
+        if self.progress is not None:
+            self.progress(stage, done, total)
 
     async def _make_room(self, needed: int) -> None:
         """Unload until so many bytes more are within the limit. Raises Refusal, 503, while those loaded are in use."""

@@ -60,11 +60,12 @@ def run(config: ServeConfig, open_model: Any = None) -> tuple[Running, Callable[
 
     async def main() -> None:
         loops.append(asyncio.get_running_loop())
-        task = asyncio.ensure_future(listener.serve(sockets=[listening]))
-        while not listener.started and not task.done():
-            await asyncio.sleep(0.005)
-        ready.set()
-        await task
+        with listener.hearing():
+            task = asyncio.ensure_future(listener.serve(sockets=[listening]))
+            while not listener.started and not task.done():
+                await asyncio.sleep(0.005)
+            ready.set()
+            await task
 
     thread = threading.Thread(target=lambda: asyncio.run(main()), name="server")
     thread.start()

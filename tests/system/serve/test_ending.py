@@ -32,7 +32,7 @@ def test_an_answer_that_is_broken_off_ends_with_an_error_and_the_log_has_no_trac
     assert begun.wait(60)
     end: Any = running.listener.handle_exit
     running.loop.call_soon_threadsafe(end, signal.SIGTERM, None)
-    until(lambda: running.listener.loop is not None)
+    until(lambda: any("Ctrl-C again" in record.getMessage() for record in caplog.records))
     if twice:
         running.loop.call_soon_threadsafe(end, signal.SIGINT, None)
     thread.join(60)
