@@ -189,6 +189,7 @@ FAMILIES = (
     ),
     Listed("hunyuan_moe", "Hunyuan-A13B", ("hunyuan-moe", "HunYuanMoEV1ForCausalLM"), ("transformers", "llama.cpp")),
     Listed("hy_v3", "Hy3", ("hy_v3", "HYV3ForCausalLM"), ("transformers", "llama.cpp")),
+    Listed("hyperclovax", "HyperCLOVA X SEED (Think)", ("hyperclovax", "HyperCLOVAXForCausalLM"), ("transformers",)),
     Listed("internlm2", "InternLM2, InternLM2.5", ("internlm2", "InternLM2ForCausalLM"), ("numpy", "llama.cpp")),
     Listed("jais2", "Jais 2", ("jais2", "Jais2ForCausalLM"), ("transformers", "llama.cpp")),
     Listed("jamba", "Jamba", ("jamba", "JambaForCausalLM"), ("transformers", "llama.cpp")),
