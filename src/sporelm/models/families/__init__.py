@@ -162,7 +162,7 @@ FAMILIES = (
     Listed(
         "granite_swa",
         "Granite with windows (Swash)",
-        ("granite_swa", "GraniteSWAForCausalLM"),
+        ("granite_swa", "GraniteSWAForCausalLM", "GraniteMoeSWAForCausalLM"),
         ("transformers", "llama.cpp"),
     ),
     Listed(

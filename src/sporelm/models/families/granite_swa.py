@@ -1,4 +1,4 @@
-"""Granite with a window in three of four layers, a sink for each head, and layers without rotary positions."""
+"""Granite with a window in three of four layers, a sink for each head, layers without rotary positions, and experts."""
 
 from dataclasses import replace
 from typing import Any
@@ -7,18 +7,26 @@ from sporelm.errors import UnsupportedModel
 from sporelm.models.blocks import Attention, Layer, pre_norm
 from sporelm.models.decoder import Decoder
 from sporelm.models.families.granite import NUMBERS, scored
+from sporelm.models.families.granite_swa_names import APART, NAMES
+from sporelm.models.families.granitemoe import DEFAULTS
 from sporelm.models.registry import architecture
 from sporelm.weights.config import ModelConfig
 from sporelm.weights.config_files import WINDOWED_LAYERS, full_layers_of, window_of
+from sporelm.weights.experts import expert_fields
 from sporelm.weights.family import Family, Field, HfClass, fields
 from sporelm.weights.fields import Fields, shown
-from sporelm.weights.names import COMMON, HF, Kind, Names, changed
+from sporelm.weights.names import GGUF, HF, Kind
 
-STEP = 4
+STEP, MIXTURE = 4, "GraniteMoeSWAForCausalLM"
+NUMBERS_OF_DENSE: dict[str, Any] = {
+    "tie_word_embeddings": True,
+    "num_key_value_heads": 4,
+    "max_position_embeddings": 8192,
+}
+NUMBERS_OF_DENSE |= {"rms_norm_eps": 1e-5}
 BASES = "layer_rope_theta"  # of each layer in config.json, 0 for one without rotary positions
 ROTATED = "attention.rope_pattern"  # in GGUF metadata: of each layer, whether it has rotary positions
-SINKS = Names("layers.{}.attn_sinks.weight", "blk.{}.attn_sinks.weight", "model.layers.{}.self_attn.sinks")
-FLAGS = (("attention_bias", "attention_bias"), ("mlp_bias", "mlp_bias"), ("sliding_window", "window"))
+FLAGS = (("attention_bias", "attention_bias"), ("sliding_window", "window"))
 
 
 def _fourth(layers: int) -> frozenset[int]:
@@ -71,17 +79,24 @@ def _words(config: ModelConfig) -> dict[str, Any]:
     Family(
         "granite_swa",
         (
-            HfClass(
-                "GraniteSWAForCausalLM",
-                "granite_swa",
-                {"tie_word_embeddings": True, "num_key_value_heads": 4, "max_position_embeddings": 8192}
-                | {"rms_norm_eps": 1e-5},
-                FLAGS,
+            HfClass("GraniteSWAForCausalLM", "granite_swa", NUMBERS_OF_DENSE, (*FLAGS, ("mlp_bias", "mlp_bias"))),
+            HfClass(MIXTURE, "granitemoe_swa", DEFAULTS, FLAGS),
+        ),
+        fields(
+            *NUMBERS,
+            Field("mlp_bias", "", "bool", "mlp_bias"),
+            *expert_fields(
+                optional=True,
+                count="num_local_experts",
+                used="num_experts_per_tok",
+                shared_ffn="shared_intermediate_size",
             ),
         ),
-        fields(*NUMBERS, Field("mlp_bias", "", "bool", "mlp_bias")),
-        changed(COMMON, SINKS),
+        NAMES,
+        others={GGUF: APART},
+        fixed={"experts.scores": "softmax_of_chosen"},
         finish=_finished,
+        choose=lambda config: MIXTURE if config.experts else "GraniteSWAForCausalLM",
         full_layers=_fourth,
         reworded=_reworded,
         said=_said,
