@@ -43,10 +43,14 @@ def expert_fields(silent: tuple[str, ...] = (), *, optional: bool = False, **key
     silent    those of which its GGUF files say nothing
     optional  not all of its models have experts
     """
-    found = (_FIELDS[name]._replace(hf=key) for name, key in keys.items())
-    if optional:
-        found = (each._replace(low=0, default=0) if each.default is None else each for each in found)
+    named = tuple(_FIELDS[name]._replace(hf=key) for name, key in keys.items())
+    found = not_in_all(named) if optional else named
     return tuple(each._replace(gguf="") if each.ours.partition(".")[2] in silent else each for each in found)
+
+
+def not_in_all(found: tuple[Field, ...]) -> tuple[Field, ...]:
+    """Fields of experts that not all of a family's models have."""
+    return tuple(each._replace(low=0, default=0) if each.default is None else each for each in found)
 
 
 # DeepSeek V3's mixture, which others have taken over: its words in config.json, and what they do not say.

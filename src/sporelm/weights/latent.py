@@ -163,6 +163,17 @@ def words(config: ModelConfig) -> dict[str, Any]:
     return found
 
 
+def turned(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
+    """The configuration with heads rotated by adjacent pairs, or by half where a config.json says so."""
+    half = kind == HF and not values.flag("rope_interleave", True)
+    return replace(config, rope_style="half" if half else "adjacent")
+
+
+def unsaid_of_turned(config: ModelConfig) -> str:
+    """`unsaid`, and heads rotated by half."""
+    return "heads are rotated by half" if config.rope_style == "half" else unsaid(config)
+
+
 def unsaid(config: ModelConfig) -> str:
     """Why a GGUF file cannot say what a configuration means; "" where it can."""
     scaling = config.rope_scaling

@@ -209,8 +209,9 @@ def check_shapes(source: ModelSource, params: Sequence[Param], names: Mapping[st
 
 
 def adds_nothing(source: ModelSource, name: str) -> bool:
-    """Whether a surplus tensor is a bias of zeros: AutoGPTQ writes one for every weight."""
-    bias = source.kind == HF and name.endswith(".bias") and prod(source.files.tensors[name].shape) <= MOST_WIDTH
+    """Whether a surplus tensor is a bias of zeros: AutoGPTQ writes one for every weight, transformers one for routers
+    that have none (A.X K1)."""
+    bias = source.kind == HF and name.endswith("bias") and prod(source.files.tensors[name].shape) <= MOST_WIDTH
     return bias and bool((source.files.tensor(name).dequantize() == 0).all())
 
 

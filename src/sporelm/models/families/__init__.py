@@ -71,8 +71,8 @@ FAMILIES = (
     Listed("deepseek", "DeepSeek MoE (V1)", ("deepseek", "DeepseekForCausalLM"), ("numpy", "llama.cpp")),
     Listed(
         "deepseek2",
-        "DeepSeek V2, V3, R1, Kimi K2, GLM-4.7-Flash",
-        ("deepseek2", "DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM", "Glm4MoeLiteForCausalLM"),
+        "DeepSeek V2, V3, R1, Kimi K2, GLM-4.7-Flash, Youtu-LLM",
+        ("deepseek2", "DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM", "Glm4MoeLiteForCausalLM", "YoutuForCausalLM"),
         ("transformers", "llama.cpp"),
     ),
     Listed("dots1", "dots.llm1", ("dots1", "Dots1ForCausalLM"), ("transformers", "llama.cpp")),

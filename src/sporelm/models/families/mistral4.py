@@ -1,7 +1,7 @@
 """Mistral Small 4 (text): latent attention whose queries grow with their position, and experts in every layer."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from sporelm.weights.config import ModelConfig
 from sporelm.weights.experts import FUSED_EXPERTS, MLP, V3_FIELDS, fused_names, shared_names
 from sporelm.weights.family import Family, Field, HfClass, fields
 from sporelm.weights.fields import Fields
-from sporelm.weights.names import COMMON, HF, Kind, changed
+from sporelm.weights.names import COMMON, Kind, changed
 from sporelm.weights.rope_scaling import Yarn
 
 GROWTH = "query_growth"  # the table of what queries are multiplied by, at each position
@@ -49,8 +49,7 @@ def _finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
     assert experts is not None
     if config.own.beta and not isinstance(config.rope_scaling, Yarn):
         raise UnsupportedModel(f"{values.where}: queries that grow with their position need YaRN's original context")
-    half = kind == HF and not values.flag("rope_interleave", True)
-    return replace(config, rope_style="half" if half else "adjacent")
+    return latent.turned(config, values, kind)
 
 
 def _said(config: ModelConfig) -> dict[str, tuple[str, Any]]:
@@ -64,10 +63,6 @@ def _words(config: ModelConfig) -> dict[str, Any]:
     if isinstance(scaling, Yarn):
         inner[BETA] = config.own.beta
     return found | {"rope_scaling": None, "rope_parameters": inner}
-
-
-def _unsaid(config: ModelConfig) -> str:
-    return "heads are rotated by half" if config.rope_style == "half" else latent.unsaid(config)
 
 
 @architecture(
@@ -94,7 +89,7 @@ def _unsaid(config: ModelConfig) -> str:
         reworded=_reworded,
         said=_said,
         words=_words,
-        unsaid=_unsaid,
+        unsaid=latent.unsaid_of_turned,
         partial_rotary=True,
         own=TemperedLatent,
     )
