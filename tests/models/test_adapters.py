@@ -2,13 +2,16 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from available import opened
 from close import assert_close
+from families import CASES, write_case
 from lora_files import merged, random_pairs, write_peft
 from sporelm.engine import LoadedModel, Worker
 from sporelm.engine.adapted import Matrices
@@ -42,7 +45,7 @@ class Steps:
         weights = load_parameters(source, model.params(), backend)
         source.close()
         tables = {name: backend.tensor(table) for name, table in model.tables(256).items()}
-        self.base = Base(model.params(), model.family, source.config.head_dim)
+        self.base = Base(model.params(), model.family, source.config.head_dim, source.config)
         self.worker = Worker(LoadedModel(model, weights | tables), backend, kv=KV, eager=eager)
         self.backend = backend
 
@@ -159,3 +162,52 @@ def test_a_step_with_adapters_is_plain_data() -> None:
     for part in old["parts"]:
         del part["adapter"]
     assert [part.adapter for part in Step.from_json(old).parts] == [0, 0]
+
+
+# Families whose files hold several matrices in one tensor, and the end of its name.
+JOINED = {
+    "qwen35": "q_proj",  # with its gate
+    "qwen3next": "in_proj_qkvz",
+    "mamba2": "in_proj",
+    "mamba": "x_proj",
+    "falcon-h1": "mamba.in_proj",
+    "lfm2": "conv.in_proj",
+    "mpt": "Wqkv",
+    "gptneox": "query_key_value",  # head by head
+    "internlm2": "wqkv",  # group by group
+    "gpt2": "c_attn",  # turned about
+    "phi3": "gate_up_proj",
+    "granitemoe-shared": "shared_mlp.input_linear",
+}
+MORE = {"qwen35": ("linear_attn.out_proj", "in_proj_qkv"), "gpt2": ("mlp.c_fc",)}  # in another order; turned about
+
+
+ALWAYS = ("qwen35", "mamba2", "gptneox", "gpt2")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in ALWAYS else [pytest.mark.all]) for name in JOINED]
+)
+def test_an_adapter_of_joined_matrices_is_as_if_it_were_merged(
+    cpu: Any, name: str, steps: Callable[..., Steps], tmp_path: Path
+) -> None:
+    """In float32: what files hold in one tensor has one A, and each of ours its rows of B."""
+    case = next(case for case in CASES if case.name == name)
+    whole, turned = case.tensors(), {}
+    ends = (JOINED[name], *MORE.get(name, ()))
+    places = [write_case(tmp_path / place, case) for place in ("plain", "merged")]
+    for tensor, weight in whole.items():  # as PEFT has them: [out, in], whichever way they lie
+        if tensor.removesuffix(".weight").endswith(ends):
+            turned[tensor] = weight.T if "c_" in tensor else weight
+    model: Any = SimpleNamespace(weights=lambda: turned)
+    pairs = random_pairs(model, 3, ends)
+    sums = {name: sum.T if "c_" in name else sum for name, sum in merged(model, pairs, ALPHA / 3).items()}
+    assert {end for end in ends if any(name.removesuffix(".weight").endswith(end) for name in sums)} == set(ends)
+    sums = {name: np.ascontiguousarray(array) for name, array in (whole | sums).items()}
+    save_file(sums, places[1] / "model.safetensors", metadata={"format": "pt"})
+    plain, changed = (steps(place, cpu) for place in places)
+    before, expected = plain.logits(0), changed.logits(0)
+    plain.use({5: write_peft(tmp_path / "adapter", pairs, ALPHA)})
+    found = plain.logits(5)
+    assert np.abs(found - before).max() > 0.01 * np.ptp(expected)
+    np.testing.assert_allclose(found, expected, atol=1e-4 * np.ptp(expected), rtol=0)

@@ -157,5 +157,8 @@ def _read(source: LoraAdapter, number: int, opened: Opened) -> _Loaded:
     model = build(opened.config)
     base = Base(model.params(), model.family, opened.config.head_dim, opened.config)
     adapter = read_adapter(source.place, base, float(source.scale))
-    matrices = {name: Matrices(*map(opened.backend.tensor, part)) for name, part in adapter.parts.items()}
+    # Weights that files hold in one tensor share their A.
+    arrays = {id(array): array for part in adapter.parts.values() for array in part}
+    tensors = {key: opened.backend.tensor(array) for key, array in arrays.items()}
+    matrices = {name: Matrices(*(tensors[id(array)] for array in part)) for name, part in adapter.parts.items()}
     return _Loaded(number, adapter.identity, matrices)

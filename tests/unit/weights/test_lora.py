@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from math import sqrt
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -101,7 +102,7 @@ def test_a_gguf_without_alpha_is_not_scaled(tmp_path: Path) -> None:
 
 
 def test_biases_norms_and_the_ends_of_a_model_are_no_matrices_of_layers() -> None:
-    assert set(BASE.names("hf")) == {name.removesuffix(".weight") for name in random_pairs(WIDE, 1)}
+    assert set(BASE.joints("hf")) == {name.removesuffix(".weight") for name in random_pairs(WIDE, 1)}
     assert len(BASE.shapes) == 2 * len(ALL_LINEAR)
 
 
@@ -208,11 +209,11 @@ def test_multipliers_in_weights_want_adapters_of_their_kind(architecture: str | 
     config = replace(config, architecture=architecture or config.architecture)
     model = build(config)
     base = Base(model.params(), model.family, config.head_dim, config)
-    assert "layers.0.attn_q" in base.names(fits).values()
+    assert "layers.0.attn_q" in [name for joint in base.joints(fits).values() for name, _ in joint.parts]
     with pytest.raises(
         UnsupportedModel, match=f"an adapter for a {fits} model must be {fits} too; this one is {other}"
     ):
-        base.names(other)
+        base.joints(other)
 
 
 def test_what_is_not_there_or_is_no_adapter(tmp_path: Path) -> None:
@@ -261,6 +262,56 @@ def test_files_with_changed_bytes_give_an_error_or_numbers(tmp_path: Path, seed:
         path.write_bytes(whole)
 
 
+def test_joined_matrices_share_what_reads(tmp_path: Path) -> None:
+    """Each has its rows of B, and A lies once."""
+    case = next(case for case in EVERY if case.name == "phi3")
+    base = Base(case.model.params(), case.model.family, case.model.config.head_dim, case.model.config)
+    pairs = random_pairs(SimpleNamespace(weights=case.tensors), 3, ("layers.0.mlp.gate_up_proj",))
+    ((a, b),) = pairs.values()
+    found = read_adapter(write_peft(tmp_path / "a", pairs, 6.0), base)
+    assert found.parts.keys() == {"layers.0.ffn_gate", "layers.0.ffn_up"}
+    gate, up = (found.parts[f"layers.0.ffn_{part}"] for part in ("gate", "up"))
+    assert gate.a is up.a
+    assert np.array_equal(np.concatenate([gate.b, up.b], axis=1), 2 * b.T)
+    assert found.nbytes == a.nbytes + b.nbytes
+
+
+@pytest.mark.parametrize(
+    ("name", "module", "message"),
+    [
+        ("deepseek2", "model.layers.0.self_attn.kv_b_proj", "computed head by head"),
+        ("qwen3moe", "model.layers.0.mlp.experts.1.gate_proj", "of experts, whose matrices are stacked"),
+    ],
+)
+def test_what_is_no_cut_of_rows_is_refused_by_what_it_is(tmp_path: Path, name: str, module: str, message: str) -> None:
+    case = next(case for case in EVERY if case.name == name)
+    base = Base(case.model.params(), case.model.family, case.model.config.head_dim, case.model.config)
+    pairs = {f"{module}.weight": (np.ones((2, 8), np.float32), np.ones((4, 2), np.float32))}
+    with pytest.raises(UnsupportedModel, match=message) as caught:
+        read_adapter(write_peft(tmp_path / "a", pairs), base)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["hf", "gguf"])
+def test_every_matrix_of_layers_is_in_one_tensor_or_refused(kind: Any) -> None:
+    for case in EVERY:
+        base = Base(case.model.params(), case.model.family, case.model.config.head_dim, case.model.config)
+        if kind == "gguf" and case.model.family.gguf == "falcon-h1":
+            continue  # an adapter of the other kind is refused
+        parts = [name for joint in base.joints(kind).values() for name, _ in joint.parts]
+        assert len(parts) == len(set(parts))
+        strange = [name for name in base.shapes.keys() - set(parts) if not name.startswith("altup_")]
+        assert not strange, f"{case.name}: {strange}"
+
+
+def test_names_of_a_text_model_that_sees(tmp_path: Path) -> None:
+    """As PEFT has them of a whole of which only the text model is run."""
+    renamed: dict[str, Any] = {}
+    for name, array in peft_tensors(PAIRS).items():
+        renamed |= {name: None, name.replace("model.model.", "model.model.language_model."): array}
+    assert_is(read_adapter(write_peft(tmp_path / "a", PAIRS, tensors=renamed), BASE), PAIRS, lambda name: 4.0)
+
+
 def test_no_adapter_adds_to_what_is_no_product() -> None:
     """Tables that are looked up by row, decays, biases of experts, lists of numbers: it would be left out."""
     for case in EVERY:
@@ -268,4 +319,4 @@ def test_no_adapter_adds_to_what_is_no_product() -> None:
         kept = ("layer_projection", "altup_spread_", "altup_merge_", "embedding_in", "embedding_out")
         strange = [name for name in shapes if not name.startswith(("layers.", *kept))]
         assert case.reads or not strange, f"{case.name}: {strange}"
-        assert not any(name.endswith((".bias", ".decay")) for name in shapes)
+        assert not any(name.endswith((".bias", ".decay", "_conv", "_norm")) for name in shapes)

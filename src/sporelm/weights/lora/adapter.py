@@ -4,7 +4,6 @@ An adapter adds to the product of a weight W with x: W x + scale * B (A x), A [r
 2021). What it is made for is a model's matrices, its look-up of tokens and its last product excepted.
 """
 
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,13 +18,16 @@ from sporelm.errors import MemoryShortage, ModelFileError, UnsupportedModel
 from sporelm.ops.lora import MOST_RANK
 from sporelm.weights.config import ModelConfig
 from sporelm.weights.family import Family
-from sporelm.weights.load import in_units
+from sporelm.weights.load import in_units, unpairing
+from sporelm.weights.lora.joint import Joint, joints, why_not
 from sporelm.weights.messages import shown
-from sporelm.weights.names import GGUF, HF, Kind, Param, Stored, listed, stored_form
+from sporelm.weights.names import GGUF, HF, Kind, Param, Stored, Table, listed, stored_form
 from sporelm.weights.resident import available_bytes
 from sporelm.weights.stored import StoredTensor
 
-UNADAPTED = ("embedding", "output", "positions", "layer_embedding")  # no products of layers: most are looked up by row
+# No products of layers: most are looked up by row. Likewise what ends so.
+UNADAPTED = ("embedding", "output", "positions", "layer_embedding", "types", "distances", "classifier")
+UNADAPTED_ENDS = ("_conv", "_norm")
 
 
 class LowRank(NamedTuple):
@@ -54,7 +56,8 @@ class Adapter:
 
     @property
     def nbytes(self) -> int:
-        return sum(a.nbytes + b.nbytes for a, b in self.parts.values())
+        arrays = {id(array): array for part in self.parts.values() for array in part}  # several may share their A
+        return sum(array.nbytes for array in arrays.values())
 
     @property
     def rank(self) -> int:
@@ -78,46 +81,45 @@ class Base:
         found = {}
         for param in self.params:
             name = param.name.removesuffix(".weight")
-            if len(param.shape) == 2 and name != param.name and name not in UNADAPTED:
+            product = name not in UNADAPTED and not name.startswith("dense_") and not name.endswith(UNADAPTED_ENDS)
+            if len(param.shape) == 2 and name != param.name and product:
                 found[name] = (param.shape[0], param.shape[1])
         return found
 
-    def names(self, kind: Kind) -> dict[str, str]:
-        """What files of a kind call those matrices -> our name of each; both without ".weight".
+    def joints(self, kind: Kind) -> dict[str, Joint]:
+        """What files of a kind call the tensors that hold those matrices, without ".weight" -> what each holds.
 
-        Those that files hold together in one tensor are left out: an adapter of it has one A for all. So are those
-        whose columns files have in another order. Raises UnsupportedModel where an adapter and its model must be of one
-        kind of files.
+        Raises UnsupportedModel where an adapter and its model must be of one kind of files.
         """
-        self._check_kind(kind)
-        forms = {name: self._form(name, kind) for name in self.shapes}
-        counts = Counter(form.name for form in forms.values())
-        found = {name: form for name, form in forms.items() if counts[form.name] == 1 and self._can_order(form, name)}
-        return {form.name.replace("{e}", "0").removesuffix(".weight"): name for name, form in found.items()}
+        return joints(self.params, self.shapes, self._form_of(kind), self.config, self._paired(kind))
 
-    def ordered(self, name: str, b: NDArray[np.float32], kind: Kind) -> NDArray[np.float32]:
-        """b [out, rank] of a weight, its rows as files of a kind have them, in our order."""
-        form = self._form(name, kind)
-        return b if form.rows is None else b[form.rows(self.config)]
+    def why_not(self, tensor: str, kind: Kind) -> str:
+        """Why nothing can be added to a tensor that files of a kind have, by its name without ".weight"; "" for one
+        that is not there, or is of no product."""
+        return why_not(tensor, self.params, self._form_of(kind))
 
-    def _check_kind(self, kind: Kind) -> None:
+    def _form_of(self, kind: Kind) -> Callable[[str], Stored]:
+        table = self.family.names if self.config is None else self.family.table(self.config)
+        self._check_kind(kind, table)
+        return lambda name: stored_form(name, kind, table)
+
+    def _paired(self, kind: Kind) -> Callable[[str, int], NDArray[np.int64] | None]:
+        """The order of a weight's rows where GGUF files have those of its heads as adjacent pairs."""
+        paired = kind == GGUF and self.family.paired_rows
+
+        def order(name: str, rows: int) -> NDArray[np.int64] | None:
+            return unpairing(rows, self.head_dim) if paired and name.endswith((".attn_q", ".attn_k")) else None
+
+        return order
+
+    def _check_kind(self, kind: Kind, table: Table) -> None:
         """Raise UnsupportedModel for an adapter of the other kind of files, where GGUF files have multipliers in their
         weights that folders say apart."""
-        if self.config is None or not any(self._form(name, GGUF).times for name in self.shapes):
+        if self.config is None or not any(stored_form(f"{name}.weight", GGUF, table).times for name in self.shapes):
             return
         if kind != (own := GGUF if self.config.architecture == self.family.gguf else HF):
             what = f"GGUF files of {self.family.gguf!r} have multipliers in their weights, folders have not"
             raise UnsupportedModel(f"{what}: an adapter for a {own} model must be {own} too; this one is {kind}")
-
-    def _form(self, name: str, kind: Kind) -> Stored:
-        return stored_form(f"{name}.weight", kind, self.family.names)
-
-    def _can_order(self, form: Stored, name: str) -> bool:
-        """Whether a weight has all rows of its tensor, in an order that is known."""
-        if form.rows is None or self.config is None or form.skip:
-            return form.rows is None and form.columns is None and not form.skip
-        rows = form.rows(self.config)
-        return form.columns is None and len(rows) == self.shapes[name][0] == int(rows.max()) + 1
 
 
 class Pair(NamedTuple):
@@ -128,7 +130,7 @@ class Pair(NamedTuple):
 
 
 def pairs_of(path: Path, halves: Iterable[tuple[str, str, StoredTensor]]) -> dict[str, Pair]:
-    """Pairs by our name of their weight, from (our name, "a" or "b", tensor). Raises ModelFileError for a half."""
+    """Pairs by the name of what they add to, from (that name, "a" or "b", tensor). Raises ModelFileError for a half."""
     found: dict[str, dict[str, StoredTensor]] = {}
     for name, side, tensor in halves:
         if side in found.setdefault(name, {}):
@@ -146,19 +148,14 @@ def pairs_of(path: Path, halves: Iterable[tuple[str, str, StoredTensor]]) -> dic
 
 
 def assemble(
-    path: Path,
-    base: Base,
-    pairs: Mapping[str, Pair],
-    scale_of: Callable[[str, int], float],
-    rows_of: Callable[[str, NDArray[np.float32]], NDArray[np.float32]] = lambda name, b: b,
+    path: Path, known: Mapping[str, Joint], pairs: Mapping[str, Pair], scale_of: Callable[[str, int], float]
 ) -> Adapter:
-    """The adapter of these pairs, each checked against the model before any is read.
+    """The adapter of these pairs, each checked against the model's tensors `known` before any is read.
 
-    scale_of   by the weight's name and the rank
-    rows_of    brings the rows of b into our order
+    scale_of   by the tensor's name and the rank
     """
     for name, pair in pairs.items():
-        _check_shapes(path, pair, *base.shapes[name])
+        _check_shapes(path, pair, known[name].out, known[name].width)
     needed = sum(4 * (pair.a.size + pair.b.size) for pair in pairs.values())
     available = available_bytes()
     if available is not None and 2 * needed > available:  # once here, once on the device
@@ -167,19 +164,23 @@ def assemble(
             "close other programs, or unload other adapters"
         )
     parts = {}
-    for name, pair in sorted(pairs.items()):
+    for name, pair in pairs.items():
         scale = np.float32(scale_of(name, pair.a.shape[0]))
-        a, b = _finite(path, pair.a), rows_of(name, _finite(path, pair.b))
+        a, b = _finite(path, pair.a), _finite(path, pair.b)
         with np.errstate(over="ignore"):
-            scaled = np.ascontiguousarray(b.T) * scale
+            scaled = b * scale
         if not np.isfinite(scaled).all():
             raise ModelFileError(f"{path}: tensor {shown(pair.b.name)} times its scale {scale:g} is not finite")
-        parts[name] = LowRank(np.ascontiguousarray(a), scaled)
-    return Adapter(parts)
+        for ours, cut in known[name].parts:
+            parts[ours] = LowRank(np.ascontiguousarray(cut.of_a(a)), np.ascontiguousarray(cut.of_b(scaled).T))
+    return Adapter({ours: parts[ours] for ours in sorted(parts)})
 
 
-def no_such_weight(path: Path, tensor: str, known: Collection[str]) -> ModelFileError:
-    """The error for a tensor that adds to something else than a layer's matrix."""
+def no_such_weight(path: Path, tensor: str, known: Collection[str], why: str = "") -> ModelFileError | UnsupportedModel:
+    """The error for a tensor that adds to something else than a layer's matrix, or to one that nothing can be added
+    to, and why."""
+    if why:
+        return UnsupportedModel(f"{path}: nothing can be added to what tensor {shown(tensor)} is for: {why}")
     examples = listed(list(known), 2)
     return ModelFileError(
         f"{path}: tensor {shown(tensor)} adds to no matrix of this model's layers, such as {examples}; "

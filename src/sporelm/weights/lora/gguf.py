@@ -5,16 +5,14 @@ Metadata: general.type "adapter", adapter.type "lora", adapter.lora.alpha, gener
 alpha / rank, or 1 where alpha is 0. The rows of B lie as those of the weight: of Llama's queries and keys, permuted.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
-
-import numpy as np
-from numpy.typing import NDArray
 
 from sporelm.errors import ModelFileError, UnsupportedModel
 from sporelm.weights.fields import Fields
 from sporelm.weights.gguf import GgufFile, open_gguf
-from sporelm.weights.load import unpairing
 from sporelm.weights.lora.adapter import Adapter, Base, Pair, assemble, no_such_weight, pairs_of
+from sporelm.weights.lora.joint import Joint
 from sporelm.weights.names import GGUF
 
 MOST_ALPHA = 1e6
@@ -28,14 +26,11 @@ def read_gguf(path: Path, base: Base, scale: float) -> Adapter:
         _check(fields, base)
         alpha = fields.number("adapter.lora.alpha", 0.0, MOST_ALPHA)
 
-        def rows_of(name: str, b: NDArray[np.float32]) -> NDArray[np.float32]:
-            wanted = base.family.paired_rows and name.endswith((".attn_q", ".attn_k"))
-            return b[unpairing(len(b), base.head_dim)] if wanted else base.ordered(name, b, GGUF)
-
         def scale_of(name: str, rank: int) -> float:
             return scale * (alpha / rank if alpha else 1.0)
 
-        return assemble(path, base, _pairs(path, file, base), scale_of, rows_of)
+        known = base.joints(GGUF)
+        return assemble(path, known, _pairs(path, file, base, known), scale_of)
 
 
 def _check(fields: Fields, base: Base) -> None:
@@ -55,13 +50,12 @@ def _check(fields: Fields, base: Base) -> None:
         raise UnsupportedModel(f"{fields.where} is for the architecture {architecture!r}; the model's is {known}")
 
 
-def _pairs(path: Path, file: GgufFile, base: Base) -> dict[str, Pair]:
-    known = base.names("gguf")
+def _pairs(path: Path, file: GgufFile, base: Base, known: Mapping[str, Joint]) -> dict[str, Pair]:
     halves = []
     for name in file.names:
         side = next((side for side in SIDES if name.endswith(side)), None)
         stem = name.removesuffix(side or "").removesuffix(".weight")
         if side is None or stem not in known:
-            raise no_such_weight(path, name, known)
-        halves.append((known[stem], SIDES[side], file.tensor(name)))
+            raise no_such_weight(path, name, known, base.why_not(stem, GGUF) if side else "")
+        halves.append((stem, SIDES[side], file.tensor(name)))
     return pairs_of(path, halves)

@@ -17,6 +17,7 @@ from sporelm.weights.fields import Fields
 from sporelm.weights.fields import shown as shown_value
 from sporelm.weights.json_object import read_object
 from sporelm.weights.lora.adapter import Adapter, Base, Pair, assemble, no_such_weight, pairs_of
+from sporelm.weights.lora.joint import Joint
 from sporelm.weights.messages import shown
 from sporelm.weights.names import HF, listed
 from sporelm.weights.safetensors import SafetensorsFiles, open_safetensors
@@ -87,19 +88,14 @@ def read_peft(folder: Path, base: Base, scale: float) -> Adapter:
         raise ModelNotFound(f"{folder} has no {WEIGHTS}: it is no adapter, or is not complete")
     with open_safetensors(path) as files:
         modules: dict[str, str] = {}
-        pairs = _pairs(path, files, base, modules)
+        known = base.joints(HF)
+        pairs = _pairs(path, files, base, known, modules)
         for name, pair in pairs.items():
             rank, told = pair.a.shape[0] if pair.a.shape else 0, scales.rank_of(modules[name])
             if rank != told:
                 what = f"tensor {shown(pair.a.name)} has rank {rank}"
                 raise ModelFileError(f"{path}: {what}, {CONFIG} says {told}; one of the two is of another adapter")
-        return assemble(
-            path,
-            base,
-            pairs,
-            lambda name, rank: scale * scales.of(modules[name]),
-            lambda name, b: base.ordered(name, b, HF),
-        )
+        return assemble(path, known, pairs, lambda name, rank: scale * scales.of(modules[name]))
 
 
 def _scales(fields: Fields) -> Scales:
@@ -158,25 +154,28 @@ def _of_pattern(pattern: Mapping[str, Any], module: str, default: Any) -> Any:
     return default
 
 
-def _pairs(path: Path, files: SafetensorsFiles, base: Base, modules: dict[str, str]) -> dict[str, Pair]:
-    """The matrices by our names; `modules` gets the name of each one's module."""
-    known = base.names("hf")
+def _pairs(
+    path: Path, files: SafetensorsFiles, base: Base, known: Mapping[str, Joint], modules: dict[str, str]
+) -> dict[str, Pair]:
+    """The matrices by the names of folders; `modules` gets the name of each one's module."""
     halves, adapters = [], set[str]()
     for name in files.names:
         match = _TENSOR.fullmatch(name)
         if match is None:
             raise UnsupportedModel(f"{path}: tensor {shown(name)} is none of an adapter of low rank{_hint(name)}")
         module = match["module"].removeprefix(PREFIX)
-        full = module if module in known else f"model.{module}"  # of a model without its head
+        text = module.replace("language_model.", "", 1)  # of a model that reads images as well
+        each = (module, f"model.{module}", text, f"model.{text}")  # some are of a model without its head
+        full = next((one for one in each if one in known), module)
         if full not in known:
-            raise no_such_weight(path, name, known)
+            raise no_such_weight(path, name, known, next(filter(None, (base.why_not(one, HF) for one in each)), ""))
         adapters.add(match["adapter"] or "")
         if len(adapters) > 1:
             raise UnsupportedModel(f"{path} holds several adapters, of which {shown(name)} is one: save each alone")
         if (kind := files.tensors[name].type_name) not in FLOATS:
             raise UnsupportedModel(f"{path}: tensor {shown(name)} is {kind}; it must be one of {', '.join(FLOATS)}")
-        modules[known[full]] = module
-        halves.append((known[full], match["side"].lower(), files.tensor(name)))
+        modules[full] = module
+        halves.append((full, match["side"].lower(), files.tensor(name)))
     return pairs_of(path, halves)
 
 
