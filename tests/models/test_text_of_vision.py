@@ -39,6 +39,7 @@ BY_NAME = {case.name: case for case in CASES}
         ("gemma3n", "Gemma3nForConditionalGeneration", False),
         ("gemma3n-odd", "Gemma3nForConditionalGeneration", True),
         ("gemma4", "Gemma4ForConditionalGeneration", False),
+        ("gemma4-unified", "Gemma4UnifiedForConditionalGeneration", False),
         ("ministral3-odd-tied", "Mistral3ForConditionalGeneration", False),
         ("ministral3", "Mistral3ForConditionalGeneration", True),
         ("llama4", "Llama4ForConditionalGeneration", True),
@@ -65,6 +66,8 @@ def test_text_of_a_model_that_sees(
     unread = ["model.visual.blocks.0.attn.qkv.weight", "vision_tower.vision_model.post_layernorm.weight"]
     if name == "llama4":
         unread = ["vision_model.layernorm_post.weight", "multi_modal_projector.linear_1.weight"]
+    if name == "gemma4-unified":
+        unread += ["model.vision_embedder.patch_dense.weight", "model.embed_audio.embedding_projection.weight"]
     if name.startswith("qwen"):
         unread += ["mtp.layers.0.mlp.experts.3.up_proj.weight", "mtp.norm.weight"]
     save_file(tensors | dict.fromkeys(unread, np.ones((2, 3), np.float32)), place / "model.safetensors")

@@ -12,7 +12,7 @@ _PARTS = (
     *("visual", "vision_tower", "vision_model", "embed_vision", "audio_tower", "embed_audio", "multi_modal_projector"),
     *("aligner", "connector", "projector", "mm_projector", "vision_projection", "visual_embeddings_table"),
     *("high_res_vision_model", "acoustic_tokenizer_encoder", "semantic_tokenizer_encoder"),
-    *("image_tower", "video_tower", "vision_encoder"),
+    *("image_tower", "video_tower", "vision_encoder", "vision_embedder"),
 )
 OTHERS = (
     *(f"{start}{part}.*" for start in ("", "model.") for part in _PARTS),

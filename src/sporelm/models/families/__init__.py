@@ -126,7 +126,10 @@ FAMILIES = (
     Listed(
         "gemma4",
         "Gemma 4 (text)",
-        ("gemma4", "Gemma4ForCausalLM", "Gemma4ForConditionalGeneration"),
+        (
+            *("gemma4", "Gemma4ForCausalLM", "Gemma4ForConditionalGeneration"),
+            *("Gemma4UnifiedForCausalLM", "Gemma4UnifiedForConditionalGeneration"),
+        ),
         ("transformers", "llama.cpp"),
     ),
     Listed(

@@ -24,14 +24,16 @@ from sporelm.weights.family import OPTIONAL, Family, Field, HfClass, fields
 from sporelm.weights.names import COMMON, GGUF, HEAD_NORMS, HF, POST_NORMS, Names, Param, changed
 from sporelm.weights.rope_fields import MOST_THETA
 
-LAYER = "model.layers.{}."
 DEFAULTS = {"num_key_value_heads": 4, "head_dim": 256, "global_head_dim": 512, "hidden_size_per_layer_input": 256}
 NORMS = ("attn", "attn_post", "ffn", "ffn_post")
 DEFAULTS |= {"max_position_embeddings": 131072, "tie_word_embeddings": True, "sliding_window": 512}
+UNIFIED = DEFAULTS | {"hidden_size_per_layer_input": 0, "sliding_window": 1024, "max_position_embeddings": 262144}
+ONLY: dict[str, tuple[Any, ...]] = {**USUAL, "hidden_activation": ("gelu_pytorch_tanh",)}
+ONLY["use_bidirectional_attention"] = (False, "vision")  # rows of images see each other; a text has none
 NAMES = changed(
     COMMON,
     *HEAD_NORMS,
-    Names("layers.{}.ffn_norm.weight", "blk.{}.ffn_norm.weight", f"{LAYER}pre_feedforward_layernorm.weight"),
+    Names("layers.{}.ffn_norm.weight", "blk.{}.ffn_norm.weight", "model.layers.{}.pre_feedforward_layernorm.weight"),
     *POST_NORMS,
     *LAYER_INPUT_NAMES,
     *SIDE_NAMES,
@@ -45,6 +47,8 @@ FLAGS = (("sliding_window", "window"), ("attention_k_eq_v", "own.tied"), ("use_d
         (
             HfClass("Gemma4ForCausalLM", "gemma4_text", DEFAULTS, FLAGS),
             HfClass("Gemma4ForConditionalGeneration", "gemma4", DEFAULTS, FLAGS),
+            HfClass("Gemma4UnifiedForCausalLM", "gemma4_unified_text", UNIFIED, FLAGS),
+            HfClass("Gemma4UnifiedForConditionalGeneration", "gemma4_unified", UNIFIED, FLAGS),
         ),
         fields(
             Field("head_dim", "attention.key_length", "u32", "global_head_dim"),
@@ -67,7 +71,7 @@ FLAGS = (("sliding_window", "window"), ("attention_k_eq_v", "own.tied"), ("use_d
         NAMES,
         others={HF: text_names(NAMES), GGUF: FUSED},
         ignored=OTHERS,
-        only={"hidden_activation": ("gelu_pytorch_tanh",), **USUAL},
+        only=ONLY,
         finish=finished,
         noticed=noticed,
         regrouped=of_gguf,
