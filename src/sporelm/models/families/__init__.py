@@ -26,6 +26,7 @@ FAMILIES = (
     Listed("afmoe", "Trinity", ("afmoe", "AfmoeForCausalLM"), ("transformers", "llama.cpp")),
     Listed("apertus", "Apertus", ("apertus", "ApertusForCausalLM"), ("transformers", "llama.cpp")),
     Listed("arcee", "Arcee AFM", ("arcee", "ArceeForCausalLM"), ("transformers", "llama.cpp")),
+    Listed("axk1", "A.X K1", ("axk1", "AXK1ForCausalLM"), ("transformers",)),
     Listed(
         "baichuan",
         "Baichuan, Baichuan 2",
