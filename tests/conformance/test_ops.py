@@ -19,6 +19,7 @@ from conformance import (
     cases_lora,
     cases_recurrent,
     cases_rows,
+    cases_rwkv,
     cases_selective,
     cases_texts,
 )
@@ -39,6 +40,7 @@ PARTS = (
     cases_attention,
     cases_latent,
     cases_recurrent,
+    cases_rwkv,
     cases_selective,
     cases_texts,
     cases_blocks,

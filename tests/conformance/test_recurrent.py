@@ -75,6 +75,17 @@ def selective(on: On, channels: int) -> tuple[np.ndarray, tuple[int, ...], Step]
     return on.values(ROWS, ends[-1] + size), (size, channels), step
 
 
+def generalized(on: On, dim: int) -> tuple[np.ndarray, tuple[int, ...], Step]:
+    width = 3 * dim
+    vectors = on.tensor(on.values(width)), on.tensor(on.values(width)), on.rows(3, dim)
+
+    def step(rows: np.ndarray, *held: Any) -> Any:
+        parts = [on.tensor(np.ascontiguousarray(part)) for part in np.split(rows, 5, axis=1)]
+        return ops.wkv7(*parts, *vectors, *held)[0]
+
+    return on.values(ROWS, 5 * width), (width, dim), step
+
+
 MADE = {
     "convolution": convolution,
     "delta": lambda on: delta(on, 64),
@@ -83,6 +94,8 @@ MADE = {
     "delta of odd rows that decay": lambda on: delta_by_row(on, 7, 10),
     "lightning": lambda on: faded(on, 64),
     "lightning of odd heads": lambda on: faded(on, 10),
+    "generalized": lambda on: generalized(on, 64),
+    "generalized of odd heads": lambda on: generalized(on, 10),
     "scan": scan,
     "selective": lambda on: selective(on, 128),
     "selective of odd channels": lambda on: selective(on, 70),

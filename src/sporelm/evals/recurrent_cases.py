@@ -24,6 +24,11 @@ def recurrent_cases() -> Iterator[Case]:
     yield Case("ssm_scan", "", scan)
     yield Case("lightning_attention", "", faded)
     yield Case("selective_scan", "", selected)
+    yield Case("wkv7", "", generalized)
+    yield Case("mix_rows", "", partial(mixed, more=False))
+    yield Case("mix_rows", "more", partial(mixed, more=True))
+    yield Case("blend", "", blended)
+    yield Case("group_norm", "", grouped)
     for first in ("norm", "gate"):
         yield Case("gated_rms_norm", f"{first} first", partial(gated_norm, first=first))
     yield Case("gated_rms_norm", "a sigmoid", partial(gated_norm, first="norm", activation="sigmoid"))
@@ -89,6 +94,33 @@ def selected(backend: Backend) -> Any:
 def faded(backend: Backend) -> Any:
     x, kept = backend.tensor(values(ROWS, HEADS * 3 * SIZE)), backend.tensor(np.exp(-np.exp(values(HEADS))))
     return _after(backend, values(3, HEADS * SIZE, SIZE), lambda *held: ops.lightning_attention(x, kept, *held))
+
+
+def generalized(backend: Backend) -> Any:
+    """RWKV-7's rule; what rows add by themselves goes before the states."""
+    width = HEADS * SIZE
+    given = [backend.tensor(values(ROWS, width, seed=n)) for n in range(5)]
+    vectors = [backend.tensor(values(width, seed=n)) for n in range(2)]
+    bonus = backend.tensor(values(HEADS, SIZE))
+    (made, alone), held = _after(
+        backend, values(3, width, SIZE), lambda *held: ops.wkv7(*given, *vectors, bonus, *held)
+    )
+    return made, alone, held
+
+
+def mixed(backend: Backend, *, more: bool) -> Any:
+    x, delta, *added = (backend.tensor(values(ROWS, 37, seed=n)) for n in range(4))
+    mixes = tuple(backend.tensor(values(37, seed=n)) for n in range(2))
+    return ops.mix_rows(x, delta, mixes, tuple(added)) if more else ops.mix_rows(x, delta, mixes)
+
+
+def blended(backend: Backend) -> Any:
+    return ops.blend(*(backend.tensor(values(ROWS, 37, seed=n)) for n in range(3)))
+
+
+def grouped(backend: Backend) -> Any:
+    x, weight, bias = (backend.tensor(values(*shape)) for shape in ((ROWS, 96), (96,), (96,)))
+    return ops.group_norm(x, weight, bias, group=48, eps=1e-5)
 
 
 def gated_norm(backend: Backend, *, first: str, activation: str = "silu") -> Any:

@@ -21,12 +21,13 @@ from sporelm.ops.latent import latent_attention, store_latent
 from sporelm.ops.lightning import lightning_attention
 from sporelm.ops.linear import linear, linear_activate_mul, linear_group, linear_silu_mul, quantize_rows
 from sporelm.ops.lora import add_lora
-from sporelm.ops.norm import add_layer_norm, add_rms_norm, layer_norm, rms_norm
+from sporelm.ops.norm import add_layer_norm, add_rms_norm, group_norm, layer_norm, rms_norm
 from sporelm.ops.op import ALL, Op
 from sporelm.ops.recurrent import causal_conv1d, gated_delta_rule, ssm_scan
 from sporelm.ops.rope import rope, rope_store
 from sporelm.ops.routing import route
 from sporelm.ops.rows import argmax, embedding, select_columns, select_rows, top_k
+from sporelm.ops.rwkv import blend, mix_rows, wkv7
 from sporelm.ops.selective import selective_scan
 from sporelm.ops.spec import Spec, Symbol
 from sporelm.ops.texts import mean_rows, text_attention
@@ -50,6 +51,7 @@ __all__ = [
     "altup_predict",
     "argmax",
     "attention",
+    "blend",
     "causal_conv1d",
     "clamped_swiglu",
     "clip",
@@ -60,6 +62,7 @@ __all__ = [
     "gated_delta_rule",
     "gated_rms_norm",
     "gaussian_topk",
+    "group_norm",
     "latent_attention",
     "layer_norm",
     "lightning_attention",
@@ -72,6 +75,7 @@ __all__ = [
     "linear_silu_mul",
     "mean_rows",
     "merge_streams",
+    "mix_rows",
     "quantize_blocks",
     "quantize_rows",
     "rms_norm",
@@ -93,5 +97,6 @@ __all__ = [
     "text_attention",
     "top_k",
     "trace",
+    "wkv7",
     "xielu",
 ]

@@ -80,6 +80,19 @@ def layer_norm(x, weight=None, bias=None, *, eps):  # x [tokens, width], weight 
     return result if bias is None else result + bias
 
 
+def _grouped(x: Any, weight: Any, bias: Any, *, group: int, eps: float) -> Spec:
+    wide = centred_rows(rows("x", x), weight, bias)
+    require(group > 0 and fixed(wide.shape[1]) % group == 0, f"x {wide} must be whole groups of {group} columns")
+    return wide
+
+
+@op(_grouped)
+def group_norm(x, weight, bias, *, group, eps):  # x [tokens, width], weight and bias [width]
+    """layer_norm of each run of `group` columns by itself (Wu, He 2018)."""
+    runs = layer_norm.meaning(x.reshape(-1, group), eps=eps).reshape(x.shape)
+    return runs * weight + bias
+
+
 @op(normed_sum)
 def add_rms_norm(x, residual, weight, *, eps):  # x, residual [tokens, width], weight [width]
     """rms_norm(x + residual), and the sum itself."""

@@ -85,6 +85,12 @@ class Arguments:
         given = (x, self.f32(3, 8), two, two if read is None else read, self.f32(2, 8), self.f32(8))
         return ops.selective_scan(*given, self.f32(2, 2, 8), *rows)
 
+    def generalized(self, x: Any, bonus: Any = None) -> Any:
+        """Two heads of four numbers."""
+        one, rows = self.f32(3, 8), (self.i32(0, 3), self.i32(3), self.i32(0))
+        vectors = self.f32(8), self.f32(8), self.f32(2, 4) if bonus is None else bonus
+        return ops.wkv7(x, one, one, one, one, *vectors, self.f32(2, 8, 4), *rows)
+
     def kept(self, x: Any, weight: Any = None) -> Any:
         """Latents of 4 numbers, with keys of 4 that are rotated."""
         norm, table = self.f32(4) if weight is None else weight, self.f32(10, 4)
@@ -328,6 +334,23 @@ WRONG: dict[str, tuple[Callable[[Arguments], Any], str]] = {
     "lightning_attention kept": (lambda a: a.faded(a.f32(3, 12), a.other(2)), "kept i32"),
     "selective_scan": (lambda a: a.selected(a.other(3, 8)), "x i32"),
     "selective_scan read": (lambda a: a.selected(a.f32(3, 8), read=a.f32(3, 1)), "read f32.* must be"),
+    "wkv7": (lambda a: a.generalized(a.other(3, 8)), "x i32"),
+    "wkv7 bonus": (lambda a: a.generalized(a.f32(3, 8), a.f32(3, 4)), "r f32.* must have 4 columns for each of 3"),
+    "mix_rows": (lambda a: ops.mix_rows(a.other(3, 8), a.f32(3, 8), (a.f32(8),)), "x i32"),
+    "mix_rows delta": (lambda a: ops.mix_rows(a.f32(3, 8), a.f32(2, 8), (a.f32(8),)), "shapes must be equal"),
+    "mix_rows vectors": (lambda a: ops.mix_rows(a.f32(3, 8), a.f32(3, 8), (a.f32(7),)), "a number a column"),
+    "mix_rows none": (lambda a: ops.mix_rows(a.f32(3, 8), a.f32(3, 8), ()), "one vector or more"),
+    "mix_rows more": (
+        lambda a: ops.mix_rows(a.f32(3, 8), a.f32(3, 8), (a.f32(8),), (a.f32(2, 8),)),
+        "more f32.* must be like x",
+    ),
+    "blend": (lambda a: ops.blend(a.other(3, 8), a.f32(3, 8), a.f32(3, 8)), "x i32"),
+    "blend gate": (lambda a: ops.blend(a.f32(3, 8), a.f32(3, 8), a.f32(3, 7)), "gate f32.* must be like x"),
+    "group_norm": (lambda a: ops.group_norm(a.other(3, 8), a.f32(8), a.f32(8), group=4, eps=1e-5), "x i32"),
+    "group_norm groups": (
+        lambda a: ops.group_norm(a.f32(3, 8), a.f32(8), a.f32(8), group=3, eps=1e-5),
+        "must be whole groups of 3",
+    ),
     "ssm_scan": (lambda a: a.scanned(a.other(3, 12)), "x i32"),
     "ssm_scan dt": (lambda a: a.scanned(a.f32(3, 12), dt=a.f32(2, 1)), "dt f32.* must be"),
     "gated_rms_norm": (lambda a: ops.gated_rms_norm(a.other(3, 8), a.f32(3, 8), a.f32(8), **GATED), "x i32"),

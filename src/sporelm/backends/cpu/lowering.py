@@ -17,6 +17,8 @@ from sporelm.backends.cpu.kernels.pages import Pages
 from sporelm.backends.cpu.latent import RULES as LATENT
 from sporelm.backends.cpu.recurrent import ROW_BY_ROW as OF_RUNS
 from sporelm.backends.cpu.recurrent import RULES as RECURRENT
+from sporelm.backends.cpu.rwkv import ROW_BY_ROW as OF_RWKV
+from sporelm.backends.cpu.rwkv import RULES as RWKV
 from sporelm.backends.cpu.selective import RULES as SELECTIVE
 from sporelm.backends.cpu.storage import Packed, page_store, row_bytes
 from sporelm.errors import BackendError
@@ -33,6 +35,7 @@ ROW_BY_ROW = frozenset(
     | row_rules.RULES.keys()
     | ALTUP.keys()
     | OF_RUNS
+    | OF_RWKV
 )
 
 
@@ -339,5 +342,6 @@ RULES: dict[str, Callable[[Lowering, Call], None]] = {
     **row_rules.RULES,
     **ALTUP,
     **RECURRENT,
+    **RWKV,
     **SELECTIVE,
 }

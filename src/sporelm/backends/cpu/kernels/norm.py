@@ -89,34 +89,36 @@ def norm_head(k: Builder, row: Val, out: Val, weight: Val, width: int, eps: Val)
         k.store(k.load(f32, row, column * 4) * scale * k.load(f32, weight, column * 4), out, column * 4)
 
 
-def layer_norm_of_heads(target: Any, head_dim: int) -> Kernel:
-    """Each head of a row by itself, with a weight of its own."""
+def layer_norm_of_heads(target: Any, head_dim: int, *, bias: bool = False) -> Kernel:
+    """Each head of a row by itself, with a weight of its own, and a bias as far on."""
 
     def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
         with k.range(first, last) as token, k.range(f.heads) as head:
             at = head * (4 * head_dim)
             row, out = k.at(f.x, token * f.x_stride + at), k.at(f.out, token * f.out_stride + at)
             weight = k.at(f.weight, head * f.weight_stride)
-            sums = _Sums(k)
-            for kind, place in _columns(k, head_dim):
+            shift = k.at(f.bias, head * f.weight_stride) if bias else None
+            sums = Sums(k)
+            for kind, place in columns_of_head(k, head_dim):
                 sums.add(kind, k.load(kind, row, place))
             mean = sums.total() / float(head_dim)
-            squares, left = _Sums(k), _Sums(k)  # what the rounded mean leaves, as below
-            for kind, place in _columns(k, head_dim):
+            squares, left = Sums(k), Sums(k)  # what the rounded mean leaves, as below
+            for kind, place in columns_of_head(k, head_dim):
                 x = k.load(kind, row, place) - (k.splat(mean) if kind is k.vf else mean)
                 squares.add(kind, x * x)
                 left.add(kind, x)
             rest = left.total() / float(head_dim)
             scale = k.const(f32, 1.0) / k.sqrt(squares.total() / float(head_dim) - rest * rest + f.eps)
-            for kind, place in _columns(k, head_dim):
+            for kind, place in columns_of_head(k, head_dim):
                 less, by = (k.splat(each) if kind is k.vf else each for each in (mean + rest, scale))
-                k.store((k.load(kind, row, place) - less) * by * k.load(kind, weight, place), out, place)
+                made = (k.load(kind, row, place) - less) * by * k.load(kind, weight, place)
+                k.store(made if shift is None else made + k.load(kind, shift, place), out, place)
 
-    text = "x:p x_stride:i weight:p weight_stride:i out:p out_stride:i heads:i eps:f"
-    return Kernel(f"layer_norm_of_heads_{head_dim}", fields(text), body)
+    text = f"x:p x_stride:i weight:p weight_stride:i out:p out_stride:i heads:i eps:f{' bias:p' * bias}"
+    return Kernel(f"layer_norm_of_heads_{head_dim}{'_bias' * bias}", fields(text), body)
 
 
-def _columns(k: Builder, width: int) -> Iterator[tuple[Any, Val]]:
+def columns_of_head(k: Builder, width: int) -> Iterator[tuple[Any, Val]]:
     """Type and offset of each whole vector of a head, then of its last values one by one: the next head follows."""
     whole = width // k.lanes * k.lanes
     with k.range(0, whole, k.lanes) as column:
@@ -125,7 +127,7 @@ def _columns(k: Builder, width: int) -> Iterator[tuple[Any, Val]]:
         yield f32, column * 4
 
 
-class _Sums:
+class Sums:
     """A sum of vectors and of single values."""
 
     def __init__(self, k: Builder) -> None:
