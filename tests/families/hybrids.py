@@ -6,8 +6,16 @@ GRANITE_SWA = named("GraniteMoeSWAForCausalLM", "granitemoe_swa", embedding_mult
 GRANITE_SWA |= {"residual_multiplier": 0.6, "attention_multiplier": 0.2, "sliding_window": 9, "num_hidden_layers": 3}
 GRANITE_SWA |= {"num_local_experts": 6, "num_experts_per_tok": 2, "layer_rope_theta": [0, 500.0, 500.0]}
 GRANITE_SWA_ODD = ODD | TIED | {"shared_intermediate_size": 40, "attention_bias": True, "layer_rope_theta": None}
+BAMBA = named("BambaForCausalLM", "bamba", num_hidden_layers=3, attn_layer_indices=[1], mamba_n_heads=6)
+BAMBA |= {"mamba_d_head": 16, "mamba_d_state": 24, "mamba_n_groups": 2, "mamba_chunk_size": 32, "pad_token_id": None}
+BAMBA_ODD = {"hidden_size": 84, "num_attention_heads": 7, "num_key_value_heads": 1, "mamba_n_heads": 7}
+BAMBA_ODD |= {"mamba_d_head": "auto", "mamba_n_groups": 1, "mamba_d_state": 9, "mamba_proj_bias": True}
+BAMBA_ODD |= {"mamba_conv_bias": False, "attention_bias": True, "mlp_bias": True, "rope_theta": 500.0}
+BAMBA_WIDE = {"mamba_n_heads": 8, "mamba_d_head": 64, "mamba_d_state": 64}
 
 CASES = (
+    Case("bamba", BAMBA, WIDE | BAMBA_WIDE),
+    Case("bamba-odd-tied-biases", BAMBA | BAMBA_ODD | TIED, None),
     Case("granitemoe-swa", GRANITE_SWA, WIDE | {"shared_intermediate_size": 256, "logits_scaling": 0.9}),
     Case("granitemoe-swa-odd-tied-shared-biases", GRANITE_SWA | GRANITE_SWA_ODD, None),
 )

@@ -70,8 +70,9 @@ def read_gguf_config(
     found = heads | _rotary_of_gguf(family, fields, rope_factors or {}, heads["head_dim"], context_length)
     embedded = shapes.get("token_embd.weight", ())
     vocab = embedded[0] if len(embedded) == 2 else fields.integer("vocab_size", 1, MOST_VOCAB)
-    for bias, weight in BIASES.items():
-        found[bias] = stored_name(f"layers.0.{weight}.bias", GGUF, family.names) in shapes
+    held = {templated(name)[0] for name in shapes}
+    for bias, weight in BIASES.items():  # of any layer: the first of a hybrid may lack what has it
+        found[bias] = templated(stored_name(f"layers.0.{weight}.bias", GGUF, family.names))[0] in held
     layers = fields.integer("block_count", 1, MOST_LAYERS)
     if family.further_layers:
         layers -= fields.integer("nextn_predict_layers", 0, layers - 1, 0)
@@ -87,7 +88,7 @@ def read_gguf_config(
         tie_embeddings="output.weight" not in shapes,
         pooling=pooling_of_gguf(fields),
         dtype=dtype,
-        **{**found, **_others(family, fields, GGUF, {templated(name)[0] for name in shapes})},
+        **{**found, **_others(family, fields, GGUF, held)},
     )
     _check_direction(family, fields, "attention.causal")
     config = family.finish(config, fields, GGUF) if family.finish else config

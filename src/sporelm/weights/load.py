@@ -285,9 +285,11 @@ def in_units(nbytes: int) -> str:
     return f"{nbytes / 1e9:.1f} GB" if nbytes >= 1e9 else f"{nbytes / 1e6:.1f} MB"
 
 
-def unpairing(rows: int, head_dim: int) -> np.ndarray:
-    """Row numbers that bring each head's rows from adjacent pairs (0, h/2, 1, h/2 + 1, ...) back to halves."""
-    head = np.concatenate([np.arange(0, head_dim, 2), np.arange(1, head_dim, 2)])
+def unpairing(rows: int, head_dim: int, rotary: int = 0) -> np.ndarray:
+    """Row numbers that bring each head's rows from adjacent pairs (0, h/2, 1, h/2 + 1, ...) back to halves; the first
+    `rotary` of them, if that is given, with h for it."""
+    turned = rotary or head_dim
+    head = np.concatenate([np.arange(0, turned, 2), np.arange(1, turned, 2), np.arange(turned, head_dim)])
     return (np.arange(0, rows, head_dim)[:, None] + head).reshape(-1)
 
 
@@ -296,7 +298,7 @@ def _wanted(source: ModelSource, param: Param, stored: StoredTensor) -> StoredTe
     found = brought(stored, form_of(source, param.name), source.config, param.shape)
     paired = source.kind == GGUF and source.family.paired_rows
     if paired and any(part in param.name for part in (".attn_q.", ".attn_k.")):
-        return found.take_rows(unpairing(param.shape[0], source.config.head_dim))
+        return found.take_rows(unpairing(param.shape[0], source.config.head_dim, source.config.rotary))
     return found
 
 

@@ -23,6 +23,8 @@ MOST_LINES = 120  # of a family's file: it reads like the paper's figure
     ("name", "change", "kind", "message"),
     [
         ("bert", {"position_embedding_type": "relative_key"}, UnsupportedModel, "is not supported; absolute is"),
+        ("albert", {"num_hidden_groups": 2}, UnsupportedModel, "num_hidden_groups 2 is not supported; 1 is"),
+        ("electra", {"hidden_act": "relu"}, UnsupportedModel, "hidden_act 'relu' is not supported; gelu is"),
         ("bert-scores", {"id2label": None, "num_labels": 0}, ModelFileError, "num_labels is 0"),
         ("xlm-roberta", {"pad_token_id": 0}, UnsupportedModel, "pad_token_id must be 1"),
         ("gemma", {"attention_bias": True}, UnsupportedModel, "attention_bias True is not supported; False is"),
@@ -55,6 +57,9 @@ MOST_LINES = 120  # of a family's file: it reads like the paper's figure
         ("hunyuan", {"rope_scaling": {"type": "dynamic", "alpha": "x"}}, ModelFileError, "alpha is 'x'"),
         ("ministral3", {"rope_parameters": {"llama_4_scaling_beta": 0.1}}, UnsupportedModel, "need YaRN's original"),
         ("ministral3", {"sliding_window": 64}, UnsupportedModel, "sliding_window 64 is not supported"),
+        ("bamba", {"rope_parameters": {"partial_rotary_factor": 0.25}}, UnsupportedModel, "Bamba rotates half of each"),
+        ("bamba", {"attn_layer_indices": ["1"]}, ModelFileError, "it must be numbers of layers"),
+        ("granite-hybrid", {"partial_rotary_factor": 0.5}, UnsupportedModel, "4 of a head's 8 numbers are rotated"),
         ("gptneox", {"hidden_act": ["gelu"]}, ModelFileError, "hidden_act is .* must be text"),
         ("gptneox", {"hidden_act": "relu"}, UnsupportedModel, "hidden_act 'relu' is not supported; gelu, gelu_pytorch"),
         ("minicpm", {"sparse_config": {"topk": 64}}, UnsupportedModel, "sparse_config .* is not supported; None is"),

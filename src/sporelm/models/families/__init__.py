@@ -159,8 +159,8 @@ FAMILIES = (
     Listed("granite", "Granite 3 (dense)", ("granite", "GraniteForCausalLM"), ("transformers", "llama.cpp")),
     Listed(
         "granite_hybrid",
-        "Granite 4 (hybrids)",
-        ("granitehybrid", "GraniteMoeHybridForCausalLM"),
+        "Granite 4 (hybrids), Bamba",
+        ("granitehybrid", "GraniteMoeHybridForCausalLM", "BambaForCausalLM"),
         ("transformers", "llama.cpp"),
     ),
     Listed(

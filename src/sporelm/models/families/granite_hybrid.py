@@ -1,39 +1,35 @@
-"""Granite 4: state spaces with a layer of attention here and there, dense or with experts, and Granite's scales."""
+"""Granite 4: state spaces with a layer of attention here and there, dense or with experts, and Granite's scales; and
+Bamba, which has none of those."""
 
 from dataclasses import replace
 from typing import Any
 
+from sporelm.errors import UnsupportedModel
 from sporelm.models.blocks import Attention, Layer, SpaceHeads, StateSpace, feed_forward, pre_norm
 from sporelm.models.decoder import Decoder
+from sporelm.models.families import bamba_words
+from sporelm.models.families.bamba_words import BAMBA
 from sporelm.models.families.granite import NUMBERS, scored
-from sporelm.models.families.granitemoe import DEFAULTS, NAMES, SHARED
+from sporelm.models.families.granite_hybrid_names import NAMES
+from sporelm.models.families.granitemoe import DEFAULTS
 from sporelm.models.families.layer_kinds import attention_layers, by_key_heads, key_heads
-from sporelm.models.families.space_fields import finished, space_fields, space_names, unsaid
+from sporelm.models.families.space_fields import finished, space_fields, unsaid
 from sporelm.models.registry import architecture
-from sporelm.weights.config import ModelConfig
+from sporelm.weights.config import ModelConfig, Scales
 from sporelm.weights.experts import expert_fields
-from sporelm.weights.family import Family, HfClass, fields
+from sporelm.weights.family import Family, Field, HfClass, fields
 from sporelm.weights.fields import Fields
-from sporelm.weights.forms import ffn_rows, stacked
-from sporelm.weights.names import HF, Kind, Names, Stored, changed
+from sporelm.weights.names import HF, Kind
 
 FINETUNED = "rope.scaling.finetuned"
 ATTENTION, SPACE = "attention", "mamba"
-DENSE = tuple(
-    Names(
-        f"layers.{{}}.ffn_{part}.weight",
-        f"blk.{{}}.ffn_{part}.weight",
-        Stored(f"{SHARED}input_linear.weight", rows=stacked(number, ffn_rows, ffn_rows)),
-    )
-    for number, part in enumerate(("gate", "up"))
-)
-DOWN = Names("layers.{}.ffn_down.weight", "blk.{}.ffn_down.weight", f"{SHARED}output_linear.weight")
 SHAPE = {**DEFAULTS, "shared_intermediate_size": 1024, "mamba_n_heads": 128, "mamba_n_groups": 1, "mamba_d_state": 256}
 SHAPE |= {"mamba_d_conv": 4, "mamba_expand": 2}
 FLAGS = (("attention_bias", "attention_bias"), ("mamba_proj_bias", "own.bias"), ("mamba_conv_bias", "own.taps_bias"))
 
 
 def _reworded(values: dict[str, Any]) -> dict[str, Any]:
+    values = bamba_words.as_granite(values) if values.get("architectures") == [BAMBA] else values
     if values.get("mamba_d_head", "auto") != "auto":
         return values
     width, growth, heads = (values.get(key) for key in ("hidden_size", "mamba_expand", "mamba_n_heads"))
@@ -52,6 +48,12 @@ def _finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
         config = replace(config, ffn=ffn)
     else:
         rotates = values.flag(FINETUNED, True)
+    if config.architecture == BAMBA:
+        config = replace(config, scales=Scales())
+    elif kind == HF and config.rotary != config.head_dim:
+        raise UnsupportedModel(
+            f"{values.where}: {config.rotary} of a head's {config.head_dim} numbers are rotated, which is not supported"
+        )
     return replace(config, rotary=config.rotary if rotates else 0, own=replace(config.own, attention=attention))
 
 
@@ -61,7 +63,13 @@ def _said(config: ModelConfig) -> dict[str, tuple[str, Any]]:
     return {**found, f"granitehybrid.{FINETUNED}": ("bool", config.rotary > 0)}
 
 
+def _class(config: ModelConfig) -> str:
+    return BAMBA if config.rotary not in (0, config.head_dim) else "GraniteMoeHybridForCausalLM"
+
+
 def _words(config: ModelConfig) -> dict[str, Any]:
+    if _class(config) == BAMBA:
+        return bamba_words.words(config)
     kinds = [ATTENTION if layer in config.own.attention else SPACE for layer in range(config.layers)]
     dense = {"shared_intermediate_size": config.ffn, "num_local_experts": 0, "num_experts_per_tok": 0}
     found = {"layer_types": kinds, "position_embedding_type": "rope" if config.rotary else "nope"}
@@ -71,9 +79,13 @@ def _words(config: ModelConfig) -> dict[str, Any]:
 @architecture(
     Family(
         "granitehybrid",
-        (HfClass("GraniteMoeHybridForCausalLM", "granitemoehybrid", SHAPE, FLAGS),),
+        (
+            HfClass("GraniteMoeHybridForCausalLM", "granitemoehybrid", SHAPE, FLAGS),
+            HfClass(BAMBA, "bamba", bamba_words.NUMBERS, (*FLAGS, ("mlp_bias", "mlp_bias")), bamba_words.NAMES),
+        ),
         fields(
             *NUMBERS,
+            Field("mlp_bias", "", "bool", "mlp_bias"),
             *space_fields(
                 *("mamba_d_conv", "mamba_n_heads", "mamba_n_groups", "mamba_d_state", "mamba_d_head", "mamba_expand"),
                 *("mamba_proj_bias", "mamba_conv_bias"),
@@ -85,15 +97,17 @@ def _words(config: ModelConfig) -> dict[str, Any]:
                 shared_ffn="shared_intermediate_size",
             ),
         ),
-        changed(NAMES, *DENSE, DOWN, *space_names("model.layers.{}.mamba.")),
+        NAMES,
         fixed={"experts.scores": "softmax_of_chosen"},
         finish=_finished,
+        choose=_class,
         unsaid=unsaid,
         said=_said,
         words=_words,
         regrouped=by_key_heads,
         reworded=_reworded,
         paired_rows=True,
+        partial_rotary=True,
         own=SpaceHeads,
     )
 )

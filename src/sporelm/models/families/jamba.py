@@ -14,18 +14,23 @@ from sporelm.weights.config import MOST_LAYERS, ModelConfig
 from sporelm.weights.experts import expert_fields, expert_names
 from sporelm.weights.family import Family, HfClass, fields
 from sporelm.weights.fields import Fields
-from sporelm.weights.names import COMMON, HF, Kind, Names, changed
+from sporelm.weights.names import COMMON, HF, Kind, Names, changed, with_bias
 
 LAYER = "model.layers.{}."
 MLP = f"{LAYER}feed_forward."
-NAMES = changed(
-    COMMON,
+NORMS = (
     Names("output_norm.weight", "output_norm.weight", "model.final_layernorm.weight"),
     Names("layers.{}.ffn_norm.weight", "blk.{}.ffn_norm.weight", f"{LAYER}pre_ff_layernorm.weight"),
-    *(
-        Names(f"layers.{{}}.ffn_{part}.weight", f"blk.{{}}.ffn_{part}.weight", f"{MLP}{part}_proj.weight")
-        for part in ("gate", "up", "down")
-    ),
+)
+BLOCK = tuple(
+    names
+    for part in ("gate", "up", "down")
+    for names in with_bias(f"layers.{{}}.ffn_{part}", f"blk.{{}}.ffn_{part}", f"{MLP}{part}_proj")
+)
+NAMES = changed(
+    COMMON,
+    *NORMS,
+    *BLOCK,
     *expert_names(MLP),
     Names("layers.{}.ffn_gate_inp.weight", "blk.{}.ffn_gate_inp.weight", f"{MLP}router.weight"),
     *selective_names(f"{LAYER}mamba."),
