@@ -17,6 +17,7 @@ ROUTES: dict[str, dict[str, Any]] = {
     "softmax renormalized": {"k": 4, "renormalize": True, "epsilon": 1e-9, "scale": 1.5},
     "of chosen": {"k": 4, "scores": "softmax_of_chosen"},
     "of near": {"k": 4, "scores": "softmax_of_near", "near": 0.3},
+    "sigmoid of chosen": {"k": 4, "scores": "sigmoid_of_chosen", "scale": 1.5},
     "sigmoid": {"k": 4, "scores": "sigmoid", "renormalize": True, "scale": 2.5},
     "groups by max": {"k": 4, "groups": 4, "top_groups": 2, "scale": 16.0},
     "groups by two": {

@@ -188,6 +188,7 @@ ROUTES: dict[str, dict[str, Any]] = {
     "softmax": {"k": 3, "renormalize": True},
     "of chosen": {"k": 3, "scores": "softmax_of_chosen"},
     "of near": {"k": 3, "scores": "softmax_of_near", "near": 0.3},
+    "sigmoid of chosen": {"k": 3, "scores": "sigmoid_of_chosen", "scale": 1.5},
     "groups": {"k": 3, "scores": "sigmoid", "groups": 4, "top_groups": 2, "group_score": "sum_of_two", "scale": 2.5},
 }
 EXPERTS = 5

@@ -12,7 +12,7 @@ from sporelm.ops.op import op, require
 from sporelm.ops.spec import Spec, fixed, spec_of
 from sporelm.tensor.dtype import F32
 
-KINDS = ("gelu", "gelu_tanh", "gelu_quick", "linear", "relu", "relu_squared", "sigmoid", "silu")
+KINDS = ("gelu", "gelu_tanh", "gelu_quick", "linear", "relu", "relu_squared", "sigmoid", "silu", "softplus")
 _erf: Any = np.frompyfunc(erf, 1, 1)
 
 
@@ -76,6 +76,8 @@ def activated(x: NDArray[np.float32], kind: str) -> NDArray[np.float32]:
             exact = 1 / (1 + np.exp(-exact))
         elif kind == "silu":
             exact = exact / (1 + np.exp(-exact))
+        elif kind == "softplus":
+            exact = np.logaddexp(exact, 0)
         else:
             exact = np.maximum(exact, 0) ** (2 if kind == "relu_squared" else 1)
     return exact.astype(np.float32)
@@ -89,6 +91,7 @@ def activate(x, *, kind):  # x [tokens, width]
     gelu_tanh      the same by a tanh (GPT-2's, Gemma's)
     gelu_quick     x * sigmoid(1.702 x)
     relu, relu_squared (Primer, So et al. 2021), sigmoid, silu
+    softplus       log(1 + exp(x)) (Dugas et al. 2001; gates of Laguna)
     linear         x itself, for gates that multiply as they are
     """
     return activated(x, kind)

@@ -10,7 +10,7 @@ from sporelm.ops.op import op, require
 from sporelm.ops.spec import Spec, fixed
 from sporelm.tensor.dtype import F32, I32
 
-SCORES = ("softmax", "softmax_of_chosen", "softmax_of_near", "sigmoid")
+SCORES = ("softmax", "softmax_of_chosen", "softmax_of_near", "sigmoid", "sigmoid_of_chosen")
 GROUP_SCORES = ("max", "sum_of_two")
 MOST_EXPERTS = 4096  # of a layer: bounds what a kernel keeps beside a row
 
@@ -72,7 +72,8 @@ def route(
     scores       of an expert: "softmax" over all experts (Switch, Fedus et al. 2021; Qwen's, DeepSeek V2's),
                  "softmax_of_chosen", over the k that were chosen (Mixtral's, gpt-oss's), or "sigmoid" (DeepSeek V3's);
                  "softmax_of_near", for each that is chosen over itself and those not chosen yet whose logit s is near
-                 its own, m: where (m - s) / max(|s|, m) is at most `near` (Phi-3.5-MoE's; Liu et al. 2024)
+                 its own, m: where (m - s) / max(|s|, m) is at most `near` (Phi-3.5-MoE's; Liu et al. 2024);
+                 "sigmoid_of_chosen": they are chosen by their logits, and the bias is added to those (Kolibri's)
     selection_bias   is added to the scores when experts are chosen, and to no weight (DeepSeek V3, ERNIE 4.5)
     groups       experts stand in so many groups of equal size, and only those of the `top_groups` best may be chosen. A
                  group is as good as its best expert ("max": DeepSeek V2's group-limited choice) or as its best two
@@ -92,6 +93,8 @@ def route(
     weights = np.take_along_axis(scored, ids, axis=1)
     if scores == "softmax_of_chosen":
         weights = _softmax(weights)
+    if scores == "sigmoid_of_chosen":
+        weights = _scored(weights, "sigmoid")
     if scores == "softmax_of_near":
         weights = _softmax_of_near(logits, ids, np.float32(near))
     if renormalize:

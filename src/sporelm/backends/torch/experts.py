@@ -31,6 +31,8 @@ def route(
     weights = scored.gather(1, ids)
     if scores == "softmax_of_chosen":
         weights = weights.softmax(dim=1)
+    if scores == "sigmoid_of_chosen":
+        weights = weights.sigmoid()
     if scores == "softmax_of_near":
         weights = _softmax_of_near(logits, ids, near)
     if renormalize:

@@ -25,6 +25,8 @@ def activate(x: Tensor, *, kind: str) -> Tensor:
         return x
     if kind == "sigmoid":
         return x.sigmoid()
+    if kind == "softplus":
+        return softplus(x)
     if kind in ("relu", "relu_squared"):
         return x.relu() ** (2 if kind == "relu_squared" else 1)
     return torch.nn.functional.gelu(x, approximate="tanh" if kind == "gelu_tanh" else "none")

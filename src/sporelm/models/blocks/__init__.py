@@ -7,6 +7,7 @@ from sporelm.models.blocks.beside import Beside
 from sporelm.models.blocks.classifier import Classifier
 from sporelm.models.blocks.delta_net import DeltaHeads, DeltaNet
 from sporelm.models.blocks.embedding import Embedding
+from sporelm.models.blocks.gated_heads import HeadGatedAttention
 from sporelm.models.blocks.gated_mlp import GatedMLP
 from sporelm.models.blocks.latent_attention import LatentAttention
 from sporelm.models.blocks.layer import Layer, ParallelLayer, Part
@@ -14,6 +15,7 @@ from sporelm.models.blocks.layer_inputs import FedLayer, LayerInput, LayerInputs
 from sporelm.models.blocks.layer_norm import LayerNorm, bare, unbiased
 from sporelm.models.blocks.lending import LendingAttention
 from sporelm.models.blocks.lightning_attention import LightningAttention
+from sporelm.models.blocks.limited_mlp import LimitedMixture, LimitedMLP
 from sporelm.models.blocks.linear import Linear
 from sporelm.models.blocks.memory import Memory, Paged, State
 from sporelm.models.blocks.mixture import Mixture, feed_forward
@@ -42,6 +44,7 @@ __all__ = [
     "Embedding",
     "FedLayer",
     "GatedMLP",
+    "HeadGatedAttention",
     "LatentAttention",
     "Laurel",
     "Layer",
@@ -51,6 +54,8 @@ __all__ = [
     "LendingAttention",
     "LentLayer",
     "LightningAttention",
+    "LimitedMLP",
+    "LimitedMixture",
     "Linear",
     "Memory",
     "Mixture",

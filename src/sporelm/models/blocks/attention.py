@@ -102,9 +102,11 @@ class Attention:
         mixed = ops.attention(q, cache, step.starts, step.lengths, step.pages, *more, **self._options())
         if self.widened:
             mixed = ops.select_columns(mixed, weights[NARROWED])
-        for each in gate:
-            mixed = ops.activate_mul(each, mixed, kind="sigmoid")
+        mixed = self._opened(mixed, gate[0], weights) if gate else mixed
         return self.o(mixed, weights)
+
+    def _opened(self, mixed: Any, gate: Any, weights: Mapping[str, Any]) -> Any:
+        return ops.activate_mul(gate, mixed, kind="sigmoid")
 
     def _normed(self, q: Any, k: Any, step: StepInputs, weights: Mapping[str, Any]) -> tuple[Any, Any]:
         if self.norms:

@@ -213,8 +213,10 @@ FAMILIES = (
         ("transformers", "llama.cpp"),
     ),
     Listed("kimi_linear", "Kimi Linear", ("kimi-linear", "KimiLinearForCausalLM"), ("transformers", "llama.cpp")),
+    Listed("laguna", "Laguna", ("laguna", "LagunaForCausalLM"), ("transformers", "llama.cpp")),
     Listed("lfm2", "LFM2, LFM2.5", ("lfm2", "Lfm2ForCausalLM"), ("transformers", "llama.cpp")),
     Listed("lfm2moe", "LFM2 with experts", ("lfm2moe", "Lfm2MoeForCausalLM"), ("transformers", "llama.cpp")),
+    Listed("lfm3", "LFM3", ("lfm3", "Lfm3ForCausalLM"), ("transformers",)),
     Listed(
         "llama",
         "Llama 1 to 3, Mistral, Ministral, Mixtral, InternLM 1 and 3, SmolLM2, TinyStories, Minueza",

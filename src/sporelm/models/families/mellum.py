@@ -6,6 +6,7 @@ from typing import Any
 from sporelm.models.blocks import Attention, Layer, pre_norm
 from sporelm.models.decoder import Decoder
 from sporelm.models.families.gemma3 import reworded
+from sporelm.models.families.layer_types import words
 from sporelm.models.registry import architecture
 from sporelm.weights.config import ModelConfig
 from sporelm.weights.config_files import full_layers_of, window_of
@@ -14,11 +15,9 @@ from sporelm.weights.family import ATTENTION_BIAS, OPTIONAL, Family, Field, HfCl
 from sporelm.weights.fields import Fields
 from sporelm.weights.names import COMMON, HEAD_NORMS, HF, Kind, changed
 from sporelm.weights.rope_fields import MOST_THETA
-from sporelm.weights.rope_scaling import Yarn
 from sporelm.weights.windows import every
 
 STEP = 4
-FULL, LOCAL = "full_attention", "sliding_attention"
 NUMBERS: dict[str, Any] = {"num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 128, "num_experts": 64}
 NUMBERS |= {"num_experts_per_tok": 8, "moe_intermediate_size": 896, "norm_topk_prob": True}
 NUMBERS |= {"max_position_embeddings": 131072}
@@ -47,22 +46,6 @@ def _finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
     return replace(config, experts=experts, local_theta=local)
 
 
-def _words(config: ModelConfig) -> dict[str, Any]:
-    scaling, layers, experts = config.rope_scaling, range(config.layers), config.experts
-    full: dict[str, Any] = {"rope_type": "default"}
-    if isinstance(scaling, Yarn):
-        names = ("factor", "beta_fast", "beta_slow", "truncate")
-        full = {"rope_type": "yarn", **{name: getattr(scaling, name) for name in names}}
-        full |= {"original_max_position_embeddings": scaling.original, "attention_factor": scaling.attention}
-    local = {"rope_type": "default", "rope_theta": config.local_theta or config.rope_theta}
-    return {
-        "layer_types": [FULL if config.window_of(layer) is None else LOCAL for layer in layers],
-        "mlp_layer_types": ["sparse" if experts and experts.at(layer) else "dense" for layer in layers],
-        "rope_parameters": {FULL: {**full, "rope_theta": config.rope_theta}, LOCAL: local},
-        "rope_scaling": None,
-    }
-
-
 @architecture(
     Family(
         "mellum",
@@ -81,7 +64,7 @@ def _words(config: ModelConfig) -> dict[str, Any]:
         changed(COMMON, *HEAD_NORMS, *expert_names()),
         finish=_finished,
         reworded=_reworded,
-        words=_words,
+        words=words,
         unsaid=meaning(renormalize=True),
         full_layers=every(STEP),
         tells_layers=True,

@@ -27,6 +27,8 @@ def activated(k: Builder, x: Val, kind: str) -> Val:
         return k.const(x.type, 1.0) / (k.exp(-x) + 1.0)
     if kind == "silu":
         return x / (k.exp(-x) + 1.0)
+    if kind == "softplus":
+        return softplus(k, x)
     positive = k.select(x < 0.0, k.const(x.type, 0.0), x)  # NaN stays
     return positive * positive if kind == "relu_squared" else positive
 

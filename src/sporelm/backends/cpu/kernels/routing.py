@@ -62,6 +62,7 @@ def route(target: Any, choice: Choice) -> Kernel:
                 logit = k.load(f32, row, expert.sext(i64) * 4)
                 near = choice.scores == "softmax_of_near"
                 score = _share_of_near(k, f, row, keys, logit) if near else _score(k, choice, logit, peak, total)
+                score = _sigmoid(k, logit) if choice.scores == "sigmoid_of_chosen" else score
                 k.store(score, weights, slot * 4)
             if choice.scores == "softmax_of_chosen":
                 _soften(k, f, weights)
@@ -98,10 +99,14 @@ def _softmax_parts(k: Builder, f: Any, row: Val, scratch: Val) -> tuple[Val, Val
     return peak, k.sum(total.value)
 
 
+def _sigmoid(k: Builder, x: Val) -> Val:
+    return k.const(x.type, 1.0) / (k.exp(-x) + 1.0)
+
+
 def _score(k: Builder, choice: Choice, logit: Val, peak: Val | None, total: Val | None) -> Val:
     """The score of a logit, or of a vector of them."""
     if choice.scores == "sigmoid":
-        return k.const(logit.type, 1.0) / (k.exp(-logit) + 1.0)
+        return _sigmoid(k, logit)
     if peak is None or total is None:
         return logit
     if logit.type == k.vf:
@@ -123,7 +128,7 @@ def _share_of_near(k: Builder, f: Any, row: Val, keys: Val, own: Val) -> Val:
     return k.const(f32, 1) / (k.exp(own - own) + k.sum(total.value))
 
 
-def _key(k: Builder, x: Val) -> Val:
+def order_key(k: Builder, x: Val) -> Val:
     """i32 in the order of floats, scalars or vectors; NaN like minus infinity, -0 like 0."""
     x = k.select(x.is_nan(), k.const(x.type, float("-inf")), x) + 0.0
     bits = x.bits(k.vi if x.type == k.vf else i32)
@@ -144,7 +149,7 @@ def _write_keys(k: Builder, f: Any, choice: Choice, row: Val, keys: Val, peak: V
             x = _score(k, choice, x, peak, total)
         if choice.biased:
             x = x + k.load(k.vf, f.bias, v * wide)
-        k.store(k.select(_inside(k, f, v), _key(k, x), k.const(k.vi, TAKEN)), keys, v * wide)
+        k.store(k.select(_inside(k, f, v), order_key(k, x), k.const(k.vi, TAKEN)), keys, v * wide)
 
 
 def _shut_groups(k: Builder, f: Any, choice: Choice, keys: Val, groups: Val) -> None:
@@ -158,7 +163,7 @@ def _shut_groups(k: Builder, f: Any, choice: Choice, keys: Val, groups: Val) -> 
             best.set(k.max(best.value, key))
         key = best.value
         if choice.group_score == "sum_of_two":
-            key = _key(k, _value(k, best.value) + _value(k, second.value))
+            key = order_key(k, _value(k, best.value) + _value(k, second.value))
         k.store(key, groups, group * 4)
     with k.range(f.top_groups):
         best, at = k.var(k.const(i32, TAKEN)), k.var(k.index(0))
