@@ -66,7 +66,6 @@ def work_of(config: "ModelConfig", weight_bytes: int, kv_value_bytes: float, exp
     from sporelm.models import build
     from sporelm.models.blocks import Layer, State
     from sporelm.models.blocks.memory import each_of
-    from sporelm.models.decoder import Decoder
 
     model = build(config)
     # By layer, for some read what others keep.
@@ -81,7 +80,7 @@ def work_of(config: "ModelConfig", weight_bytes: int, kv_value_bytes: float, exp
     # Of tables a step reads one row a token; an embedding may be the output matrix too.
     tables = sum(sizes.get(name, 0) for name in TABLES) - (output if config.tie_embeddings else 0)
     read_bytes = weight_bytes - tables * main.nbytes // main.values
-    passes = model.passes if isinstance(model, Decoder) else 1
+    passes = model.passes
     layer_bytes = read_bytes - output * main.nbytes // main.values
     chosen = config.experts.used / config.experts.count if config.experts else 1.0
     return Work(

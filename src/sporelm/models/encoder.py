@@ -8,7 +8,7 @@ import numpy as np
 
 from sporelm import ops
 from sporelm.models.blocks import Classifier, Embedding, LayerNorm, Memory, NormKind, Part, TextLayer
-from sporelm.models.blocks.linear import multiplied
+from sporelm.models.blocks.linear import Linear, multiplied
 from sporelm.models.position_tables import position_tables
 from sporelm.models.text_facts import TextFacts
 from sporelm.models.texts import TextInputs
@@ -17,6 +17,8 @@ from sporelm.weights.dense import dense_params
 from sporelm.weights.family import Family
 from sporelm.weights.names import Param
 
+WIDENED = "embedding_widened"  # the product that brings narrow embeddings to the model's width
+
 
 class Encoder(ABC):
     """What encoders have in common; an architecture gives `layer`."""
@@ -24,16 +26,21 @@ class Encoder(ABC):
     family: Family  # by which it was registered
     norms: NormKind = LayerNorm  # the kind of its norms
     outer_norms = ("embedding_norm", "")  # in front of the first layer, and behind the last; "": there is none
+    passes = 1  # times that a text goes through the layers
 
     def __init__(self, config: ModelConfig) -> None:
         facts: TextFacts = config.own
         self.config, self.facts = config, facts
-        self.embedding = Embedding("embedding", config.vocab, config.width)
-        self.types = Embedding("types", facts.types, config.width) if facts.types else None
+        width = facts.embedded or config.width
+        self.embedding = Embedding("embedding", config.vocab, width)
+        self.types = Embedding("types", facts.types, width) if facts.types else None
         learned = not (config.rotary or config.alibi)
-        self.positions = Embedding("positions", config.context_length, config.width) if learned else None
-        self.first_norm, self.last_norm = (self.norm(name) if name else None for name in self.outer_norms)
-        self.layers = [self.layer(config, index) for index in range(config.layers)]
+        self.positions = Embedding("positions", config.context_length, width) if learned else None
+        first, last = self.outer_norms
+        self.first_norm = self.norms(first, width, config.eps) if first else None
+        self.widened = Linear(WIDENED, config.width, width, bias=True) if facts.embedded else None
+        self.last_norm = self.norm(last) if last else None
+        self.layers = [self.layer(config, index) for index in range(config.layers // self.passes)]
         self.classifier = self.head(config, facts) if facts.labels else None
 
     @abstractmethod
@@ -50,7 +57,7 @@ class Encoder(ABC):
 
     def params(self) -> list[Param]:
         """Every weight, each once."""
-        first = (self.embedding, self.types, self.positions, self.first_norm)
+        first = (self.embedding, self.types, self.positions, self.first_norm, self.widened)
         parts = (*first, *self.layers, self.last_norm, self.classifier)
         found = [param for part in parts if part is not None for param in part.params()]
         return [*found, *dense_params(self.config.dense)]
@@ -75,7 +82,8 @@ class Encoder(ABC):
         if self.positions is not None:
             x = ops.add(x, self.positions(texts.positions, weights))
         x = x if self.first_norm is None else self.first_norm(x, weights)
-        for layer in self.layers:
+        x = x if self.widened is None else self.widened(x, weights)
+        for layer in self.layers * self.passes:
             x = layer(x, texts, weights)
         return x if self.last_norm is None else self.last_norm(x, weights)
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sporelm.weights.config import ModelConfig
+from sporelm.weights.config import MOST_WIDTH, ModelConfig
 from sporelm.weights.family import Field
 from sporelm.weights.fields import Fields
 from sporelm.weights.pooling import GGUF_POOLINGS
@@ -21,6 +21,7 @@ class TextFacts:
     dense     the head has a layer before its last
     pooled    what the head reads: "cls", the first row, or the "mean" of all; "late": it reads each row, and the mean
               of what it says counts
+    embedded  width of embeddings that a product brings to the model's; 0: they have it
     kind      what folders call the family member, where their names differ: "bert", "roberta", "xlm-roberta"
     """
 
@@ -28,10 +29,12 @@ class TextFacts:
     labels: int = 0
     dense: bool = False
     pooled: str = "cls"
+    embedded: int = 0
     kind: str = ""
 
 
 TYPES = Field("own.types", "", "u32", "type_vocab_size", 0, MOST_TYPES, 0)
+EMBEDDED = Field("own.embedded", "embedding_length_in", "u32", "embedding_size", 0, MOST_WIDTH, 0)
 TOKENIZERS = {"bert": "bert", "t5": "xlm-roberta", "gpt2": "roberta"}  # of GGUF files, and the kind that has each
 
 

@@ -17,11 +17,16 @@ class _Frame(NamedTuple):
 
 _BERT = _Frame("[CLS]", "[SEP]", "{begin}:0 $A:0 {end}:0", "{begin}:0 $A:0 {end}:0 $B:1 {end}:1")
 _ROBERTA = _Frame("<s>", "</s>", "{begin}:0 $A:0 {end}:0", "{begin}:0 $A:0 {end}:0 {end}:0 $B:0 {end}:0")
-_OF_CLASS = dict.fromkeys(("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer"), _BERT) | dict.fromkeys(
-    ("RobertaTokenizer", "XLMRobertaTokenizer", "CamembertTokenizer", "MPNetTokenizer"), _ROBERTA
-)
+_OF_CLASS = {
+    **dict.fromkeys(("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer"), _BERT),
+    **dict.fromkeys(("AlbertTokenizer", "DebertaV2Tokenizer"), _BERT),
+    **dict.fromkeys(("RobertaTokenizer", "XLMRobertaTokenizer", "CamembertTokenizer", "MPNetTokenizer"), _ROBERTA),
+}
 _OF_KIND = {
     **dict.fromkeys(("bert", "distilbert", "nomic_bert"), "BertTokenizer"),
+    "albert": "AlbertTokenizer",
+    "deberta-v2": "DebertaV2Tokenizer",
+    "electra": "ElectraTokenizer",
     "roberta": "RobertaTokenizer",
     "xlm-roberta": "XLMRobertaTokenizer",
     "camembert": "CamembertTokenizer",

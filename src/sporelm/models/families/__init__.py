@@ -24,6 +24,12 @@ class Listed(NamedTuple):
 
 FAMILIES = (
     Listed("afmoe", "Trinity", ("afmoe", "AfmoeForCausalLM"), ("transformers", "llama.cpp")),
+    Listed(
+        "albert",
+        "ALBERT (encoders)",
+        ("albert", "AlbertModel", "AlbertForMaskedLM", "AlbertForPreTraining", "AlbertForSequenceClassification"),
+        ("transformers",),
+    ),
     Listed("apertus", "Apertus", ("apertus", "ApertusForCausalLM"), ("transformers", "llama.cpp")),
     Listed("arcee", "Arcee AFM", ("arcee", "ArceeForCausalLM"), ("transformers", "llama.cpp")),
     Listed("axk1", "A.X K1", ("axk1", "AXK1ForCausalLM"), ("transformers",)),
@@ -76,7 +82,19 @@ FAMILIES = (
         ("deepseek2", "DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM", "Glm4MoeLiteForCausalLM", "YoutuForCausalLM"),
         ("transformers", "llama.cpp"),
     ),
+    Listed(
+        "deepseek32",
+        "DeepSeek V3.2",
+        ("deepseek32", "DeepseekV32ForCausalLM"),
+        ("transformers", "llama.cpp"),
+    ),
     Listed("dots1", "dots.llm1", ("dots1", "Dots1ForCausalLM"), ("transformers", "llama.cpp")),
+    Listed(
+        "electra",
+        "ELECTRA, and rerankers of it (encoders)",
+        ("electra", "ElectraModel", "ElectraForMaskedLM", "ElectraForPreTraining", "ElectraForSequenceClassification"),
+        ("transformers",),
+    ),
     Listed(
         "ernie4_5",
         "ERNIE 4.5 (dense)",
