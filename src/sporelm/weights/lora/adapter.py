@@ -105,10 +105,11 @@ class Base:
 
     def _paired(self, kind: Kind) -> Callable[[str, int], NDArray[np.int64] | None]:
         """The order of a weight's rows where GGUF files have those of its heads as adjacent pairs."""
-        paired = kind == GGUF and self.family.paired_rows
+        paired, rotary = kind == GGUF and self.family.paired_rows, 0 if self.config is None else self.config.rotary
 
         def order(name: str, rows: int) -> NDArray[np.int64] | None:
-            return unpairing(rows, self.head_dim) if paired and name.endswith((".attn_q", ".attn_k")) else None
+            turned = paired and name.endswith((".attn_q", ".attn_k"))
+            return unpairing(rows, self.head_dim, rotary) if turned else None
 
         return order
 
