@@ -73,6 +73,15 @@ def test_the_embedding_of_mamba_has_two_names(tmp_path: Path, load: Callable[...
     assert_close(*logits(load, *places), "exact")
 
 
+def test_gates_of_lfm3_by_the_name_that_transformers_has(tmp_path: Path, load: Callable[..., Stepper]) -> None:
+    places = [write_case(tmp_path / place, BY_NAME["lfm3"]) for place in ("published", "renamed")]
+    tensors = load_file(places[1] / "model.safetensors")
+    changed = {name.replace(".self_attn.gate_proj.", ".self_attn.g_proj."): values for name, values in tensors.items()}
+    assert changed.keys() != tensors.keys()
+    save_file(changed, places[1] / "model.safetensors")
+    assert_close(*logits(load, *places), "exact")
+
+
 def test_dense_layers_of_kimi_linear_as_transformers_5_writes_them(
     tmp_path: Path, load: Callable[..., Stepper]
 ) -> None:

@@ -63,6 +63,21 @@ GGUF |= {"ssm.inner_size": 32}
         ("falcon-h1", {"ssm_multipliers": [1.0] * 4}, ModelFileError, "ssm_multipliers is 4 values; it must be a list"),
         ("falcon-h1", {"key_multiplier": 0.0}, ModelFileError, "key_multiplier is 0.0; it must be a number from 1e-06"),
         ("lfm2", {"conv_bias": True}, UnsupportedModel, "conv_bias True is not supported; False is"),
+        (
+            "lfm3",
+            {"sliding_window": None},
+            UnsupportedModel,
+            "layers are 'sliding_attention', but sliding_window is nul",
+        ),
+        ("lfm3", {"layer_types": ["conv", "mamba2"]}, UnsupportedModel, "kinds of layers must be of full_attention, "),
+        ("lfm3", {"layer_types": 3}, UnsupportedModel, "kinds of layers must be of full_attention, .* they are 3"),
+        ("lfm3", {"layer_types": ["conv"] * 4}, ModelFileError, "4 layers have a kind, there are 5"),
+        (
+            "lfm3",
+            {"rope_parameters": {"full_attention": {"rope_type": "yarn"}, "sliding_attention": {}}},
+            UnsupportedModel,
+            "rope parameter",
+        ),
     ],
 )
 def test_refused(name: str, change: dict[str, Any], kind: type[ModelError], message: str) -> None:

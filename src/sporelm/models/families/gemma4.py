@@ -29,7 +29,7 @@ NORMS = ("attn", "attn_post", "ffn", "ffn_post")
 DEFAULTS |= {"max_position_embeddings": 131072, "tie_word_embeddings": True, "sliding_window": 512}
 UNIFIED = DEFAULTS | {"hidden_size_per_layer_input": 0, "sliding_window": 1024, "max_position_embeddings": 262144}
 ONLY: dict[str, tuple[Any, ...]] = {**USUAL, "hidden_activation": ("gelu_pytorch_tanh",)}
-ONLY["use_bidirectional_attention"] = (False, "vision")  # rows of images see each other; a text has none
+ONLY["use_bidirectional_attention"] = (None, "vision", False)  # rows of images see each other
 NAMES = changed(
     COMMON,
     *HEAD_NORMS,

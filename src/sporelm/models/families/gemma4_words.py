@@ -5,16 +5,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sporelm.errors import UnsupportedModel
+from sporelm.models.families.proportion import FULL, LOCAL, SHARE, kinds_words, of_kinds, turning
 from sporelm.weights.beside_vision import text_part
 from sporelm.weights.config import ModelConfig
 from sporelm.weights.config_files import BY_LAYER, full_layers_of, window_of
 from sporelm.weights.fields import Fields, shown
-from sporelm.weights.rope_scaling import UNSCALED, RopeScaling
 
 STEP = 6  # layers from one without a window to the next, where files do not say
-FULL, LOCAL = "full_attention", "sliding_attention"
 KV_HEADS = "num_global_key_value_heads"  # of layers without a window
-UNTURNED = 1e30  # the divisor of a frequency that turns nothing, as llama.cpp's converter writes it
+ROTARY: dict[str, Any] = {"rope_parameters": {"rope_theta": 1e6}, SHARE: 0.25}  # where folders do not say it
 
 
 @dataclass(frozen=True)
@@ -53,7 +52,7 @@ def of_hf(values: dict[str, Any]) -> dict[str, Any]:
     found |= _by_layer(found.get(BY_LAYER), kinds if isinstance(kinds, list) else [])
     if found.get(KV_HEADS) is None:
         found[KV_HEADS] = found.get("num_key_value_heads")
-    return found | _rotary(found.get("rope_parameters"))
+    return found | (ROTARY if found.get("rope_parameters") is None else of_kinds(found["rope_parameters"]))
 
 
 def _by_layer(each: Any, kinds: list[Any]) -> dict[str, Any]:
@@ -69,24 +68,6 @@ def _by_layer(each: Any, kinds: list[Any]) -> dict[str, Any]:
     return {BY_LAYER: None, "global_head_dim": first["head_dim"], KV_HEADS: first.get("num_key_value_heads")}
 
 
-def _rotary(kinds: Any) -> dict[str, Any]:
-    """The rotary bases of both kinds of layers, and how much of a head the wide ones turn; nothing where they have
-    other words, which are refused as they stand."""
-    if kinds is None:
-        return {"rope_parameters": {"rope_theta": 1e6}, "proportion": 0.25}
-    full, local = (kinds.get(kind) if isinstance(kinds, Mapping) else None for kind in (FULL, LOCAL))
-    if not isinstance(full, Mapping) or not isinstance(local, Mapping):
-        return {}
-    known = full.keys() <= {"rope_type", "rope_theta", "partial_rotary_factor"}
-    if not known or full.get("rope_type") != "proportional" or local.get("rope_type", "default") != "default":
-        return {}
-    found = {
-        "rope_parameters": {"rope_theta": full.get("rope_theta", 1e6)},
-        "rope_local_base_freq": local.get("rope_theta"),
-    }
-    return {**found, "proportion": full.get("partial_rotary_factor", 1.0)}
-
-
 def with_hf(config: ModelConfig, values: Fields) -> ModelConfig:
     """The configuration with its windows and its rotary frequencies. Raises UnsupportedModel for a vocabulary of the
     layers' rows that is not the model's."""
@@ -94,27 +75,20 @@ def with_hf(config: ModelConfig, values: Fields) -> ModelConfig:
     if config.own.inputs and table not in (None, config.vocab):
         what = f"vocab_size_per_layer_input {shown(table)} differs from vocab_size {config.vocab}"
         raise UnsupportedModel(f"{values.where}: {what}: not supported")
-    half, turned = config.head_dim // 2, int(values.number("proportion", 0.0, 1.0, 1.0) * config.head_dim // 2)
-    divisors = (1.0,) * turned + (UNTURNED,) * (half - turned)
     return replace(
         config,
         full_layers=full_layers_of(values, config.layers),
         window=window_of(values, "sliding_window", 512),
-        rope_scaling=RopeScaling(divisors=divisors) if turned < half else UNSCALED,
+        rope_scaling=turning(config, values),
     )
 
 
 def words(config: ModelConfig) -> dict[str, Any]:
     """What config.json says of each kind of layer."""
-    turned = sum(each < UNTURNED / 2 for each in config.rope_scaling.divisors)
-    proportion = 2 * turned / config.head_dim if config.rope_scaling.divisors else 1.0
-    full = {"rope_type": "proportional", "rope_theta": config.rope_theta, "partial_rotary_factor": proportion}
     kinds = [FULL if config.window_of(layer) is None else LOCAL for layer in range(config.layers)]
-    rotary = {FULL: full, LOCAL: {"rope_type": "default", "rope_theta": config.local_theta}}
     return {
         "enable_moe_block": config.experts is not None,
         "layer_types": kinds,
-        "rope_parameters": rotary,
-        "rope_scaling": None,
+        **kinds_words(config),
         "vocab_size_per_layer_input": config.vocab,
     }
