@@ -60,6 +60,8 @@ FAMILIES = (
         ("chatglm", "GlmForCausalLM", "ChatGLMModel", "ChatGLMForConditionalGeneration"),
         ("transformers", "llama.cpp"),
     ),
+    Listed("codegen", "CodeGen 1", ("codegen", "CodeGenForCausalLM"), ("transformers",)),
+    Listed("codeshell", "CodeShell", ("codeshell", "CodeShellForCausalLM"), ("numpy", "llama.cpp")),
     Listed(
         "cohere",
         "Command-R, Command-R+, Aya",
@@ -128,6 +130,7 @@ FAMILIES = (
         ("transformers", "llama.cpp"),
     ),
     Listed("falcon_h1", "Falcon-H1", ("falcon-h1", "FalconH1ForCausalLM"), ("transformers", "llama.cpp")),
+    Listed("flex_olmo", "FlexOlmo", ("flex_olmo", "FlexOlmoForCausalLM"), ("transformers",)),
     Listed("gemma", "Gemma 1", ("gemma", "GemmaForCausalLM"), ("transformers", "llama.cpp")),
     Listed("gemma2", "Gemma 2", ("gemma2", "Gemma2ForCausalLM"), ("transformers", "llama.cpp")),
     Listed(
@@ -164,8 +167,15 @@ FAMILIES = (
         ("glm4moe", "Glm4MoeForCausalLM", "SolarOpenForCausalLM"),
         ("transformers", "llama.cpp"),
     ),
+    Listed("glm_dsa", "GLM-5, 5.1, 5.2", ("glm-dsa", "GlmMoeDsaForCausalLM"), ("transformers", "llama.cpp")),
     Listed("gpt2", "GPT-2", ("gpt2", "GPT2LMHeadModel"), ("transformers", "llama.cpp")),
     Listed("gpt_neo", "GPT-Neo, TinyStories", ("gpt_neo", "GPTNeoForCausalLM"), ("transformers",)),
+    Listed(
+        "gpt_neox_japanese",
+        "GPT-NeoX-Japanese",
+        ("gpt_neox_japanese", "GPTNeoXJapaneseForCausalLM"),
+        ("transformers",),
+    ),
     Listed("gpt_oss", "gpt-oss", ("gpt-oss", "GptOssForCausalLM"), ("transformers", "llama.cpp")),
     Listed("gptj", "GPT-J", ("gptj", "GPTJForCausalLM"), ("transformers",)),
     Listed(
@@ -213,6 +223,7 @@ FAMILIES = (
     Listed("hy_v3", "Hy3", ("hy_v3", "HYV3ForCausalLM"), ("transformers", "llama.cpp")),
     Listed("hyperclovax", "HyperCLOVA X SEED (Think)", ("hyperclovax", "HyperCLOVAXForCausalLM"), ("transformers",)),
     Listed("internlm2", "InternLM2, InternLM2.5", ("internlm2", "InternLM2ForCausalLM"), ("numpy", "llama.cpp")),
+    Listed("jais", "Jais 1", ("jais", "JAISLMHeadModel"), ("numpy", "llama.cpp")),
     Listed("jais2", "Jais 2", ("jais2", "Jais2ForCausalLM"), ("transformers", "llama.cpp")),
     Listed("jamba", "Jamba", ("jamba", "JambaForCausalLM"), ("transformers", "llama.cpp")),
     Listed(
@@ -250,6 +261,7 @@ FAMILIES = (
         ("llama4", "Llama4ForCausalLM", "Llama4ForConditionalGeneration"),
         ("transformers", "llama.cpp"),
     ),
+    Listed("maincoder", "Maincoder", ("maincoder", "MaincoderForCausalLM"), ("numpy", "llama.cpp")),
     Listed(
         "mamba",
         "Mamba 1, Falcon-Mamba",
@@ -287,6 +299,12 @@ FAMILIES = (
         ("transformers", "llama.cpp"),
     ),
     Listed(
+        "modern_bert_decoder",
+        "Ettin, decoders of ModernBERT",
+        ("modern-bert-decoder", "ModernBertDecoderForCausalLM"),
+        ("transformers",),
+    ),
+    Listed(
         "mpnet",
         "MPNet: all-mpnet-base-v2 and its kin (encoders)",
         ("mpnet", "MPNetModel", "MPNetForMaskedLM", "MPNetForSequenceClassification"),
@@ -294,6 +312,7 @@ FAMILIES = (
     ),
     Listed("mpt", "MPT", ("mpt", "MptForCausalLM", "MPTForCausalLM"), ("transformers", "llama.cpp")),
     Listed("nanbeige", "Nanbeige 4.2", ("nanbeige", "NanbeigeForCausalLM"), ("numpy", "llama.cpp")),
+    Listed("nanochat", "nanochat", ("nanochat", "NanoChatForCausalLM"), ("transformers",)),
     Listed("nemotron", "Nemotron 4, Minitron", ("nemotron", "NemotronForCausalLM"), ("transformers", "llama.cpp")),
     Listed(
         "nemotron_h",
@@ -373,5 +392,7 @@ FAMILIES = (
     ),
     Listed("starcoder", "StarCoder 1", ("starcoder", "GPTBigCodeForCausalLM"), ("transformers", "llama.cpp")),
     Listed("starcoder2", "StarCoder2", ("starcoder2", "Starcoder2ForCausalLM"), ("transformers", "llama.cpp")),
+    Listed("step35", "Step 3.5 Flash, Step 3.7 Flash", ("step35", "Step3p5ForCausalLM"), ("transformers", "llama.cpp")),
+    Listed("vaultgemma", "VaultGemma", ("vaultgemma", "VaultGemmaForCausalLM"), ("transformers",)),
     Listed("xverse", "XVERSE", ("xverse", "XverseForCausalLM"), ("numpy", "llama.cpp")),
 )

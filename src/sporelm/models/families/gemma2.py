@@ -23,6 +23,7 @@ AROUND = less_one(
     Names("layers.{}.ffn_norm.weight", "blk.{}.ffn_norm.weight", "model.layers.{}.pre_feedforward_layernorm.weight"),
     *POST_NORMS,
 )
+NUMBERS = {**DEFAULTS, "num_key_value_heads": 4, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0}
 
 
 def gguf_scale(config: ModelConfig, largest: int) -> float:
@@ -63,12 +64,7 @@ def _finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
             HfClass(
                 "Gemma2ForCausalLM",
                 "gemma2",
-                {
-                    **DEFAULTS,
-                    "num_key_value_heads": 4,
-                    "attn_logit_softcapping": 50.0,
-                    "final_logit_softcapping": 30.0,
-                },
+                NUMBERS,
                 (("sliding_window", "window"),),
             ),
         ),

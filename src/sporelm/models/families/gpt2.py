@@ -17,7 +17,7 @@ KINDS = ("weight", "bias")
 LAYER = "transformer.h.{}."
 
 
-def _turned(name: str, kind: str, part: str = "") -> Stored:
+def turned(name: str, kind: str, part: str = "") -> Stored:
     """The weights of products are [in, out] in Hugging Face folders (Conv1D)."""
     return Stored(f"{LAYER}{name}.{kind}", QKV[part] if part else None, kind == "weight")
 
@@ -36,13 +36,13 @@ NAMES = changed(
         Names(
             f"layers.{{}}.attn_{part}.{kind}",
             Stored(f"blk.{{}}.attn_qkv.{kind}", QKV[part]),
-            _turned("attn.c_attn", kind, part),
+            turned("attn.c_attn", kind, part),
         )
         for part in "qkv"
         for kind in KINDS
     ),
     *(
-        Names(f"layers.{{}}.{ours}.{kind}", f"blk.{{}}.{gguf}.{kind}", _turned(hf, kind))
+        Names(f"layers.{{}}.{ours}.{kind}", f"blk.{{}}.{gguf}.{kind}", turned(hf, kind))
         for ours, gguf, hf in (
             ("attn_o", "attn_output", "attn.c_proj"),
             ("ffn_up", "ffn_up", "mlp.c_fc"),

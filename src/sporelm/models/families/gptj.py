@@ -1,6 +1,7 @@
 """GPT-J: one layer norm, then attention with rotary positions beside a feed-forward block."""
 
 from dataclasses import replace
+from typing import Any
 
 from sporelm.errors import ModelFileError
 from sporelm.models.blocks import MLP, Layer, LayerNorm, pre_norm
@@ -25,10 +26,29 @@ NAMES = changed(
     *with_bias("layers.{}.ffn_up", "blk.{}.ffn_up", f"{LAYER}mlp.fc_in"),
     *with_bias("layers.{}.ffn_down", "blk.{}.ffn_down", f"{LAYER}mlp.fc_out"),
 )
+# What CodeGen shares.
+NUMBERS = fields(
+    Field("layers", "block_count", "u32", "n_layer"),
+    Field("width", "embedding_length", "u32", "n_embd"),
+    Field("ffn", "feed_forward_length", "u32", "n_inner"),
+    Field("heads", "attention.head_count", "u32", "n_head"),
+    Field("eps", "attention.layer_norm_epsilon", "f32", "layer_norm_epsilon"),
+    without=("head_dim", "kv_heads", "window"),
+)
+ONLY: dict[str, tuple[Any, ...]] = {"activation_function": ("gelu_new", "gelu_pytorch_tanh")}
+ONLY["tie_word_embeddings"] = (False,)
+ALIKE: dict[str, Any] = {
+    "fixed": {"parallel": True, "output_bias": True, "mlp_bias": True, "rope_style": "adjacent"},
+    "words": lambda config: {"rotary_dim": config.rotary},
+    "positions": "n_positions",
+    "ffn_widths": 4,
+    "prefix": "transformer.",
+    "partial_rotary": True,
+}
 DEFAULTS = {"n_positions": 2048, "layer_norm_epsilon": 1e-5, "rotary_dim": 64}
 
 
-def _finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
+def finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
     if kind == GGUF:
         return config
     rotary = values.integer("rotary_dim", 2, min(config.head_dim, MOST_HEAD_DIM))
@@ -41,24 +61,12 @@ def _finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
     Family(
         "gptj",
         (HfClass("GPTJForCausalLM", "gptj", DEFAULTS),),
-        fields(
-            Field("layers", "block_count", "u32", "n_layer"),
-            Field("width", "embedding_length", "u32", "n_embd"),
-            Field("ffn", "feed_forward_length", "u32", "n_inner"),
-            Field("heads", "attention.head_count", "u32", "n_head"),
-            Field("eps", "attention.layer_norm_epsilon", "f32", "layer_norm_epsilon"),
-            without=("head_dim", "kv_heads", "window"),
-        ),
+        NUMBERS,
         NAMES,
-        fixed={"parallel": True, "output_bias": True, "mlp_bias": True, "rope_style": "adjacent"},
-        only={"activation_function": ("gelu_new", "gelu_pytorch_tanh"), "tie_word_embeddings": (False,)},
-        finish=_finished,
-        words=lambda config: {"rotary_dim": config.rotary},
-        positions="n_positions",
-        ffn_widths=4,
+        only=ONLY,
+        finish=finished,
         ignored=(f"{LAYER}attn.bias", f"{LAYER}attn.masked_bias"),
-        prefix="transformer.",
-        partial_rotary=True,
+        **ALIKE,
     )
 )
 class GPTJ(Decoder):

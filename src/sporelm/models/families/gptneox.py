@@ -26,14 +26,14 @@ NAMES = changed(
 NEW_OUTPUT = Names("output.weight", "output.weight", "lm_head.weight")  # as transformers calls it since 5.0
 
 
-def _reworded(values: dict[str, Any]) -> dict[str, Any]:
+def reworded(values: dict[str, Any], share: float = 0.25) -> dict[str, Any]:
     """What others call partial_rotary_factor and rope_theta; where a config.json has both, these words count."""
-    found = {"partial_rotary_factor": 0.25, "rope_theta": 10000, **values}
+    found = {"partial_rotary_factor": share, "rope_theta": 10000, **values}
     words = {"partial_rotary_factor": "rotary_pct", "rope_theta": "rotary_emb_base"}
     return found | {ours: values[theirs] for ours, theirs in words.items() if theirs in values}
 
 
-def _words(config: ModelConfig) -> dict[str, Any]:
+def words(config: ModelConfig) -> dict[str, Any]:
     return {"rotary_pct": config.rotary / config.head_dim, "rotary_emb_base": config.rope_theta}
 
 
@@ -60,8 +60,8 @@ def _words(config: ModelConfig) -> dict[str, Any]:
         {"hf": (NEW_OUTPUT,)},
         fixed={"mlp_bias": True},
         only={},
-        reworded=_reworded,
-        words=_words,
+        reworded=reworded,
+        words=words,
         ignored=(f"{LAYER}attention.bias", f"{LAYER}attention.masked_bias", f"{LAYER}attention.rotary_emb.inv_freq"),
         partial_rotary=True,
     )

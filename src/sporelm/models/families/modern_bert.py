@@ -39,7 +39,7 @@ def _noticed(config: ModelConfig, metadata: Any, shapes: Any) -> ModelConfig:
     return noticed(config, metadata, shapes)
 
 
-def _reworded(values: dict[str, Any]) -> dict[str, Any]:
+def reworded(values: dict[str, Any]) -> dict[str, Any]:
     """transformers 5 has rotary parameters for each kind of layer; before, there were two bases."""
     found = {**values, "rope_theta": values.get("global_rope_theta", 160000.0)}
     kinds = values.get("rope_parameters")
@@ -54,12 +54,13 @@ def _reworded(values: dict[str, Any]) -> dict[str, Any]:
     return found | theta | {"rope_parameters": kinds["full_attention"]}
 
 
-def _words(config: ModelConfig) -> dict[str, Any]:
+def bases(config: ModelConfig) -> dict[str, Any]:
+    """What each layer is, and the rotary bases, in the words of transformers 5 and of before."""
     kinds = ["full_attention" if config.window_of(n) is None else "sliding_attention" for n in range(config.layers)]
     rope = {"full_attention": config.rope_theta, "sliding_attention": config.local_theta}
-    bases = {"global_rope_theta": config.rope_theta, "local_rope_theta": config.local_theta}
+    older = {"global_rope_theta": config.rope_theta, "local_rope_theta": config.local_theta}
     parameters = {kind: {"rope_type": "default", "rope_theta": theta} for kind, theta in rope.items()}
-    return {"layer_types": kinds, "rope_parameters": parameters, **bases} | label_words(config)
+    return {"layer_types": kinds, "rope_parameters": parameters, **older}
 
 
 @architecture(
@@ -82,8 +83,8 @@ def _words(config: ModelConfig) -> dict[str, Any]:
         noticed=_noticed,
         said=lambda config: said(config, "modern-bert"),
         choose=lambda config: CLASSES[bool(config.own.labels)].name,
-        words=_words,
-        reworded=_reworded,
+        words=lambda config: bases(config) | label_words(config),
+        reworded=reworded,
         full_layers=lambda layers: frozenset(range(0, layers, STEP)),
         fronts=("model.",),
         ignored=HEADS,

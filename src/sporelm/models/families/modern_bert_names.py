@@ -7,7 +7,8 @@ from sporelm.weights.names import Names, Stored, Table
 FFN = {part: stacked(number, ffn_rows, ffn_rows) for number, part in enumerate(("gate", "up"))}
 
 
-def _names(prefix: str) -> Table:
+def layer_names(prefix: str) -> Table:
+    """The names of all but a head, which have this in front."""
     layer = f"{prefix}layers.{{}}."
     return (
         Names("embedding.weight", "token_embd.weight", f"{prefix}embeddings.tok_embeddings.weight"),
@@ -31,6 +32,12 @@ def _names(prefix: str) -> Table:
                 ("ffn_down", "ffn_down", "mlp.Wo"),
             )
         ),
+    )
+
+
+def _names(prefix: str) -> Table:
+    return (
+        *layer_names(prefix),
         Names("classifier_dense.weight", "cls.weight", "head.dense.weight"),
         Names("classifier_norm.weight", "cls.norm.weight", "head.norm.weight"),
         *(Names(f"classifier.{kind}", f"cls.output.{kind}", f"classifier.{kind}") for kind in ("weight", "bias")),

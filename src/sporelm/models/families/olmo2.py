@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from sporelm.models.blocks import Attention, GatedMLP, Layer, RMSNorm
+from sporelm.models.blocks import Attention, Layer, RMSNorm, feed_forward
 from sporelm.models.decoder import Decoder
 from sporelm.models.registry import architecture
 from sporelm.weights.config import ModelConfig
@@ -38,7 +38,7 @@ def normed_behind(config: ModelConfig, index: int) -> Layer:
         None,
         Attention(name, config, config.window_of(index), norm="whole"),
         None,
-        GatedMLP(name, config),
+        feed_forward(name, config, index),
         after_attention=RMSNorm(f"{name}.attn_post_norm", config.width, config.eps),
         after_mlp=RMSNorm(f"{name}.ffn_post_norm", config.width, config.eps),
     )

@@ -1,0 +1,66 @@
+"""Decoders of yesterday and of few, most of them others with a part changed."""
+
+from typing import Any
+
+from families.case import ODD, SHAPE, TIED, WIDE, Case, named
+
+KEYS = ("num_hidden_layers", "num_attention_heads", "num_key_value_heads", "intermediate_size", "hidden_size")
+
+
+def as_gpt2(name: str, model_type: str, **values: Any) -> dict[str, Any]:
+    """The start of a config.json in GPT-2's words."""
+    shape = {key: value for key, value in SHAPE.items() if key not in KEYS}
+    numbers = {"n_embd": 48, "n_layer": 2, "n_head": 6, "n_positions": 256, "layer_norm_epsilon": 1e-5}
+    return {"architectures": [name], "model_type": model_type, **shape, **numbers, **values}
+
+
+ODD_GPT2: dict[str, Any] = {"n_embd": 70, "n_head": 7, "n_inner": 90}
+WIDE_GPT2: dict[str, Any] = {"n_embd": 256, "n_head": 8, "n_inner": 512}
+
+VAULT = named("VaultGemmaForCausalLM", "vaultgemma", head_dim=8, num_hidden_layers=3, sliding_window=20)
+VAULT |= {"query_pre_attn_scalar": 8, "pad_token_id": None, "tie_word_embeddings": True}
+VAULT_ODD: dict[str, Any] = {"head_dim": 10, "query_pre_attn_scalar": 10, "tie_word_embeddings": False}
+VAULT_ODD |= {"attn_logit_softcapping": None, "layer_types": ["sliding_attention"] * 3}
+
+FLEX = named("FlexOlmoForCausalLM", "flex_olmo", num_experts=5, num_experts_per_tok=2, pad_token_id=None)
+CODEGEN = as_gpt2("CodeGenForCausalLM", "codegen", n_head=4, rotary_dim=4, tie_word_embeddings=False)
+NANO = named("NanoChatForCausalLM", "nanochat", pad_token_id=None)
+JAPANESE = named("GPTNeoXJapaneseForCausalLM", "gpt_neox_japanese", tie_word_embeddings=True)
+JAPANESE |= {"intermediate_multiple_size": 2, "num_key_value_heads": 6}
+JAPANESE_ODD = {"hidden_size": 70, "num_attention_heads": 7, "rotary_pct": 0.4, "rotary_emb_base": 5e3}
+ETTIN = named("ModernBertDecoderForCausalLM", "modernbert-decoder", num_hidden_layers=4, local_attention=20)
+ETTIN |= {"tie_word_embeddings": True, "pad_token_id": 0}
+ETTIN_ODD = {"hidden_size": 70, "num_attention_heads": 7, "decoder_bias": False, "tie_word_embeddings": False}
+ETTIN_ODD |= {"global_attn_every_n_layers": 2, "local_rope_theta": 5e3}
+
+CODESHELL = as_gpt2("CodeShellForCausalLM", "codeshell", num_query_groups=2, activation_function="gelu_pytorch_tanh")
+JAIS = as_gpt2("JAISLMHeadModel", "jais", position_embedding_type="alibi", activation_function="swiglu", n_inner=40)
+JAIS |= {"mup_embeddings_scale": 1.7, "mup_output_alpha": 1.3, "mup_width_scale": 0.6, "mup_scale_qk_dot_by_d": True}
+JAIS_ODD = {"embeddings_scale": 2.5, "width_scale": 0.4, "scale_qk_dot_by_d": False}
+MAIN = named("MaincoderForCausalLM", "maincoder", head_dim=8, intermediate_size_mlp=88, tie_word_embeddings=True)
+MAIN_WIDE = {key: value for key, value in WIDE.items() if key != "intermediate_size"}
+MAIN_WIDE |= {"head_dim": 32, "intermediate_size_mlp": 512}
+del MAIN["intermediate_size"]
+
+CASES = (
+    Case("vaultgemma", VAULT, None),
+    Case("vaultgemma-odd", VAULT | ODD | VAULT_ODD, None),
+    Case("flex-olmo", FLEX, None),
+    Case("flex-olmo-odd-tied-biases", FLEX | ODD | TIED | {"norm_topk_prob": True, "attention_bias": True}, None),
+    Case("codegen", CODEGEN, None),
+    Case("codegen-odd", CODEGEN | {"n_embd": 80, "n_head": 8, "n_inner": 90, "rotary_dim": 6}, None),
+    Case("nanochat", NANO, None),
+    Case(
+        "nanochat-odd-tied-biases", NANO | ODD | TIED | {"attention_bias": True, "final_logit_softcapping": None}, None
+    ),
+    Case("gpt-neox-japanese", JAPANESE, None),
+    Case("gpt-neox-japanese-odd", JAPANESE | JAPANESE_ODD, None),
+    Case("modern-bert-decoder", ETTIN, None),
+    Case("modern-bert-decoder-odd", ETTIN | ETTIN_ODD, None),
+    Case("codeshell", CODESHELL | {"tie_word_embeddings": False}, WIDE_GPT2 | {"num_query_groups": 4}, "gpt2_like"),
+    Case("codeshell-odd-tied", CODESHELL | ODD_GPT2 | TIED | {"num_query_groups": 1}, None, "gpt2_like"),
+    Case("jais", JAIS | {"tie_word_embeddings": False}, WIDE_GPT2 | {"mup_width_scale": 1.1}, "gpt2_like"),
+    Case("jais-odd-tied", JAIS | ODD_GPT2 | TIED | JAIS_ODD, None, "gpt2_like"),
+    Case("maincoder", MAIN, MAIN_WIDE, "maincoder"),
+    Case("maincoder-odd", MAIN | ODD | {"head_dim": 10}, None, "maincoder"),
+)
