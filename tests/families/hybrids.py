@@ -12,10 +12,14 @@ BAMBA_ODD = {"hidden_size": 84, "num_attention_heads": 7, "num_key_value_heads":
 BAMBA_ODD |= {"mamba_d_head": "auto", "mamba_n_groups": 1, "mamba_d_state": 9, "mamba_proj_bias": True}
 BAMBA_ODD |= {"mamba_conv_bias": False, "attention_bias": True, "mlp_bias": True, "rope_theta": 500.0}
 BAMBA_WIDE = {"mamba_n_heads": 8, "mamba_d_head": 64, "mamba_d_state": 64}
+PLAMO3 = named("Plamo3ForCausalLM", "plamo3", head_dim=12, window_size=9, sliding_window_pattern=2, rope_theta=5e5)
+PLAMO3 |= {"rope_local_theta": 5000, "num_hidden_layers": 3}
 
 CASES = (
     Case("bamba", BAMBA, WIDE | BAMBA_WIDE),
     Case("bamba-odd-tied-biases", BAMBA | BAMBA_ODD | TIED, None),
     Case("granitemoe-swa", GRANITE_SWA, WIDE | {"shared_intermediate_size": 256, "logits_scaling": 0.9}),
     Case("granitemoe-swa-odd-tied-shared-biases", GRANITE_SWA | GRANITE_SWA_ODD, None),
+    Case("plamo3", PLAMO3, WIDE | {"head_dim": 32}, numpy="plamo3"),
+    Case("plamo3-odd-tied", PLAMO3 | ODD | TIED | {"head_dim": 10, "sliding_window_pattern": 8}, None, numpy="plamo3"),
 )
