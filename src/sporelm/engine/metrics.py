@@ -168,7 +168,7 @@ class Metrics:
         usage = load.used_pages / load.pages
         return {
             "vllm:num_requests_running": single("gauge", "Requests that run.", load.running),
-            "vllm:num_requests_waiting": single("gauge", "Requests that wait for pages or a place.", load.waiting),
+            "vllm:num_requests_waiting": single("gauge", "Requests and texts that wait for room.", load.waiting),
             "vllm:kv_cache_usage_perc": single("gauge", "Share of the KV pages that running requests hold.", usage),
             "sporelm:kv_pages_held": single("gauge", "KV pages that anything holds, idle or not.", load.held_pages),
             "sporelm:recurrent_states": several(

@@ -369,7 +369,7 @@ class Scheduler:
         running, index = list(self.running.values()), self.store.pool.index
         sequences = [sequence for request in running if (sequence := request.sequence) is not None]
         held = {page for sequence in sequences for page in list(sequence.pages)}
-        waiting = sum(map(len, list(self.waiting.lines.values())))
+        waiting = sum(map(len, list(self.waiting.lines.values()))) + sum(not text.begun for text in self.texts)
         pages, kept = self.limits.num_pages, self.limits.num_pages - self.store.pool.num_free
         load, states = Load(len(running), waiting, pages, len(held), kept, index.queries, index.hits), self.store.states
         if states is None:

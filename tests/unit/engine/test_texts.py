@@ -12,6 +12,7 @@ from sporelm.engine.kv.session_folder import SessionFolder
 from sporelm.errors import RequestError
 from unit.engine.fake import engine, expected
 from unit.engine.test_engine import prompt, rows_of
+from unit.engine.test_metrics import value
 
 TEXT = prompt(200, 7)
 
@@ -239,7 +240,9 @@ def test_texts_do_not_pass_a_request_that_found_no_pages():
     made.step()
     assert made.scheduler.texts.short is request
     late = Rows(made, prompt(10, 1))
+    waiting = value(made.metrics, "vllm:num_requests_waiting")
     assert next(late.steps) is False
+    assert value(made.metrics, "vllm:num_requests_waiting") == waiting + 1
     list(first.steps)
     assert next(late.steps) is False  # the request has not been asked again yet
     made.run([request, urgent])
