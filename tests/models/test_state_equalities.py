@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from available import opened
-from families import linear_attention, recurrent, selective, write_case
+from families import linear_attention, recurrent, rwkv, selective, write_case
 from families.case import Case
 from models.test_worker import loaded
 from sporelm.engine import Engine, LoadedModel, Request, Sampling, Worker
@@ -21,10 +21,10 @@ from sporelm.engine.speculative import Guess, ModelDrafter, NgramDrafter, Specul
 from unit.engine.hashed import SteadySpeculation
 
 CONTEXT = 256
-USUAL = ("qwen3next", "mamba2", "falcon-mamba", "falcon-h1")  # of the others with --all
+USUAL = ("qwen3next", "mamba2", "falcon-mamba", "falcon-h1", "rwkv7")  # of the others with --all
 EACH = [
     case if case.name in USUAL else pytest.param(case, marks=pytest.mark.all)
-    for case in (*recurrent.CASES, *selective.CASES, *linear_attention.CASES)
+    for case in (*recurrent.CASES, *selective.CASES, *linear_attention.CASES, *rwkv.CASES)
 ]
 SAMPLED = Sampling(temperature=1.2, top_p=0.95, seed=3, repetition_penalty=1.1, logprobs=1)
 

@@ -121,4 +121,4 @@ def wkv7(r, w, k, v, a, removed, kept, bonus, state, starts, lengths, states):
 
 def _sigmoid(x: Vectors) -> Vectors:
     with np.errstate(over="ignore"):
-        return 1 / (1 + np.exp(-x))
+        return np.reciprocal(1 + np.exp(-x))

@@ -122,7 +122,7 @@ def brought(stored: StoredTensor, form: Stored, config: ModelConfig, shape: tupl
         return _of_experts(stored, form, config)
     if form.heads:
         return _of_heads(stored, form, config, shape)
-    if form.above:
+    if form.above and not form.parts:
         stored = _seen_as(stored, stored.shape[form.above :])
     if form.between:
         stored = _seen_as(stored, (stored.shape[0], *stored.shape[2:]))
@@ -221,7 +221,7 @@ def stored_shapes(
             found |= dict.fromkeys(form.tensors(param), shape[1:])
             continue
         if form.parts:
-            found[name] = (form.parts, *shape)
+            found[name] = (form.parts, *[1] * form.above, *shape)
             continue
         shape = (prod(shape),) if form.flat else (shape[0] + form.skip, *shape[1:]) if form.skip else shape
         shape = rows_of_heads(form, shape) if form.heads else shape
@@ -234,7 +234,7 @@ def stored_shapes(
             found[name] = (*found[name][:-2], *found[name][:-3:-1])
         if form.between:
             found[name] = (found[name][0], 1, *found[name][1:])
-        if form.above:
+        if form.above and not form.parts:
             found[name] = (*[1] * form.above, *found[name])
     return found
 
@@ -263,7 +263,8 @@ def held_as(
 def _joined(parts: list[tuple[Stored, NDArray[np.float32]]], config: ModelConfig) -> NDArray[np.float32]:
     form, values = parts[0]
     if form.parts:
-        return np.stack([part for _, part in sorted(parts, key=lambda each: each[0].part)])
+        whole = np.stack([part for _, part in sorted(parts, key=lambda each: each[0].part)])
+        return whole.reshape(len(whole), *[1] * form.above, *whole.shape[1:])
     if form.rows is not None:
         axis = int(form.inner)
         count = sum(part.shape[axis] for _, part in parts)

@@ -49,6 +49,17 @@ class Param:
 
 
 @dataclass(frozen=True)
+class OfLayer:
+    """Rows of a configuration where layers differ: those of the layer whose weight is asked for, which `own` tells."""
+
+    rows: Callable[[Any], Any]
+    layer: int = 0
+
+    def __call__(self, config: Any) -> Any:
+        return self.rows(config.own.of_layer(config, self.layer))
+
+
+@dataclass(frozen=True)
 class Stored:
     """How files hold a weight, where they do not hold it as it is; `weights.forms` brings it into our form.
 
@@ -61,7 +72,7 @@ class Stored:
     columns      of a configuration: the numbers of the tensor's columns that are those of the weight, in our order
     flat         a matrix is a vector, row by row
     between      the tensor has one axis more, of length 1: its second
-    above        so many axes of length 1 in front of all others
+    above        so many axes of length 1 in front of all others; with `parts`, in front of those of each
     log          the tensor has logarithms of what the weight is less than zero by
     skip         rows at the tensor's beginning that are of no weight; zeros, where we write it
     unit         of a configuration: whether the weight's rows are the tensor's, brought to length one; or its columns,
@@ -72,7 +83,7 @@ class Stored:
                  `transposed` each is [in, out] there
     times        of a configuration: by what the tensor is the weight multiplied, a number or an array that broadcasts
                  against the weight (Falcon-H1, whose multipliers GGUF files have in their weights)
-    part, parts  it is matrix number `part` of a tensor [parts, out, in]
+    part, parts  it is matrix, or vector, number `part` of a tensor [parts, out, in]
     unturned     of a configuration: the length of the tensor's last axis where it is not transposed, for it may be
                  either way
     """
@@ -259,7 +270,8 @@ def stored_form(name: str, kind: Kind, table: Iterable[Names] = COMMON) -> Store
     for names in table:
         if names.ours == template:
             form = form_in(names, kind)
-            return replace(form, name=form.name.replace("{}", layer))
+            rows = replace(form.rows, layer=int(layer)) if isinstance(form.rows, OfLayer) else form.rows
+            return replace(form, name=form.name.replace("{}", layer), rows=rows)
     return Stored(name)
 
 

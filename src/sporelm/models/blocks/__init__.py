@@ -4,6 +4,7 @@ from sporelm.models.blocks.alone import Alone
 from sporelm.models.blocks.altup import AltUpLayer, Laurel, Spread
 from sporelm.models.blocks.attention import Attention
 from sporelm.models.blocks.beside import Beside
+from sporelm.models.blocks.channel_mix import ChannelMix
 from sporelm.models.blocks.classifier import Classifier
 from sporelm.models.blocks.delta_net import DeltaHeads, DeltaNet
 from sporelm.models.blocks.embedding import Embedding
@@ -18,6 +19,7 @@ from sporelm.models.blocks.lightning_attention import LightningAttention
 from sporelm.models.blocks.limited_mlp import LimitedMixture, LimitedMLP
 from sporelm.models.blocks.linear import Linear
 from sporelm.models.blocks.memory import Memory, Paged, State
+from sporelm.models.blocks.mix_layer import MixLayer
 from sporelm.models.blocks.mixture import Mixture, feed_forward
 from sporelm.models.blocks.mlp import MLP
 from sporelm.models.blocks.normed_stream import NormedStreamLayer
@@ -30,6 +32,7 @@ from sporelm.models.blocks.split_delta_net import SplitDeltaNet
 from sporelm.models.blocks.state_space import SpaceHeads, StateSpace
 from sporelm.models.blocks.text_attention import TextAttention
 from sporelm.models.blocks.text_layer import TextLayer
+from sporelm.models.blocks.time_mix7 import MixRanks, TimeMix7
 from sporelm.models.blocks.weighed_mixture import WeighedMixture
 
 __all__ = [
@@ -38,6 +41,7 @@ __all__ = [
     "AltUpLayer",
     "Attention",
     "Beside",
+    "ChannelMix",
     "Classifier",
     "DeltaHeads",
     "DeltaNet",
@@ -58,6 +62,8 @@ __all__ = [
     "LimitedMixture",
     "Linear",
     "Memory",
+    "MixLayer",
+    "MixRanks",
     "Mixture",
     "NormKind",
     "NormedStreamLayer",
@@ -76,6 +82,7 @@ __all__ = [
     "StateSpace",
     "TextAttention",
     "TextLayer",
+    "TimeMix7",
     "Unchanged",
     "WeighedMixture",
     "bare",

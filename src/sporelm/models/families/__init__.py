@@ -382,6 +382,7 @@ FAMILIES = (
         ("qwen3vlmoe", "Qwen3VLMoeForConditionalGeneration"),
         ("transformers", "llama.cpp"),
     ),
+    Listed("rwkv7", "RWKV-7 Goose", ("rwkv7", "RWKV7ForCausalLM"), ("numpy", "llama.cpp")),
     Listed("seed_oss", "Seed-OSS", ("seed_oss", "SeedOssForCausalLM"), ("transformers", "llama.cpp")),
     Listed("smallthinker", "SmallThinker", ("smallthinker", "SmallThinkerForCausalLM"), ("numpy", "llama.cpp")),
     Listed("smollm3", "SmolLM3", ("smollm3", "SmolLM3ForCausalLM"), ("transformers", "llama.cpp")),

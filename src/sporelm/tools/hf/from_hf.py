@@ -42,7 +42,8 @@ from sporelm.weights.rope_scaling import DynamicNtk, Linear
 TYPES = ("auto", "f32", "f16", "bf16", "q8_0")
 VERSION = 3
 # In names of tensors that are F32 always.
-EXACT = (".ffn_gate_inp", ".ssm_conv1d", ".shortconv.conv.", "_norm.", "position_embd", "token_types", "_coef.")
+EXACT: tuple[str, ...] = (".ffn_gate_inp", ".ssm_conv1d", ".shortconv.conv.", ".time_mix_lerp", ".time_mix_first")
+EXACT += ("_norm.", "position_embd", "token_types", "_coef.")
 
 
 class Converted(NamedTuple):

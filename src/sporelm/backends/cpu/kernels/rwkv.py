@@ -82,9 +82,9 @@ def wkv7_brought(target: Any, dim: int, value_dim: int) -> Kernel:
             numbers = k.at(out, f.second * BROUGHT + head * 8)
             for number, total in enumerate((taken, added)):
                 k.store(total.total(), numbers, 4 * number)
-            own, total = token * f.v_stride + head * (4 * value_dim), alone.total()
+            own, share = token * f.v_stride + head * (4 * value_dim), alone.total()
             for kind, place in columns_of_head(k, value_dim):
-                factor = k.splat(total) if kind is k.vf else total
+                factor = k.splat(share) if kind is k.vf else share
                 k.store(k.load(kind, k.at(f.v, own), place) * factor, k.at(f.alone, own), place)
 
     text = "r:p w:p k:p a:p stride:i v:p alone:p v_stride:i removed:p kept:p bonus:p bonus_stride:i heads:i"

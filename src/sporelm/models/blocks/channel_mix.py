@@ -1,0 +1,26 @@
+"""RWKV's feed-forward block, which reads each row mixed with the one before it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from sporelm import ops
+from sporelm.models.blocks.mlp import MLP
+from sporelm.models.blocks.token_shift import kept_row, shifted
+from sporelm.models.inputs import StepInputs
+from sporelm.weights.config import ModelConfig
+from sporelm.weights.names import Param
+
+
+class ChannelMix:
+    """down(relu(up(r)) ** 2), r being the row mixed with the one before it (RWKV-7, Peng et al. 2025)."""
+
+    def __init__(self, name: str, config: ModelConfig) -> None:
+        self.mlp, self.mix = MLP(name, config, "relu_squared"), Param(f"{name}.ffn_mix.weight", (config.width,))
+        self.memory = kept_row(config.width)
+
+    def params(self) -> list[Param]:
+        return [*self.mlp.params(), self.mix]
+
+    def __call__(self, x: Any, step: StepInputs, weights: Mapping[str, Any], cache: Any) -> Any:  # x [tokens, width]
+        delta = shifted(x, step, weights, cache[0])
+        return self.mlp(ops.mix_rows(x, delta, (weights[self.mix.name],)), weights)

@@ -1,0 +1,48 @@
+"""The row before each: what layers of RWKV mix theirs with (Peng et al. 2023)."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from sporelm import ops
+from sporelm.models.blocks.linear import Linear
+from sporelm.models.blocks.memory import State
+from sporelm.models.inputs import StepInputs
+from sporelm.weights.names import Param
+
+SHIFT = "token_shift"  # float32 [2, width] among the weights: the taps that take each row from the one before it
+
+
+def shift_table(width: int) -> dict[str, np.ndarray]:
+    """What `shifted` needs, for rows of this width."""
+    return {SHIFT: np.repeat(np.array([[1], [-1]], np.float32), width, axis=1)}
+
+
+def kept_row(width: int) -> State:
+    """What a block keeps that reads the row before: the last one."""
+    return State(((1, width),))
+
+
+def shifted(x: Any, step: StepInputs, weights: Mapping[str, Any], row: Any) -> Any:  # x [tokens, width]
+    """The row before each less the row itself, zeros before a sequence's first: float32 [tokens, width]."""
+    return ops.causal_conv1d(x, weights[SHIFT], None, row, step.starts, step.lengths, step.states, silu=False)
+
+
+class LowRank:
+    """up(activation(down(x))) through a few numbers, `rank`; the bias is that of `up`."""
+
+    def __init__(self, name: str, width: int, rank: int, out: int, activation: str = "", *, bias: bool = True) -> None:
+        self.down, self.up = Linear(f"{name}_a", rank, width), Linear(name, out, rank, bias=bias)
+        self.activation = activation
+
+    def params(self) -> list[Param]:
+        return [*self.down.params(), *self.up.params()]
+
+    def __call__(self, x: Any, weights: Mapping[str, Any]) -> Any:  # x [tokens, width]
+        few = self.down(x, weights)
+        if self.activation == "tanh":
+            few = ops.softcap(few, cap=1.0)
+        elif self.activation:
+            few = ops.activate(few, kind=self.activation)
+        return self.up(few, weights)

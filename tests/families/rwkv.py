@@ -1,0 +1,19 @@
+"""RWKV: layers of states and nothing else, which read the row before."""
+
+from typing import Any
+
+from families.case import Case
+
+RWKV7: dict[str, Any] = {"architectures": ["RWKV7ForCausalLM"], "model_type": "rwkv7", "vocab_size": 131}
+RWKV7 |= {"hidden_size": 48, "num_hidden_layers": 3, "head_dim": 16, "hidden_ratio": 3.5, "norm_eps": 1e-5}
+RWKV7 |= {"decay_low_rank_dim": 8, "a_low_rank_dim": 6, "v_low_rank_dim": 5, "gate_low_rank_dim": 12}
+RWKV7 |= {"intermediate_size": 100, "hidden_act": "sqrelu", "attn": None, "tie_word_embeddings": False}
+RWKV7_ODD = {"hidden_size": 70, "head_dim": 10, "num_hidden_layers": 2, "intermediate_size": None}
+RWKV7_ODD |= {"norm_eps": 1e-3, "tie_word_embeddings": True, "value_dim": [70, 70]}
+RWKV7_WIDE = {"hidden_size": 256, "head_dim": 64, "intermediate_size": 512}
+RANKS = {f"{part}_low_rank_dim": 32 for part in ("decay", "a", "v", "gate")}
+
+CASES = (
+    Case("rwkv7", RWKV7, RWKV7_WIDE | RANKS, numpy="rwkv7"),
+    Case("rwkv7-odd-tied", RWKV7 | RWKV7_ODD, None, numpy="rwkv7"),
+)

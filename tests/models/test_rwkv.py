@@ -1,0 +1,81 @@
+"""RWKV's folders and files that differ from those that we write."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from available import opened
+from close import assert_close
+from families.case import write_case
+from families.rwkv import CASES, RWKV7
+from hf_folders import tokenizer_json, write_tokenizer
+from sporelm.errors import ModelFileError, SporeError, UnsupportedModel
+from sporelm.models import config_from_hf
+from sporelm.tools.hf.from_hf import from_hf
+from sporelm.tools.hf.to_hf import to_hf
+from sporelm.tools.lazy import Entry
+from sporelm.tools.output import Output, save
+from stepping import Stepper
+
+GOOSE = CASES[0]
+
+
+def test_mixes_in_one_tensor_and_shares_that_nobody_reads(load: Callable[..., Stepper], tmp_path: Path) -> None:
+    """The first folders of RWKV-7 have "x_x"; some have what shares values in the first layer too."""
+    usual, older = (write_case(tmp_path / name, GOOSE) for name in ("usual", "older"))
+    tensors = load_file(older / "model.safetensors")
+    for layer in range(GOOSE.config["num_hidden_layers"]):
+        at = f"model.layers.{layer}.attn."
+        tensors[f"{at}x_x"] = np.concatenate([tensors.pop(f"{at}x_{part}")[0] for part in "rwkvag"])
+    for name in [name for name in tensors if ".1.attn.v_lora." in name]:
+        tensors[name.replace(".1.", ".0.", 1)] = np.full_like(tensors[name], 7)
+    save_file(tensors, older / "model.safetensors", metadata={"format": "pt"})
+    backend = opened("cpu", threads=1)
+    runners = [load(place, backend, context=64, eager=True) for place in (usual, older)]
+    found = [runner.step([(0, GOOSE.ids()[:9])])["logits"] for runner in runners]
+    assert_close(found[1], found[0], "exact")
+    for runner in runners:
+        runner.close()
+    backend.close()
+
+
+def test_a_norm_of_heads_that_folders_cannot_say(tmp_path: Path) -> None:
+    """llama.cpp has one epsilon whatever a head's width is; folders multiply theirs by it."""
+    place, file = write_case(tmp_path / "folder", GOOSE), tmp_path / "m.gguf"
+    write_tokenizer(place, tokenizer_json(GOOSE.model.config.vocab))
+    made = from_hf(place).model
+    key = "rwkv7.attention.group_norm_epsilon"
+    assert made.metadata[key].value == pytest.approx(16e-5)
+    metadata = {name: entry for name, entry in made.metadata.items() if name != key}
+    save([Output(file, replace(made, metadata=metadata))])
+    with pytest.raises(UnsupportedModel, match=r"has the epsilon 0\.00064, folders of RWKV7ForCausalLM 0\.00016"):
+        to_hf(file)
+    file = tmp_path / "far.gguf"
+    save([Output(file, replace(made, metadata=metadata | {key: Entry("f32", 2.0)}))])
+    with pytest.raises(ModelFileError, match=r"group_norm_epsilon is 2\.0; it must be a number from 0\.0 to 1\.0"):
+        to_hf(file)
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "layers of attention": ({"attn": {"layers": [1], "num_heads": 3}}, "attn .* is not supported"),
+    "other norms": ({"norm_first": False}, "norm_first False is not supported"),
+    "another activation": ({"hidden_act": "relu"}, "hidden_act 'relu' is not supported; sqrelu is"),
+    "wide values": ({"value_dim": [48, 96, 48]}, "value_dim .* is not supported; 48 is"),
+    "no whole heads": ({"head_dim": 32}, "no whole heads of 32|no multiple of"),
+    "a head of nothing": ({"head_dim": 0}, "head_dim|num_attention_heads"),
+    "no ranks": ({"a_low_rank_dim": None}, "a_low_rank_dim is missing"),
+    "a ratio that is none": ({"intermediate_size": None, "hidden_ratio": "x"}, "intermediate_size is missing"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused(case: str) -> None:
+    values, message = REFUSED[case]
+    with pytest.raises(SporeError, match=message) as caught:
+        config_from_hf(RWKV7 | values, "config.json")
+    assert "\n" not in str(caught.value)
