@@ -8,6 +8,12 @@ COHERE2 |= {"num_hidden_layers": 5}
 COHERE2MOE = COHERE2 | {"architectures": ["Cohere2MoeForCausalLM"], "model_type": "cohere2_moe", "head_dim": 8}
 COHERE2MOE |= {"num_experts": 5, "num_experts_per_tok": 2, "num_shared_experts": 2, "expert_selection_fn": "sigmoid"}
 COHERE2MOE |= {"first_k_dense_replace": 1, "prefix_dense_intermediate_size": 72}
+COMPASS = named("CohereCompassForCausalLM", "cohere_compass_text", layer_norm_eps=1e-5, logit_scale=0.5) | TIED
+COMPASS |= {"sliding_window": 9, "num_hidden_layers": 3, "layer_types": ["sliding_attention"] * 2 + ["full_attention"]}
+TURNS = {"rope_type": "default", "mrope_section": [2, 1, 1], "mrope_interleaved": True}
+COMPASS["rope_parameters"] = {"sliding_attention": TURNS | {"rope_theta": 500.0}, "full_attention": None}
+BOTH = {"sliding_attention": TURNS | {"rope_theta": 1e4}, "full_attention": TURNS | {"rope_theta": 5e5}}
+FULL = {"full_attention": TURNS | {"rope_theta": 3e4}, "sliding_attention": None}
 FALCON = named("FalconForCausalLM", "falcon", ffn_hidden_size=None) | TIED
 FALCON_NEW = FALCON | {"new_decoder_architecture": True, "num_kv_heads": 2}
 NEMOTRON = named("NemotronForCausalLM", "nemotron", hidden_act="relu2", norm_eps=1e-5, head_dim=8)
@@ -41,6 +47,9 @@ CASES = (
         | {"first_k_dense_replace": 0, "tie_word_embeddings": False},
         None,
     ),
+    Case("cohere-compass", COMPASS, None),
+    Case("cohere-compass-two-bases", COMPASS | {"rope_parameters": BOTH}, None),
+    Case("cohere-compass-odd-biases", COMPASS | ODD | BIASES | {"rope_parameters": FULL, "logit_scale": None}, None),
     Case("falcon", FALCON | {"multi_query": True}),
     Case("falcon-odd-all-heads", FALCON | ODD | {"multi_query": False, "tie_word_embeddings": False}, None),
     Case("falcon-new", FALCON_NEW, WIDE | {"num_kv_heads": 4}),

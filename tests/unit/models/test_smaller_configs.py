@@ -2,11 +2,13 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from families import CASES
 from sporelm.errors import ModelError, ModelFileError, UnsupportedModel
-from sporelm.models import config_from_hf
+from sporelm.models import config_from_gguf, config_from_hf
+from sporelm.weights.config import ModelConfig
 
 BY_NAME = {case.name: case for case in CASES}
 NORMED = "moe_normalize_expert_weights"
@@ -26,6 +28,24 @@ NORMED = "moe_normalize_expert_weights"
         ("mistral4", {"rope_parameters": {"llama_4_scaling_beta": 0.1}}, UnsupportedModel, "need YaRN's original"),
         ("opt", {"activation_function": "swish"}, UnsupportedModel, "activation_function 'swish' is not supported"),
         ("opt", {"word_embed_proj_dim": 0}, ModelFileError, "word_embed_proj_dim is 0"),
+        (
+            "cohere-compass",
+            {"rope_parameters": {"full_attention": None}},
+            UnsupportedModel,
+            "rope_parameters say nothing of sliding_attention, which is not supported",
+        ),
+        (
+            "cohere-compass",
+            {"rope_parameters": {"full_attention": {"rope_type": "yarn"}}},
+            UnsupportedModel,
+            "rope_parameters of full_attention are .* which is not supported",
+        ),
+        (
+            "cohere-compass",
+            {"sliding_window": None},
+            UnsupportedModel,
+            "layers are sliding_attention, but sliding_window is null",
+        ),
     ],
 )
 def test_refused(name: str, change: dict[str, Any], kind: type[ModelError], message: str) -> None:
@@ -40,3 +60,20 @@ def test_mistral_4_inside_of_mistral_3() -> None:
     inner = {key: value for key, value in alone.items() if key != "architectures"}
     whole = {"architectures": ["Mistral3ForConditionalGeneration"], "model_type": "mistral3", "text_config": inner}
     assert config_from_hf(whole, "config.json") == config_from_hf(alone, "config.json")
+
+
+@pytest.mark.parametrize("marks", [[1, 0], "101", 3, [[1], 0, 1], ["a"] * 3])
+def test_which_layers_are_rotated_in_gguf_files(marks: Any) -> None:
+    numbers = {"block_count": 3, "embedding_length": 48, "feed_forward_length": 88, "attention.head_count": 6}
+    numbers |= {"context_length": 256, "attention.layer_norm_epsilon": 1e-5, "attention.sliding_window": 9}
+    numbers |= {"attention.sliding_window_pattern": [True, False, True]}
+    shapes = {"token_embd.weight": (131, 48)}
+
+    def read(marks: Any) -> ModelConfig:
+        values = {f"cohere_compass_text.{key}": value for key, value in numbers.items()}
+        values |= {"general.architecture": "cohere_compass_text", "cohere_compass_text.attention.rope_pattern": marks}
+        return config_from_gguf(values, shapes, "m.gguf")
+
+    assert read(np.array([True, False, True])).nope_layers == {1}
+    with pytest.raises(UnsupportedModel, match=r"rope_pattern is .* it must say of each of 3 layers if it is rotated"):
+        read(marks)

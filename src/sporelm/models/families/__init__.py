@@ -75,8 +75,26 @@ FAMILIES = (
         ("cohere2moe", "Cohere2MoeForCausalLM"),
         ("transformers", "llama.cpp"),
     ),
+    Listed(
+        "cohere_compass",
+        "North-Micro (Cohere Compass, text)",
+        ("cohere_compass_text", "CohereCompassForCausalLM", "CohereCompassForConditionalGeneration"),
+        ("transformers",),
+    ),
     Listed("cwm", "Code World Model", ("cwm", "CwmForCausalLM"), ("transformers",)),
     Listed("dbrx", "DBRX", ("dbrx", "DbrxForCausalLM"), ("transformers", "llama.cpp")),
+    Listed(
+        "deberta2",
+        "DeBERTa v2 and v3: mxbai-rerank, NLI (encoders)",
+        ("deberta-v2", "DebertaV2Model", "DebertaV2ForMaskedLM", "DebertaV2ForSequenceClassification"),
+        ("transformers",),
+    ),
+    Listed(
+        "deci",
+        "DeciLM, Llama-Nemotron Super 49B, 51B, Ultra 253B",
+        ("deci", "DeciLMForCausalLM"),
+        ("numpy", "llama.cpp"),
+    ),
     Listed("deepseek", "DeepSeek MoE (V1)", ("deepseek", "DeepseekForCausalLM"), ("numpy", "llama.cpp")),
     Listed(
         "deepseek2",

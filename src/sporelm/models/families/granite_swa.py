@@ -9,12 +9,13 @@ from sporelm.models.decoder import Decoder
 from sporelm.models.families.granite import NUMBERS, scored
 from sporelm.models.families.granite_swa_names import APART, NAMES
 from sporelm.models.families.granitemoe import DEFAULTS
+from sporelm.models.families.layer_kinds import ROTATED, rotation_marks
 from sporelm.models.registry import architecture
 from sporelm.weights.config import ModelConfig
 from sporelm.weights.config_files import WINDOWED_LAYERS, full_layers_of, window_of
 from sporelm.weights.experts import expert_fields
 from sporelm.weights.family import Family, Field, HfClass, fields
-from sporelm.weights.fields import Fields, shown
+from sporelm.weights.fields import Fields
 from sporelm.weights.names import GGUF, HF, Kind
 
 STEP, MIXTURE = 4, "GraniteMoeSWAForCausalLM"
@@ -25,7 +26,6 @@ NUMBERS_OF_DENSE: dict[str, Any] = {
 }
 NUMBERS_OF_DENSE |= {"rms_norm_eps": 1e-5}
 BASES = "layer_rope_theta"  # of each layer in config.json, 0 for one without rotary positions
-ROTATED = "attention.rope_pattern"  # in GGUF metadata: of each layer, whether it has rotary positions
 FLAGS = (("attention_bias", "attention_bias"), ("sliding_window", "window"))
 
 
@@ -45,13 +45,7 @@ def _reworded(values: dict[str, Any]) -> dict[str, Any]:
 
 def _finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
     config = scored(config, values, kind)
-    told = values.values.get(BASES if kind == HF else ROTATED)
-    marks = [1] * config.layers if told is None else list(told) if not isinstance(told, str | int | float) else []
-    if len(marks) != config.layers or any(isinstance(each, str | list | dict) for each in marks):
-        what = f"{BASES if kind == HF else ROTATED} is {shown(told)}"
-        raise UnsupportedModel(
-            f"{values.where}: {what}; it must say of each of {config.layers} layers if it is rotated"
-        )
+    marks = rotation_marks(values, BASES if kind == HF else ROTATED, config.layers)
     if kind == HF:
         if len({base for base in marks if base}) > 1:
             raise UnsupportedModel(f"{values.where}: {BASES} has more than one base, which is not supported")

@@ -9,6 +9,7 @@ from sporelm.weights.config import ModelConfig
 from sporelm.weights.fields import Fields, shown
 
 KV, ROUTER = "attention.head_count_kv", "blk.{}.ffn_gate_inp.weight"
+ROTATED = "attention.rope_pattern"  # in GGUF metadata: of each layer, whether it has rotary positions
 
 ATTENTION, OTHER = ("full_attention", "attention"), ("linear_attention", "mamba", "conv")
 
@@ -43,6 +44,17 @@ def key_heads(config: ModelConfig, gguf: str, attention: Set[int]) -> dict[str, 
     """The same to be written, for an architecture."""
     counts = [config.kv_heads if layer in attention else 0 for layer in range(config.layers)]
     return {f"{gguf}.{KV}": ("[u32]", counts)}
+
+
+def rotation_marks(values: Fields, key: str, layers: int) -> list[Any]:
+    """What a list says of each layer, nought for one that is not rotated; where there is none, all are. Raises
+    UnsupportedModel for anything else."""
+    told = values.values.get(key)
+    marks = [1] * layers if told is None else list(told) if hasattr(told, "__len__") and type(told) is not str else []
+    if len(marks) != layers or any(isinstance(each, str | list | dict) for each in marks):
+        what = f"{key} is {shown(told)}; it must say of each of {layers} layers if it is rotated"
+        raise UnsupportedModel(f"{values.where}: {what}")
+    return marks
 
 
 def with_routers(

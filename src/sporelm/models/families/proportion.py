@@ -38,7 +38,4 @@ def kinds_words(config: ModelConfig) -> dict[str, Any]:
     turned = sum(each < UNTURNED / 2 for each in config.rope_scaling.divisors)
     share = 2 * turned / config.head_dim if config.rope_scaling.divisors else 1.0
     full = {"rope_type": "proportional", "rope_theta": config.rope_theta, "partial_rotary_factor": share}
-    return {
-        "rope_parameters": {FULL: full, LOCAL: {"rope_type": "default", "rope_theta": config.local_theta}},
-        "rope_scaling": None,
-    }
+    return {"rope_parameters": {FULL: full, LOCAL: {"rope_type": "default", "rope_theta": config.local_theta}}}

@@ -193,6 +193,8 @@ def _text_configuration(config: ModelConfig, family: Family, values: Mapping[str
         found["rope_scaling"] = (found["rope_scaling"] or {"rope_type": "default"}) | family.rotary_words(config)
     if family.words:
         found |= family.words(config)
+    if found.get("rope_parameters"):
+        found.pop("rope_scaling", None)  # where it stands, and be it null, some classes of transformers read no other
     return found | {key: values[0] for key, values in family.only.items()} | {"use_cache": True}
 
 
