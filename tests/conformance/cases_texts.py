@@ -32,6 +32,16 @@ def attended(
     return ops.text_attention(*given, starts, *more, head_dim=head_dim, scale=head_dim**-0.5, reach=reach)
 
 
+def apart(on: On, heads: tuple[int, int], texts: tuple[int, ...], buckets: int) -> Any:
+    head_dim, count = heads
+    tokens, width = sum(texts), head_dim * count
+    rows = [on.rows(tokens, width) for _ in range(3)]
+    of_rows, of_keys = (on.rows(tokens, count * 2 * buckets) for _ in range(2))
+    starts = on.ints(np.concatenate([[0], np.cumsum(texts)]))
+    options = {"head_dim": head_dim, "scale": (3 * head_dim) ** -0.5, "buckets": buckets, "farthest": 128}
+    return ops.apart_attention(*rows, starts, of_rows, of_keys, **options)
+
+
 def averaged(on: On, width: int, texts: tuple[int, ...]) -> Any:
     bounds = np.concatenate([[0], np.cumsum(texts)])
     return ops.mean_rows(on.rows(sum(texts), width), on.ints(bounds[:-1]), on.ints(bounds[1:]))
@@ -58,6 +68,11 @@ def cases() -> Iterator[Case]:
                 name = f"{heads} {texts} reach {reach} slopes of {slope:g} biases"
                 marks = {"common": heads == HEADS[0], "rare": heads not in HEADS[:4]}
                 yield case("text_attention", name, attended, heads, texts, reach, 1.0, slope, 3.0, **marks)
+    for own in ((64, 2), (10, 7), (2, 1)):
+        for texts in TEXTS:
+            for buckets in (2, 32):
+                marks = {"common": own == (10, 7) and buckets == 32, "rare": own == (2, 1)}
+                yield case("apart_attention", f"{own} {texts} buckets {buckets}", apart, own, texts, buckets, **marks)
     for gain in (0.0, 8.0):
         name = f"{HEADS[0]} {TEXTS[3]} queries of {gain:g}"
         yield case("text_attention", name, attended, HEADS[0], TEXTS[3], None, gain)

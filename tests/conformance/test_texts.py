@@ -12,6 +12,7 @@ from sporelm import ops
 
 HEADS, KV_HEADS, DIM = 6, 3, 32
 LENGTHS = (70, 1, 300, 17)
+APART = -1  # in place of a reach: scores have what rows make of distances
 
 
 def read(backend: Any, parts: list[tuple[np.ndarray, np.ndarray, np.ndarray]], reach: int | None) -> list[np.ndarray]:
@@ -19,6 +20,11 @@ def read(backend: Any, parts: list[tuple[np.ndarray, np.ndarray, np.ndarray]], r
     starts = np.concatenate([[0], np.cumsum([len(q) for q, _, _ in parts])])
     q, k, v = (backend.tensor(np.concatenate([part[i] for part in parts])) for i in range(3))
     first = backend.tensor(starts.astype(np.int32))
+    if reach == APART:
+        on = [np.tile(each.numpy(), 2)[:, : KV_HEADS * 2 * 16] for each in (q, k)]
+        options = {"head_dim": DIM, "scale": DIM**-0.5, "buckets": 16, "farthest": 64}
+        found = ops.apart_attention(k, k, v, first, *map(backend.tensor, on), **options).numpy()
+        return np.split(np.array(found), starts[1:-1])
     found = ops.text_attention(q, k, v, first, head_dim=DIM, scale=DIM**-0.5, reach=reach).numpy()
     return np.split(np.array(found), starts[1:-1])
 
@@ -28,7 +34,7 @@ def texts(backend: Any) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     return [tuple(on.values(n, count * DIM) for count in (HEADS, KV_HEADS, KV_HEADS)) for n in LENGTHS]  # type: ignore[misc]
 
 
-@pytest.mark.parametrize("reach", [None, 40])
+@pytest.mark.parametrize("reach", [None, 40, APART])
 @pytest.mark.parametrize(
     "opened_cpu",
     [pytest.param(target, marks=[pytest.mark.all] if target != TARGETS[0] else []) for target in TARGETS],
@@ -45,7 +51,8 @@ def test_a_text_is_the_same_alone_and_among_others(cpu: Any, reach: int | None) 
 
 @pytest.mark.parametrize("teams", TARGETS[:1], indirect=True)
 def test_threads_change_nothing(teams: list[Any]) -> None:
-    wanted = [read(team, texts(team), 40) for team in teams]
-    for found in wanted[1:]:
-        for left, right in zip(found, wanted[0], strict=True):
-            assert_same(left, right)
+    for reach in (40, APART):
+        wanted = [read(team, texts(team), reach) for team in teams]
+        for found in wanted[1:]:
+            for left, right in zip(found, wanted[0], strict=True):
+                assert_same(left, right)

@@ -5,6 +5,11 @@ from families.encoders import BERT, ODD, ONE, THREE, encoder
 
 ELECTRA = BERT | {"embedding_size": 24, "hidden_act": "gelu"}
 ALBERT = BERT | {"embedding_size": 24, "num_hidden_layers": 3, "hidden_act": "gelu_new"}
+DEBERTA = {key: value for key, value in BERT.items() if key != "position_embedding_type"}
+DEBERTA |= {"type_vocab_size": 0, "layer_norm_eps": 1e-7, "hidden_act": "gelu", "pooler_hidden_act": "gelu"}
+DEBERTA |= {"relative_attention": True, "share_att_key": True, "norm_rel_ebd": "layer_norm", "pos_att_type": "p2c|c2p"}
+DEBERTA |= {"position_biased_input": False, "position_buckets": 16, "max_relative_positions": -1}
+NEAR = {"position_buckets": 8, "max_relative_positions": 40, "pos_att_type": ["c2p", "p2c"]}
 
 CASES: tuple[Case, ...] = (
     encoder("electra", "ElectraModel", "electra", ELECTRA),
@@ -13,4 +18,7 @@ CASES: tuple[Case, ...] = (
     encoder("albert", "AlbertModel", "albert", ALBERT),
     encoder("albert-odd", "AlbertModel", "albert", ALBERT | ODD | {"hidden_act": "gelu"}),
     encoder("albert-scores", "AlbertForSequenceClassification", "albert", ALBERT | THREE),
+    encoder("deberta2", "DebertaV2Model", "deberta-v2", DEBERTA),
+    encoder("deberta2-odd", "DebertaV2Model", "deberta-v2", DEBERTA | ODD | {"type_vocab_size": 2} | NEAR),
+    encoder("deberta2-scores", "DebertaV2ForSequenceClassification", "deberta-v2", DEBERTA | ONE),
 )

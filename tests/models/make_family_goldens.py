@@ -14,7 +14,8 @@ HERE = Path(__file__).resolve().parent
 # Buffers that follow from the configuration, though transformers looks for them in folders: MiniMax-Text-01's.
 DERIVED = ("slope_rate", "query_decay", "key_decay", "diagonal_decay")
 GOLDENS = HERE / "goldens" / "families"
-POOLED = ("bert", "roberta", "xlm-roberta", "camembert", "mpnet", "jina_embeddings_v3", "albert")  # poolers are for training
+# Their poolers are for training.
+POOLED = ("bert", "roberta", "xlm-roberta", "camembert", "mpnet", "jina_embeddings_v3", "albert")
 sys.path.insert(0, str(HERE.parent))
 
 from families import EVERY, POSITIONS, WHOLE, Case, write_case  # noqa: E402

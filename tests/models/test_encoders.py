@@ -57,7 +57,9 @@ def opened_runner(path: Path, backend: Any, *, eager: bool = False) -> EncoderRu
     source.close()
     context = source.config.context_length
     tables = model.tables(context) | model.learned_tables(weights, context)
+    learned = model.learned_weights(weights)
     weights |= {name: backend.tensor(table) for name, table in tables.items()}
+    weights |= {name: backend.pack(each) for name, each in learned.items()}
     return EncoderRunner(model, weights, backend, most_tokens=600, most_texts=4, eager=eager)
 
 

@@ -53,6 +53,8 @@ class Incoming:
         tables = self.model.tables(max_context)
         if isinstance(self.model, Encoder):
             tables |= self.model.learned_tables(weights, max_context)
+            made = self.model.learned_weights(weights)
+            weights |= {name: self.backend.pack(each) for name, each in made.items()}
         return weights | {name: self.backend.tensor(table) for name, table in tables.items()}
 
     def loaded(self, max_context: int, threads: int, progress: Progress | None) -> LoadedModel:

@@ -19,6 +19,7 @@ def text_cases() -> Iterator[Case]:
         yield Case("text_attention", f"reach {reach}", partial(attention, reach=reach))
     yield Case("text_attention", "slopes", partial(attention, reach=None, slopes=True))
     yield Case("text_attention", "biases", partial(attention, reach=None, biases=True))
+    yield Case("apart_attention", "", apart)
     yield Case("mean_rows", "", mean)
 
 
@@ -28,6 +29,14 @@ def attention(backend: Backend, *, reach: int | None, slopes: bool = False, bias
     given: list[Any] = [backend.tensor(STARTS), *([backend.tensor(np.abs(values(HEADS)) / 8)] if slopes else [])]
     given += [None, backend.tensor(values(HEADS, 256))] if biases else []
     return ops.text_attention(*rows, *given, head_dim=HEAD_DIM, scale=HEAD_DIM**-0.5, reach=reach)
+
+
+def apart(backend: Backend) -> Any:
+    """With more places between rows than have columns of their own."""
+    wide = *[HEADS * HEAD_DIM] * 3, *[HEADS * 2 * 16] * 2
+    rows = [backend.tensor(values(STARTS[-1], width, seed=seed)) for seed, width in enumerate(wide)]
+    options = {"head_dim": HEAD_DIM, "scale": HEAD_DIM**-0.5, "buckets": 16, "farthest": 64}
+    return ops.apart_attention(*rows[:3], backend.tensor(STARTS), *rows[3:], **options)
 
 
 def mean(backend: Backend) -> Any:

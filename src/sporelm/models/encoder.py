@@ -16,6 +16,7 @@ from sporelm.weights.config import ModelConfig
 from sporelm.weights.dense import dense_params
 from sporelm.weights.family import Family
 from sporelm.weights.names import Param
+from sporelm.weights.stored import StoredTensor
 
 WIDENED = "embedding_widened"  # the product that brings narrow embeddings to the model's width
 
@@ -26,6 +27,7 @@ class Encoder(ABC):
     family: Family  # by which it was registered
     norms: NormKind = LayerNorm  # the kind of its norms
     outer_norms = ("embedding_norm", "")  # in front of the first layer, and behind the last; "": there is none
+    placed = True  # positions have rows of their own, unless they turn rows or lessen scores
     passes = 1  # times that a text goes through the layers
 
     def __init__(self, config: ModelConfig) -> None:
@@ -34,7 +36,7 @@ class Encoder(ABC):
         width = facts.embedded or config.width
         self.embedding = Embedding("embedding", config.vocab, width)
         self.types = Embedding("types", facts.types, width) if facts.types else None
-        learned = not (config.rotary or config.alibi)
+        learned = self.placed and not (config.rotary or config.alibi)
         self.positions = Embedding("positions", config.context_length, width) if learned else None
         first, last = self.outer_norms
         self.first_norm = self.norms(first, width, config.eps) if first else None
@@ -72,6 +74,10 @@ class Encoder(ABC):
 
     def learned_tables(self, weights: Mapping[str, Any], context: int) -> dict[str, np.ndarray]:
         """Constants that follow from weights, likewise."""
+        return {}
+
+    def learned_weights(self, weights: Mapping[str, Any]) -> dict[str, StoredTensor]:
+        """Weights that follow from weights on a back-end, to be packed beside them."""
         return {}
 
     def hidden(self, texts: TextInputs, weights: Mapping[str, Any]) -> Any:

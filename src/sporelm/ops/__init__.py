@@ -10,6 +10,7 @@ from sporelm.ops.altup import (
     spread_streams,
     stream,
 )
+from sporelm.ops.apart import apart_attention
 from sporelm.ops.attention import attention, store_kv
 from sporelm.ops.blocks import count_nonfinite, dequantize_blocks, quantize_blocks
 from sporelm.ops.elementwise import add, clamped_swiglu, silu_mul
@@ -49,6 +50,7 @@ __all__ = [
     "altup_correct",
     "altup_first",
     "altup_predict",
+    "apart_attention",
     "argmax",
     "attention",
     "blend",

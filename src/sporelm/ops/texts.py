@@ -61,12 +61,17 @@ def _runs_inside(x: Any, firsts: Any, stops: Any) -> None:
         raise OpError(f"stops[{index}] is {ends[index]}; it must be more than firsts[{index}], {begins[index]}")
 
 
+def check_starts(first: np.ndarray, tokens: int) -> None:
+    """Raise OpError unless texts that begin at these rows are all the rows, each of them in one."""
+    ordered = len(first) > 1 and first[0] == 0 and first[-1] == tokens and (np.diff(first) >= 0).all()
+    if not ordered:
+        raise OpError(f"starts {first.tolist()[:8]} must rise from 0 to the {tokens} rows of q")
+
+
 def _texts_inside(q: Any, k: Any, v: Any, starts: Any, slopes: Any = None, biases: Any = None, **options: Any) -> None:
     """Raise OpError unless the texts are the rows of q, each of them in one, and none is longer than biases reach."""
     first = starts.numpy()
-    ordered = len(first) > 1 and first[0] == 0 and first[-1] == q.shape[0] and (np.diff(first) >= 0).all()
-    if not ordered:
-        raise OpError(f"starts {first.tolist()[:8]} must rise from 0 to the {q.shape[0]} rows of q")
+    check_starts(first, q.shape[0])
     if biases is not None and np.diff(first).max() > biases.shape[1] // 2:
         raise OpError(f"a text has {np.diff(first).max()} rows; biases are for {biases.shape[1] // 2}")
 

@@ -57,6 +57,13 @@ class Arguments:
             rows if q is None else q, rows, rows, first, **{"head_dim": 4, "scale": 1.0, **options}
         )
 
+    def apart(self, v: Any = None, starts: Any = None, of_rows: Any = None, **options: Any) -> Any:
+        """Two heads of 4 numbers, two columns for either side."""
+        rows, known = self.f32(3, 8), {"head_dim": 4, "scale": 1.0, "buckets": 2, "farthest": 8}
+        first, columns = self.i32(0, 1, 3) if starts is None else starts, self.f32(3, 8)
+        of = columns if of_rows is None else of_rows
+        return ops.apart_attention(rows, rows, rows if v is None else v, first, of, columns, **known | options)
+
     def convolved(self, x: Any, weight: Any = None, state: Any = None) -> Any:
         kept = self.f32(2, 2, 8) if state is None else state
         rows = (self.i32(0, 3), self.i32(3), self.i32(0))
@@ -144,6 +151,7 @@ OUTSIDE: dict[str, tuple[Callable[[Arguments], Any], str]] = {
     "falling starts": (lambda a: a.attend((0, 3, 2)), "must rise"),
     "adapter": (lambda a: a.added(0, 1), r"which\[1\] is 1; .* -1 and 0"),
     "adapter before none": (lambda a: a.added(-2), r"which\[0\] is -2"),
+    "apart past the last row": (lambda a: a.apart(starts=a.i32(0, 2, 4)), "must rise from 0 to the 3 rows of q"),
     "texts past the last row": (lambda a: a.read(starts=a.i32(0, 2, 4)), "must rise from 0 to the 3 rows of q"),
     "falling texts": (lambda a: a.read(starts=a.i32(0, 3, 2)), "must rise"),
     "rows past the last averaged": (lambda a: ops.mean_rows(a.f32(3, 8), a.i32(0), a.i32(4)), r"stops\[0\] is 4"),
@@ -292,6 +300,12 @@ WRONG: dict[str, tuple[Callable[[Arguments], Any], str]] = {
     "norms of heads": (lambda a: ops.layer_norm(a.f32(1, 8), a.f32(3, 2), eps=1e-5), "must have a row for each head"),
     "layer_norm": (lambda a: ops.layer_norm(a.other(1, 8), a.f32(8), eps=1e-5), "x i32"),
     "add_layer_norm": (lambda a: ops.add_layer_norm(a.f32(1, 8), a.other(1, 8), a.f32(8), eps=1e-5), "residual i32"),
+    "apart_attention": (lambda a: a.apart(v=a.f32(3, 4)), "must have one shape"),
+    "apart_attention heads": (lambda a: a.apart(head_dim=6), "must be whole heads of 6"),
+    "apart_attention odd": (lambda a: a.apart(head_dim=1), "head_dim 1 must be even"),
+    "apart_attention columns": (lambda a: a.apart(of_rows=a.f32(3, 4)), "must be \\[3, 8\\]"),
+    "apart_attention buckets": (lambda a: a.apart(buckets=1), "buckets 1 must be 2 to"),
+    "apart_attention farthest": (lambda a: a.apart(farthest=2), "farthest 2 must be more than 2"),
     "text_attention": (lambda a: a.read(q=a.other(3, 8)), "q i32"),
     "text_attention starts": (lambda a: a.read(starts=a.f32(3)), "starts f32"),
     "text_attention rows": (lambda a: a.read(q=a.f32(2, 8)), "must have the rows of q"),

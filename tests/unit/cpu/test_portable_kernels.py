@@ -117,7 +117,8 @@ def test_kernels_of_whole_texts_are_emitted(triple: str, target: Any) -> None:
     heads = Heads(Pages(32, "f32"), 2)
     windows = (text_attention(target, heads, windowed=windowed) for windowed in (False, True))
     biased = text_attention(target, Heads(Pages(32, "f32"), 2, biases=True), windowed=False)
-    for kernel in (text_pages(target, heads), *windows, biased, mean_rows(target)):
+    apart = text_attention(target, Heads(Pages(32, "f32"), 1, apart=True), windowed=False)
+    for kernel in (text_pages(target, heads), *windows, biased, apart, mean_rows(target)):
         found = symbols(object_for(kernel, target, triple))
         assert kernel.name in found.defined
         assert found.undefined <= expected(triple), f"{kernel.name} asks for {found.undefined}"

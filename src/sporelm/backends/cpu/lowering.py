@@ -329,6 +329,7 @@ RULES: dict[str, Callable[[Lowering, Call], None]] = {
     "rope_store": _rope_store,
     **LATENT,
     "attention": _attention,
+    "apart_attention": texts.apart_attention,
     "text_attention": texts.text_attention,
     "mean_rows": texts.mean_rows,
     "count_nonfinite": conversions.count_nonfinite,

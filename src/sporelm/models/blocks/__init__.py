@@ -2,6 +2,7 @@
 
 from sporelm.models.blocks.alone import Alone
 from sporelm.models.blocks.altup import AltUpLayer, Laurel, Spread
+from sporelm.models.blocks.apart_attention import ApartAttention
 from sporelm.models.blocks.attention import Attention
 from sporelm.models.blocks.beside import Beside
 from sporelm.models.blocks.channel_mix import ChannelMix
@@ -39,6 +40,7 @@ __all__ = [
     "MLP",
     "Alone",
     "AltUpLayer",
+    "ApartAttention",
     "Attention",
     "Beside",
     "ChannelMix",

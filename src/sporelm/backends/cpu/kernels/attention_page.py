@@ -23,11 +23,12 @@ class Heads:
     slopes: bool = False  # scores fall with distance
     chunked: bool = False  # a row sees its own chunk of `window` positions
     biases: bool = False  # each distance has a number of its own that is added to scores
+    apart: bool = False  # rows and keys have numbers of their own for each distance
 
     @property
     def name(self) -> str:
         options = "_sinks" * self.sinks + "_softcap" * self.softcap + "_slopes" * self.slopes
-        options += "_chunked" * self.chunked + "_biases" * self.biases
+        options += "_chunked" * self.chunked + "_biases" * self.biases + "_apart" * self.apart
         return f"{self.pages.name}_{self.group}{options}"
 
     def fields(self, more: str) -> tuple[Field, ...]:

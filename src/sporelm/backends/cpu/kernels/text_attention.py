@@ -9,6 +9,7 @@ from typing import Any
 
 from sporelm.backends.cpu.jit import Builder, Kernel, Val, f32, i32, i64
 from sporelm.backends.cpu.jit.kernel import fields
+from sporelm.backends.cpu.kernels.apart import APART_FIELDS, add_apart
 from sporelm.backends.cpu.kernels.attention import SPLIT, TILE_TOKENS
 from sporelm.backends.cpu.kernels.attention_page import Heads, Rows, Span, add_page, write_out
 from sporelm.backends.cpu.kernels.attention_tile import gather
@@ -43,8 +44,11 @@ def text_attention(target: Any, heads: Heads, *, windowed: bool) -> Kernel:
     count = -(-TILE_TOKENS * group // largest) * largest  # rows of a full tile, in whole register tiles
     q_bytes = count * 4 * pages.padded
 
+    apart_bytes = count * 4 * PAGE * heads.apart
+
     def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
-        queries, rows = scratch, Rows(k, heads, k.at(scratch, q_bytes), count)
+        queries, rows = scratch, Rows(k, heads, k.at(scratch, q_bytes + apart_bytes), count)
+        added = k.at(scratch, q_bytes) if heads.apart else None
         with k.range(first, last) as item:
             head, tile = item % f.kv_heads, item // f.kv_heads
             text, begin, token, stop = _locate(k, f, tile)
@@ -62,7 +66,10 @@ def text_attention(target: Any, heads: Heads, *, windowed: bool) -> Kernel:
                 split_stop = k.min(end, split + SPLIT)
                 with k.range(k.max(split, lowest // PAGE * PAGE), split_stop, PAGE) as base:
                     keys = k.at(cache, base // PAGE * f.page_bytes)
-                    span = _span(k, f, heads, head, (base, split_stop), (token - begin, length), windowed=windowed)
+                    own = token - begin, length
+                    span = _span(k, f, heads, head, (base, split_stop), own, added, windowed=windowed)
+                    if added is not None:
+                        add_apart(k, f, head, begin, (base, span.positions), (token - begin, stop - begin), added)
                     with k.range(0, used, largest) as row:
                         q = k.at(queries, row * (4 * pages.padded))
                         values = k.at(keys, pages.half_bytes)
@@ -75,18 +82,27 @@ def text_attention(target: Any, heads: Heads, *, windowed: bool) -> Kernel:
                 write_out(k, pages, peak, total, k.at(rows.outs, row * rows.wide), out, None)
 
     text = "q:p q_stride:i pages:p page_bytes:i starts:p kv_heads:i scale:f out:p out_stride:i" + " reach:i" * windowed
-    text += " slopes:p" * heads.slopes + " biases:p spread:i" * heads.biases
+    text += " slopes:p" * heads.slopes + " biases:p spread:i" * heads.biases + APART_FIELDS * heads.apart
     name = f"text_attention_{heads.name}{'_windowed' * windowed}"
-    return Kernel(name, fields(text), body, scratch=q_bytes + Rows.nbytes(heads, count, largest))
+    return Kernel(name, fields(text), body, scratch=q_bytes + apart_bytes + Rows.nbytes(heads, count, largest))
 
 
 def _span(
-    k: Builder, f: Any, heads: Heads, head: Val, page: tuple[Val, Val], rows: tuple[Val, Val], *, windowed: bool
+    k: Builder,
+    f: Any,
+    heads: Heads,
+    head: Val,
+    page: tuple[Val, Val],
+    rows: tuple[Val, Val],
+    added: Val | None,
+    *,
+    windowed: bool,
 ) -> Span:
     """What rows of a tile see of a page.
 
     page   its first position, and the position up to which it is read
     rows   the position of the tile's first row, and how many its text has
+    added  what is added to scores of the tile's rows: f32 [rows][64]; None: nothing, or one of `heads`' kinds
     """
     (base, stop), (first, length), group = page, rows, heads.group
 
@@ -94,6 +110,8 @@ def _span(
         return first + row // group
 
     def bias(row: Any) -> Val:
+        if added is not None:
+            return k.at(added, row * (4 * PAGE))
         place = k.min(own(row), length - 1)  # of a tile's rows that are filled up: none past the text, as the table has
         at = (head * group + row % group) * f.spread + f.spread // 2 + base - place
         return k.at(f.biases, at * 4)
@@ -110,7 +128,7 @@ def _span(
         slope=slope if heads.slopes else None,
         centre=own if heads.slopes else None,
         below=(lambda row: own(row) - f.reach - 1) if windowed else None,
-        bias=bias if heads.biases else None,
+        bias=bias if heads.biases or heads.apart else None,
     )
 
 
