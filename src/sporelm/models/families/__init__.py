@@ -89,12 +89,6 @@ FAMILIES = (
         ("deberta-v2", "DebertaV2Model", "DebertaV2ForMaskedLM", "DebertaV2ForSequenceClassification"),
         ("transformers",),
     ),
-    Listed(
-        "deci",
-        "DeciLM, Llama-Nemotron Super 49B, 51B, Ultra 253B",
-        ("deci", "DeciLMForCausalLM"),
-        ("numpy", "llama.cpp"),
-    ),
     Listed("deepseek", "DeepSeek MoE (V1)", ("deepseek", "DeepseekForCausalLM"), ("numpy", "llama.cpp")),
     Listed(
         "deepseek2",
