@@ -52,6 +52,7 @@ TEXTS: Mapping[str, TextModel] = {
     "qwen2": TextModel("Qwen2ForCausalLM", 151936, 4096, 22016, 32, 32),
     "qwen3": TextModel("Qwen3ForCausalLM", 151936, 4096, 22016, 32, 32),
     "qwen3_moe": TextModel("Qwen3MoeForCausalLM", 151936, 2048, 6144, 24, 32),
+    "step3p5": TextModel("Step3p5ForCausalLM", 128815, 4096, 11264, 45, 64),
 }
 # The class of a whole -> the model_type of its text model where config.json does not say it.
 WHOLES: Mapping[str, str] = {
@@ -78,6 +79,7 @@ WHOLES: Mapping[str, str] = {
     "Qwen2AudioForConditionalGeneration": "qwen2",
     "Qwen3ASRForConditionalGeneration": "qwen3",
     "SmolVLMForConditionalGeneration": "llama",
+    "Step3p7ForConditionalGeneration": "step3p5",
     "VideoLlama3ForConditionalGeneration": "qwen2",
     "VideoLlavaForConditionalGeneration": "llama",
     "VipLlavaForConditionalGeneration": "llama",
@@ -98,6 +100,8 @@ REFUSED: Mapping[str, str] = {
 
 def inner_of(whole: str) -> str:
     """What names of the text model have in front, in folders of a class of `WHOLES`."""
+    if whole.startswith("Step3p7"):
+        return "model."  # as its makers wrote them
     return TEXT_MODEL if whole.startswith(("Idefics", "SmolVLM")) else "model.language_model."
 
 

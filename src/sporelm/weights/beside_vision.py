@@ -13,6 +13,7 @@ _PARTS = (
     *("aligner", "connector", "projector", "mm_projector", "vision_projection", "visual_embeddings_table"),
     *("high_res_vision_model", "acoustic_tokenizer_encoder", "semantic_tokenizer_encoder"),
     *("image_tower", "video_tower", "vision_encoder", "vision_embedder"),
+    "vit_large_projector",
 )
 OTHERS = (
     *(f"{start}{part}.*" for start in ("", "model.") for part in _PARTS),

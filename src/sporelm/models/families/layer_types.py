@@ -15,13 +15,10 @@ LOCAL_THETA, LOCAL_SHARE = "local_theta", "local_share"  # ours, of layers with 
 
 def by_type(values: dict[str, Any], kinds: Any) -> dict[str, Any]:
     """A config.json whose rotary parameters are of two types: those of layers without a window, and the others beside
-    them. Parameters that are of no types are refused as they stand, by who reads them.
-
-    Raises UnsupportedModel where layers with a window are scaled.
-    """
+    them. Raises UnsupportedModel for any other, and where layers with a window are scaled."""
     full, local = (kinds.get(kind) if isinstance(kinds, Mapping) else None for kind in (FULL, LOCAL))
     if not isinstance(full, Mapping) or not isinstance(local, Mapping | None):
-        return {**values, "rope_parameters": kinds}
+        raise UnsupportedModel(f"config.json: rope_parameters {shown(kinds)} must be those of {FULL} and {LOCAL}")
     local = local or {}
     if (kind := local.get("rope_type", "default")) != "default":
         raise UnsupportedModel(f"config.json: rope_type {shown(kind)} of layers with a window is not supported")

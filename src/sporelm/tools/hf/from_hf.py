@@ -90,6 +90,7 @@ def from_hf(folder: Path, *, type_name: str = "auto", pre: str | None = None, vo
             {tensor.name: ("[f32]", _numbers(tensor)) for tensor in made if tensor.name in family.listed}
         )
         made = [tensor for tensor in made if tensor.name not in family.listed]
+        made += [vector(name, values) for name, values in rope.tensors.items()]
         made = filled(made, family.wanted(source.config)) if family.wanted else made
         model = Model(metadata, made, "little", VERSION, tuple(source.files.paths))
         model = permute_qk("")(model) if family.paired_rows else model
@@ -104,7 +105,6 @@ def from_hf(folder: Path, *, type_name: str = "auto", pre: str | None = None, vo
         changed: list[str] = []
         tensors = [_typed(tensor, type_name, changed) for tensor in model.tensors]
         notes += repeated(changed, "tensor")
-        tensors += [vector(name, values) for name, values in rope.tensors.items()]
     finally:
         if not isinstance(source.files, QuantizedFolder):  # whose weights are put together when they are written
             source.close()
