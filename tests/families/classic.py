@@ -42,6 +42,31 @@ MAIN_WIDE = {key: value for key, value in WIDE.items() if key != "intermediate_s
 MAIN_WIDE |= {"head_dim": 32, "intermediate_size_mlp": 512}
 del MAIN["intermediate_size"]
 
+
+def block(group: int | None, times: float | None, *, linear: bool = False) -> dict[str, Any]:
+    """What config.json says of a layer of Llama-Nemotron."""
+    attention = {"n_heads_in_group": group, "no_op": not group and not linear, "replace_with_linear": linear}
+    return {"attention": attention, "ffn": {"ffn_mult": times, "no_op": times is None, "replace_with_linear": False}}
+
+
+DECI = named("DeciLMForCausalLM", "nemotron-nas", num_hidden_layers=6, num_key_value_heads=None)
+DECI |= {"intermediate_size": None}
+DECI["block_configs"] = [block(3, 4.0), block(None, 1.5), block(None, 9.0, linear=True), block(None, None)]
+DECI["block_configs"] += [block(6, 4.0), block(2, None)]
+DECI_WIDE: dict[str, Any] = {"hidden_size": 256, "num_attention_heads": 8}  # llama.cpp drops attention without the rest
+DECI_WIDE["block_configs"] = [block(2, 2.0), block(None, 1.5), block(None, 1.0, linear=True), block(None, None)]
+DECI_WIDE["block_configs"] += [block(8, 4.0), block(4, 0.5)]
+DECI_ODD: dict[str, Any] = {"hidden_size": 70, "num_attention_heads": 7, "num_key_value_heads": 7}
+DECI_ODD |= {"num_key_value_heads_per_layer": [7, 1], "num_hidden_layers": 2}
+
+ELM: dict[str, Any] = {"architectures": ["OpenELMForCausalLM"], "model_type": "openelm", "vocab_size": 131}
+ELM |= {"model_dim": 48, "num_transformer_layers": 3, "head_dim": 8, "num_query_heads": [4, 6, 6]}
+ELM |= {"num_kv_heads": [2, 3, 2], "ffn_multipliers": [0.5, 1.1, 2], "ffn_dim_divisor": 8, "max_context_length": 256}
+ELM["rope_freq_constant"] = 1e4
+ELM_ODD: dict[str, Any] = {"model_dim": 70, "head_dim": 10, "num_query_heads": [7, 5, 1], "num_kv_heads": [7, 1, 1]}
+ELM_WIDE: dict[str, Any] = {"model_dim": 256, "head_dim": 64, "num_query_heads": [8, 12, 12]}
+ELM_WIDE |= {"num_kv_heads": [4, 4, 6], "ffn_dim_divisor": 256}
+
 CASES = (
     Case("vaultgemma", VAULT, None),
     Case("vaultgemma-odd", VAULT | ODD | VAULT_ODD, None),
@@ -61,6 +86,10 @@ CASES = (
     Case("codeshell-odd-tied", CODESHELL | ODD_GPT2 | TIED | {"num_query_groups": 1}, None, "gpt2_like"),
     Case("jais", JAIS | {"tie_word_embeddings": False}, WIDE_GPT2 | {"mup_width_scale": 1.1}, "gpt2_like"),
     Case("jais-odd-tied", JAIS | ODD_GPT2 | TIED | JAIS_ODD, None, "gpt2_like"),
+    Case("deci", DECI, DECI_WIDE, "by_layer"),
+    Case("deci-odd-tied", named("DeciLMForCausalLM", "deci") | DECI_ODD | TIED, None, "by_layer"),
+    Case("openelm", ELM, ELM_WIDE, "openelm"),
+    Case("openelm-odd", ELM | ELM_ODD, None, "openelm"),
     Case("maincoder", MAIN, MAIN_WIDE, "maincoder"),
     Case("maincoder-odd", MAIN | ODD | {"head_dim": 10}, None, "maincoder"),
 )

@@ -89,6 +89,12 @@ FAMILIES = (
         ("deberta-v2", "DebertaV2Model", "DebertaV2ForMaskedLM", "DebertaV2ForSequenceClassification"),
         ("transformers",),
     ),
+    Listed(
+        "deci",
+        "DeciLM, Llama-Nemotron Super 49B, 51B, Ultra 253B",
+        ("deci", "DeciLMForCausalLM"),
+        ("numpy", "llama.cpp"),
+    ),
     Listed("deepseek", "DeepSeek MoE (V1)", ("deepseek", "DeepseekForCausalLM"), ("numpy", "llama.cpp")),
     Listed(
         "deepseek2",
@@ -342,6 +348,7 @@ FAMILIES = (
     Listed("olmo2", "OLMo 2, OLMo 3", ("olmo2", "Olmo2ForCausalLM", "Olmo3ForCausalLM"), ("transformers", "llama.cpp")),
     Listed("olmo_hybrid", "OLMo Hybrid", ("olmo-hybrid", "OlmoHybridForCausalLM"), ("transformers",)),
     Listed("olmoe", "OLMoE", ("olmoe", "OlmoeForCausalLM"), ("transformers", "llama.cpp")),
+    Listed("openelm", "OpenELM", ("openelm", "OpenELMForCausalLM"), ("numpy", "llama.cpp")),
     Listed("opt", "OPT, Galactica", ("opt", "OPTForCausalLM"), ("transformers",)),
     Listed("orion", "Orion", ("orion", "OrionForCausalLM"), ("numpy", "llama.cpp")),
     Listed(
