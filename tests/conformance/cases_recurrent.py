@@ -50,13 +50,15 @@ def delta(on: On, key_heads: int, heads: int, key_dim: int, value_dim: int, orde
     )
 
 
-def delta_by_row(on: On, key_heads: int, heads: int, key_dim: int, value_dim: int, decays_each: bool) -> Any:
+def delta_by_row(
+    on: On, key_heads: int, heads: int, key_dim: int, value_dim: int, decays_each: bool, least: float = 0.0
+) -> Any:
     """Queries, keys and values apart; a decay for each row of a state, or for each head."""
     widths = key_heads * key_dim, key_heads * key_dim, heads * value_dim
     x, keys, values = (on.rows(ROWS, width) for width in widths)
     count = heads * key_dim if decays_each else heads
     given = x, on.rows(ROWS, count), on.rows(ROWS, heads), decays(on, heads), on.tensor(on.values(count))
-    options: dict[str, Any] = {"key_heads": key_heads, "order": "each", "most": 2.0}
+    options: dict[str, Any] = {"key_heads": key_heads, "order": "each", "most": 2.0, "least": least}
     return stepped(
         on,
         (heads * key_dim, value_dim),
@@ -101,6 +103,9 @@ def cases() -> Iterator[Case]:
             name = f"{' '.join(map(str, shape))} apart, decays of each {'row' if decays_each else 'head'}"
             rare = not decays_each and shape[2] != 7
             yield case("gated_delta_rule", name, delta_by_row, *shape, decays_each, rare=rare, common=shape[2] == 7)
+    for decays_each in (True, False):
+        name = f"3 3 7 70 within bounds, decays of each {'row' if decays_each else 'head'}"
+        yield case("gated_delta_rule", name, delta_by_row, 3, 3, 7, 70, decays_each, -5.0, rare=not decays_each)
     for pooled in (False, True):
         where = " in a pool" * pooled
         for groups, heads, size, head_dim in ((2, 4, 16, 64), (1, 3, 7, 10), (3, 3, 128, 70)):

@@ -9,10 +9,25 @@ YOUTU_ODD = {**ODD, "rope_interleave": False, "rope_scaling": YARN}
 AXK1 = named("AXK1ForCausalLM", "axk1", **HEADS, **EXPERTS, n_group=4, topk_group=2, routed_scaling_factor=2.5)
 AXK1_ODD = {**ODD, "q_lora_rank": 20, "norm_topk_prob": False, "rope_scaling": YARN}
 AXK1_ODD |= {"mlp_layer_types": ["dense", "sparse"], "n_group": 1, "topk_group": 1}
+LING3 = named("BailingHybridForCausalLM", "bailing_hybrid", num_hidden_layers=4, num_key_value_heads=6, head_dim=16)
+LING3 |= {name: value for name, value in HEADS.items() if name != "q_lora_rank"} | {"pad_token_id": None}
+LING3 |= {"num_experts": 8, "num_experts_per_tok": 3, "num_shared_experts": 2, "moe_intermediate_size": 24}
+LING3 |= {"n_group": 4, "topk_group": 2, "layer_group_size": 2, "first_k_dense_replace": 1}
+# Seven heads of ten, decays without a bound, layers after the last group.
+LING3_ODD = {**ODD, "head_dim": 10, "kda_safe_gate": False, "num_hidden_layers": 3, "short_conv_kernel_size": 3}
+LING3_ODD |= {"norm_topk_prob": False, "n_group": 1, "topk_group": 1}
+del LING3_ODD["q_lora_rank"]
+# In the words of its makers, who make queries out of a latent too, and have attention after the last group.
+LING3_WIDE = {**WIDE_HEADS, "architectures": ["BailingMoeV3ForCausalLM"], "q_lora_rank": 256, "head_dim": 128}
+LING3_WIDE |= {"n_group": 1, "topk_group": 1, "num_experts": 6, "layer_group_size": 3, "rotary_dim": 16}
+LING3_WIDE["moe_shared_expert_intermediate_size"] = 512
+LING3_WIDE |= {"partial_rotary_factor": 0.5, "share_expert_swiglu_limit_list": [None, 0]}
 
 CASES = (
     Case("axk1", AXK1, None),
     Case("axk1-odd-yarn", AXK1 | AXK1_ODD, None),
+    Case("ling3", LING3, WIDE | LING3_WIDE),
+    Case("ling3-odd-unbounded", LING3 | LING3_ODD, None),
     Case("youtu", YOUTU | TIED, WIDE | WIDE_HEADS | {"q_lora_rank": 256}),
     Case("youtu-odd-half", YOUTU | YOUTU_ODD, None),
 )

@@ -21,6 +21,7 @@ def recurrent_cases() -> Iterator[Case]:
     for order in ("each", "all"):
         yield Case("gated_delta_rule", order, partial(delta, order=order))
     yield Case("gated_delta_rule", "rows that decay, apart", delta_by_row)
+    yield Case("gated_delta_rule", "rows that decay within bounds", partial(delta_by_row, least=-3.0))
     yield Case("ssm_scan", "", scan)
     yield Case("lightning_attention", "", faded)
     yield Case("selective_scan", "", selected)
@@ -63,7 +64,7 @@ def delta(backend: Backend, *, order: str) -> Any:
     )
 
 
-def delta_by_row(backend: Backend) -> Any:
+def delta_by_row(backend: Backend, *, least: float = 0.0) -> Any:
     """Queries, keys and values apart, each channel of the keys with a decay of its own."""
     x, alpha, keys, rows = (backend.tensor(values(ROWS, HEADS * SIZE, seed=n)) for n in range(4))
     beta, decay = backend.tensor(values(ROWS, HEADS)), backend.tensor(-np.exp(values(HEADS)))
@@ -71,7 +72,7 @@ def delta_by_row(backend: Backend) -> Any:
     return _after(
         backend,
         values(3, HEADS * SIZE, SIZE),
-        lambda *held: ops.gated_delta_rule(*given, *held, keys, rows, key_heads=HEADS, order="each"),
+        lambda *held: ops.gated_delta_rule(*given, *held, keys, rows, key_heads=HEADS, order="each", least=least),
     )
 
 

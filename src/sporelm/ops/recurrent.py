@@ -123,6 +123,7 @@ def _delta(
     order: str,
     most: float = 1.0,
     eps: float = 1e-6,
+    least: float = 0.0,
 ) -> Spec:
     given, held = stepwise(x, state, starts, lengths, states)
     (tokens, _), heads = given.shape, fixed(vector("decay", decay).shape[0])
@@ -131,6 +132,7 @@ def _delta(
     require(order in ("each", "all"), f"order {order!r} must be 'each' or 'all'")
     require(key_heads > 0 and heads % key_heads == 0, f"{heads} heads are no whole groups of {key_heads} key heads")
     require(most > 0, f"most {most} must be above 0")
+    require(least <= 0, f"least {least} must be below 0, or 0 for decays without a bound")
     decays = fixed(rows("alpha", alpha).shape[1])
     known = f"{heads} columns, or one for each of {rows_held} rows of a state"
     require(decays in (heads, rows_held), f"alpha {spec_of(alpha)} must have {known}")
@@ -167,7 +169,7 @@ def _delta_inside(
 @op(_delta, updates=("state",), indices=_delta_inside, host=WHOSE)
 def gated_delta_rule(
     x, alpha, beta, decay, bias, state, starts, lengths, states, keys=None, values=None,
-    *, key_heads, order, most=1.0, eps=1e-6,
+    *, key_heads, order, most=1.0, eps=1e-6, least=0.0,
 ):  # fmt: skip
     """The gated delta rule (Yang, Kautz, Hatamizadeh 2024): float32 [tokens, heads * value_dim].
 
@@ -175,8 +177,9 @@ def gated_delta_rule(
     [tokens, key_heads * key_dim] and values [tokens, heads * value_dim] are given. Queries and keys are divided by
     their length, queries by sqrt(key_dim) too. `order` says which key head a head has (`head_pairs`).
     alpha [tokens, heads], bias [heads]: S decays by exp(decay * softplus(alpha + bias)); or they have heads * key_dim
-    columns, and each row of S, a channel of the keys, decays by itself (Kimi Team 2025, "Kimi Linear"). beta [tokens,
-    heads], decay [heads]: what S says of a key moves towards the value by most * sigmoid(beta). state [slots,
+    columns, and each row of S, a channel of the keys, decays by itself (Kimi Team 2025, "Kimi Linear"). With `least`
+    below 0, S decays by exp(least * sigmoid(-decay * (alpha + bias))), never by more than exp(least) (Ling 3). beta
+    [tokens, heads], decay [heads]: what S says of a key moves towards the value by most * sigmoid(beta). state [slots,
     heads * key_dim, value_dim].
     """
     heads, value_dim = len(decay), state.shape[2]
@@ -185,8 +188,10 @@ def gated_delta_rule(
     whose = head_pairs(heads, key_heads, order)
     q, k = (_unit(part.reshape(len(x), key_heads, key_dim), eps)[:, whose] for part in parts[:2])
     q, v = q * np.float32(key_dim**-0.5), parts[2].reshape(len(x), heads, value_dim)
-    kept = np.exp(decay[:, None] * softplus(alpha + bias).reshape(len(x), heads, -1))
+    slowed = (alpha + bias).reshape(len(x), heads, -1)
     with np.errstate(over="ignore"):
+        bounded = np.float32(least) / (1 + np.exp(decay[:, None] * slowed))
+        kept = np.exp(bounded if least else decay[:, None] * softplus(slowed))
         share = np.float32(most) / (1 + np.exp(-beta))
     out = np.empty((len(x), heads, value_dim), np.float32)
     for held, own in sequences(state, starts, lengths, states):

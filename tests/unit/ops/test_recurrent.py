@@ -45,9 +45,10 @@ def faded(width: int = 18, rows: int = 6) -> Any:
     return ops.lightning_attention(f32(4, width), f32(2), f32(2, rows, 3), i32(0, 4), i32(4), i32(1))
 
 
-def apart(keys: Any = None, values: Any = None, alpha: int = 6, most: float = 1.0) -> Any:
+def apart(keys: Any = None, values: Any = None, alpha: int = 6, **bounds: float) -> Any:
     given = f32(4, 6), f32(4, alpha), f32(4, 2), f32(2), f32(alpha), f32(2, 6, 10)
-    return ops.gated_delta_rule(*given, i32(0, 4), i32(4), i32(1), keys, values, key_heads=2, order="each", most=most)
+    options: dict[str, Any] = {"key_heads": 2, "order": "each", **bounds}
+    return ops.gated_delta_rule(*given, i32(0, 4), i32(4), i32(1), keys, values, **options)
 
 
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
@@ -66,6 +67,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "delta's values": (lambda: apart(f32(4, 6), f32(4, 21)), r"values .* must be \[4, 20\]"),
     "delta's decays": (lambda: apart(f32(4, 6), f32(4, 20), alpha=5), "2 columns, or one for each of 6 rows"),
     "delta's shares": (lambda: apart(f32(4, 6), f32(4, 20), most=0.0), "most 0.0 must be above 0"),
+    "delta's bound": (lambda: apart(f32(4, 6), f32(4, 20), least=0.5), "least 0.5 must be below 0"),
     "lightning's heads": (lambda: faded(rows=7), "must have 3 rows for each of 2 heads"),
     "lightning's width": (lambda: faded(17), "must have 18 columns: query, key and value"),
     "norm's activation": (lambda: ops.gated_rms_norm(f32(2, 6), f32(2, 6), f32(3), **TANH), "'silu' or 'sigmoid'"),

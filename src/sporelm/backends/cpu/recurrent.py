@@ -48,9 +48,12 @@ def gated_delta_rule(low: Emitter, call: Call) -> None:
     heads, shared = fixed(spec_of(decay).shape[0]), int(call.options["key_heads"])
     shape, most_taken = _shape(held[0], heads, call.options["order"]), float(call.options.get("most", 1.0))
     gates = {"alpha": low.at(alpha), "beta": low.at(beta), "stride": stride_of(alpha), "most": most_taken}
-    target, kernel = low.places.target, delta_rule.delta_gates(low.places.target)
+    gates["least"] = least = float(call.options.get("least", 0.0))
+    target, bounded = low.places.target, least < 0
+    kernel = delta_rule.delta_gates(target, bounded=bounded)
     if fixed(spec_of(alpha).shape[1]) != heads:
-        shape, kernel = replace(shape, by_row=True), delta_rule.delta_gates_by_row(target, shape.rows)
+        shape = replace(shape, by_row=True)
+        kernel = delta_rule.delta_gates_by_row(target, shape.rows, bounded=bounded)
         gates |= {"beta_stride": stride_of(beta), "heads": heads}
     fields = _gated(low, kernel, x, decay, bias, gates)
     keys, values = held[4:] or (None, None)

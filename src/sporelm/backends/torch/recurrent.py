@@ -61,6 +61,7 @@ def gated_delta_rule(
     order: str,
     most: float = 1.0,
     eps: float = 1e-6,
+    least: float = 0.0,
 ) -> Tensor:
     heads, value_dim = len(decay), state.shape[2]
     key_dim, group = state.shape[1] // heads, heads // key_heads
@@ -73,7 +74,8 @@ def gated_delta_rule(
         return each.repeat_interleave(group, dim=1) if order == "each" else each.repeat(1, group, 1)
 
     q, k, v = directions(x) * key_dim**-0.5, directions(keys), values.unflatten(1, (heads, value_dim))
-    kept = torch.exp(decay[:, None] * softplus(alpha + bias).unflatten(1, (heads, -1)))
+    slowed, rate = (alpha + bias).unflatten(1, (heads, -1)), decay[:, None]
+    kept = torch.exp(least * (-rate * slowed).sigmoid() if least else rate * softplus(slowed))
     share = beta.sigmoid() * most
     out = torch.empty_like(v)
     for held, start, stop in each_sequence(state, starts, lengths, states):

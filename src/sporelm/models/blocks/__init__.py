@@ -10,6 +10,7 @@ from sporelm.models.blocks.classifier import Classifier
 from sporelm.models.blocks.delta_net import DeltaHeads, DeltaNet
 from sporelm.models.blocks.embedding import Embedding
 from sporelm.models.blocks.gated_heads import HeadGatedAttention
+from sporelm.models.blocks.gated_latent import GatedLatentAttention
 from sporelm.models.blocks.gated_mlp import GatedMLP
 from sporelm.models.blocks.latent_attention import LatentAttention
 from sporelm.models.blocks.layer import Layer, ParallelLayer, Part
@@ -49,6 +50,7 @@ __all__ = [
     "DeltaNet",
     "Embedding",
     "FedLayer",
+    "GatedLatentAttention",
     "GatedMLP",
     "HeadGatedAttention",
     "LatentAttention",

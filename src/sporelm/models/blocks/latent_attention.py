@@ -47,13 +47,20 @@ class LatentAttention:
         q, row = products(x, weights, self.q_a or self.q, self.kv_a)
         if self.q_a is not None:
             q = self.q(self.q_norm(q, weights), weights)
+        latent, q = self.absorbed(q, row, step, weights, cache)
+        held = (cache, step.starts, step.lengths, step.pages)
+        return self.made(ops.latent_attention(latent, q, *held, heads=self.heads, scale=self.scale), weights)
+
+    def absorbed(self, q: Any, row: Any, step: StepInputs, weights: Mapping[str, Any], cache: Any) -> tuple[Any, Any]:
+        """Keep the latent and its key, `row`; what latents and keys are multiplied with, of q [tokens, heads * dim]."""
         if self.growth:
             q = ops.combine_experts(q, ops.select_rows(weights[self.growth], step.positions))
         norm, places = weights[self.kv_norm.name], (step.positions, weights[ROPE]) if self.rotates else (None, None)
         if self.rotates:
             q = ops.rope(q, *places, head_dim=self.dim, style=self.style)
         ops.store_latent(row, norm, *places, cache, step.slots, eps=EPS, style=self.style)
-        latent = ops.linear_heads(q, weights[self.k_b.name])
-        held = (cache, step.starts, step.lengths, step.pages)
-        mixed = ops.latent_attention(latent, q, *held, heads=self.heads, scale=self.scale)
+        return ops.linear_heads(q, weights[self.k_b.name]), q
+
+    def made(self, mixed: Any, weights: Mapping[str, Any]) -> Any:
+        """Of mixed latents [tokens, heads * rank] the values, and their product."""
         return self.o(ops.linear_heads(mixed, weights[self.v_b.name]), weights)

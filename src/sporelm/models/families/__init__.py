@@ -42,6 +42,12 @@ FAMILIES = (
     Listed("bailingmoe", "Ling 1 (lite, plus)", ("bailingmoe", "BailingMoeForCausalLM"), ("numpy", "llama.cpp")),
     Listed("bailingmoe2", "Ling 2, Ring 2", ("bailingmoe2", "BailingMoeV2ForCausalLM"), ("numpy", "llama.cpp")),
     Listed(
+        "bailingmoe3",
+        "Ling 3",
+        ("bailingmoe3", "BailingHybridForCausalLM", "BailingMoeV3ForCausalLM"),
+        ("transformers", "llama.cpp"),
+    ),
+    Listed(
         "bert",
         "BERT, DistilBERT, RoBERTa, XLM-RoBERTa, CamemBERT: bge, e5, MiniLM and rerankers of them (encoders)",
         (

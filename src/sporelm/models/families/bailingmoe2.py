@@ -20,6 +20,19 @@ NORMS = tuple(
     for part, word in (("q", "query"), ("k", "key"))
 )
 
+EXPERTS = expert_fields(
+    count="num_experts",
+    used="num_experts_per_tok",
+    ffn="moe_intermediate_size",
+    shared="num_shared_experts",
+    leading="first_k_dense_replace",
+    scale="routed_scaling_factor",
+    renormalize="norm_topk_prob",
+    groups="n_group",
+    top_groups="topk_group",
+    scores="",
+)
+
 
 def _finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
     """The block that every token goes through is as wide as its experts together."""
@@ -34,20 +47,7 @@ def _finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
     Family(
         "bailingmoe2",
         (HfClass("BailingMoeV2ForCausalLM", "bailing_moe", {"partial_rotary_factor": 0.5}),),
-        fields(
-            *expert_fields(
-                count="num_experts",
-                used="num_experts_per_tok",
-                ffn="moe_intermediate_size",
-                shared="num_shared_experts",
-                leading="first_k_dense_replace",
-                scale="routed_scaling_factor",
-                renormalize="norm_topk_prob",
-                groups="n_group",
-                top_groups="topk_group",
-                scores="",
-            )
-        ),
+        fields(*EXPERTS),
         changed(bailing_names("blk.{}.attn_qkv"), *NORMS, choice_bias_name(f"{MLP}gate.expert_bias")),
         fixed=V3_CHOICE | {"experts.renormalize": True},
         only={

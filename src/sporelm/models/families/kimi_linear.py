@@ -108,5 +108,6 @@ class KimiLinear(Decoder):
         if index in own.attention:
             return pre_norm(config, index, LatentAttention(f"layers.{index}", config))
         heads, dim = own.delta_heads, own.delta_dim
+        narrow = {"alpha": dim, "z": dim}
         numbers = DeltaHeads(own.taps, heads, heads, dim, dim, heads * dim)
-        return pre_norm(config, index, SplitDeltaNet(f"layers.{index}", config, numbers, narrow=dim))
+        return pre_norm(config, index, SplitDeltaNet(f"layers.{index}", config, numbers, channels=True, narrow=narrow))

@@ -59,11 +59,12 @@ def regrouped(values: dict[str, Any]) -> dict[str, Any]:
     return latent.regrouped(by_key_heads(values))
 
 
-def said(config: ModelConfig) -> dict[str, tuple[str, Any]]:
-    """More of GGUF metadata: one head of keys, that of what is cached, in layers of attention."""
-    found = key_heads(config, "kimi-linear", config.own.attention)
+def said(config: ModelConfig, gguf: str = "kimi-linear") -> dict[str, tuple[str, Any]]:
+    """More of the metadata of an architecture's GGUF files: one head of keys, that of what is cached, in layers of
+    attention."""
+    found = key_heads(config, gguf, config.own.attention)
     counts = {key: (kind, [int(count > 0) for count in each]) for key, (kind, each) in found.items()}
-    return {**latent.said(config, "kimi-linear", absorbed=True), **counts}
+    return {**latent.said(config, gguf, absorbed=True), **counts}
 
 
 def words(config: ModelConfig) -> dict[str, Any]:

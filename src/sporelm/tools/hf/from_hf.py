@@ -183,8 +183,9 @@ def _window_note(family: Family, config: ModelConfig) -> list[str]:
 
 
 def _is_multiplied(family: Family, config: ModelConfig, params: Sequence[Param]) -> bool:
-    """Whether GGUF files have multipliers of this configuration in their weights."""
-    return any(stored_form(param.name, GGUF, family.table(config)).is_multiplied(config) for param in params)
+    """Whether GGUF files have multipliers of this configuration in their matrices; vectors are F32 in any case."""
+    table, matrices = family.table(config), (param.name for param in params if len(param.shape) > 1)
+    return any(stored_form(name, GGUF, table).is_multiplied(config) for name in matrices)
 
 
 def _entries(fields: Mapping[str, tuple[str, Any]], prefix: str = "") -> dict[str, Entry]:

@@ -13,18 +13,23 @@ from sporelm.backends.cpu.kernels.recurrent import Item, Shape, everywhere, gate
 from sporelm.backends.cpu.kernels.sequences import SEQUENCES
 
 
-def delta_gates(target: Any) -> Kernel:
+def delta_gates(target: Any, *, bounded: bool) -> Kernel:
     """By how much each head's state decays at each token, and how much of the new value it takes."""
 
     def pair(k: Builder, f: Any, token: Val, at: Val, decay: Val) -> tuple[Val, Val]:
         alpha, beta = (k.load(k.vf, k.at(x, token * f.stride), at) for x in (f.alpha, f.beta))
-        kept = k.exp(decay * softplus(k, alpha + k.load(k.vf, f.bias, at)))
+        kept = _kept(k, decay, alpha + k.load(k.vf, f.bias, at), k.splat(f.least) if bounded else None)
         return kept, k.splat(f.most) / (k.exp(-beta) + 1.0)
 
-    return gates("delta_gates", "alpha:p beta:p most:f", pair)
+    return gates(f"delta_gates{'_bounded' * bounded}", "alpha:p beta:p most:f least:f", pair)
 
 
-def delta_gates_by_row(target: Any, rows: int) -> Kernel:
+def _kept(k: Builder, decay: Val, x: Val, least: Val | None) -> Val:
+    """What is left of a state, bounded by e to the power of `least` where that is given."""
+    return k.exp(decay * softplus(k, x)) if least is None else k.exp(least / (k.exp(decay * x) + 1.0))
+
+
+def delta_gates_by_row(target: Any, rows: int, *, bounded: bool) -> Kernel:
     """The same where each of a state's rows decays by itself. An item is a token."""
 
     def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
@@ -35,18 +40,18 @@ def delta_gates_by_row(target: Any, rows: int) -> Kernel:
             with k.range(f.heads) as head:
                 decay, start = k.load(f32, f.decay, head * 4), head * (4 * rows)
                 for kind, low, high, step in spans:
-                    factor = decay if kind is f32 else k.splat(decay)
+                    factor, least = (each if kind is f32 else k.splat(each) for each in (decay, f.least))
                     with k.range(low, high, step) as column:
                         at = start + column * 4
                         x = k.load(kind, alpha, at) + k.load(kind, f.bias, at)
-                        k.store(k.exp(factor * softplus(k, x)), out, at)
+                        k.store(_kept(k, factor, x, least if bounded else None), out, at)
             with k.range(f.vectors) as v:
                 at = v * (4 * k.lanes)
                 beta = k.load(k.vf, k.at(f.beta, token * f.beta_stride), at)
                 k.store(k.splat(f.most) / (k.exp(-beta) + 1.0), out, at + f.second)
 
-    text = "alpha:p stride:i beta:p beta_stride:i most:f decay:p bias:p heads:i gates:p gates_stride:i second:i"
-    return Kernel(f"delta_gates_{rows}", fields(f"{text} vectors:i"), body)
+    text = "alpha:p stride:i beta:p beta_stride:i most:f least:f decay:p bias:p heads:i gates:p gates_stride:i second:i"
+    return Kernel(f"delta_gates_{rows}{'_bounded' * bounded}", fields(f"{text} vectors:i"), body)
 
 
 def gated_delta_rule(target: Any, shape: Shape) -> Kernel:

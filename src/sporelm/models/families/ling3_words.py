@@ -1,0 +1,114 @@
+"""What config.json and the GGUF metadata of Ling 3 call its numbers: its makers' words, and those of transformers."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sporelm.errors import UnsupportedModel
+from sporelm.models.families import kimi_words
+from sporelm.models.families.delta_fields import KINDS
+from sporelm.models.families.layer_kinds import attention_layers
+from sporelm.weights import latent
+from sporelm.weights.config import MOST_LAYERS, ModelConfig
+from sporelm.weights.experts import with_leading
+from sporelm.weights.family import Field, HfClass
+from sporelm.weights.fields import Fields, shown
+from sporelm.weights.names import HF, Kind
+
+HYBRID, MAKERS = "BailingHybridForCausalLM", "BailingMoeV3ForCausalLM"
+# The words of transformers -> those of its makers, who have `head_dim` for that of the delta nets.
+WORDS = {
+    "model_max_length": "max_position_embeddings",
+    "moe_renormalize": "norm_topk_prob",
+    "num_expert_group": "n_group",
+}
+WORDS |= {"num_experts_per_token": "num_experts_per_tok", "n_shared_experts": "num_shared_experts"}
+WORDS |= {"num_local_experts": "num_experts", "linear_conv_kernel_dim": "short_conv_kernel_size"}
+LIMITS = ("expert_swiglu_limit_list", "share_expert_swiglu_limit_list")
+MOST_DECAY = 100.0
+DEFAULTS: dict[str, Any] = {"kv_lora_rank": 512, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "v_head_dim": 128}
+DEFAULTS |= {"num_experts": 512, "num_experts_per_tok": 8, "num_shared_experts": 1, "moe_intermediate_size": 768}
+DEFAULTS |= {"head_dim": 128, "short_conv_kernel_size": 4, "layer_group_size": 6, "first_k_dense_replace": 2}
+DEFAULTS |= {"n_group": 8, "topk_group": 4, "routed_scaling_factor": 2.5, "norm_topk_prob": True}
+DEFAULTS |= {"rope_theta": 6e6, "max_position_embeddings": 262144}
+FLAGS = (("norm_topk_prob", "experts.renormalize"),)
+CLASSES = (
+    HfClass(HYBRID, "bailing_hybrid", DEFAULTS, FLAGS),
+    HfClass(MAKERS, "bailing_hybrid", DEFAULTS, FLAGS),
+)
+ONLY: dict[str, tuple[Any, ...]] = {"hidden_act": ("silu",), "rope_interleave": (True,), "attention_bias": (False,)}
+ONLY |= {
+    "gated_attention_proj_granularity_type": ("head_wise",),
+    "no_kda_lora": (True,),
+    "score_function": ("sigmoid",),
+}
+ONLY |= dict.fromkeys(("use_mla_nope", "use_bias", "use_qkv_bias", "value_norm", "up_proj_norm"), (False,))
+ONLY |= dict.fromkeys(("use_nGPT", "scale_router_input"), (False,))
+ONLY |= {"moe_router_enable_expert_bias": (True,), "group_norm_size": (1,), **dict.fromkeys(LIMITS, (None,))}
+
+
+@dataclass(frozen=True)
+class LingShape(kimi_words.KimiShape):
+    """With the bound of decays: e to the power of it is what a row leaves of a state at least; 0: there is none."""
+
+    least: float = 0.0
+
+
+FIELDS = (
+    *kimi_words.FIELDS,
+    Field("own.least", "kda.gate_lower_bound", "f32", "kda_lower_bound", -MOST_DECAY, 0.0, -5.0),
+)
+
+
+def reworded(values: dict[str, Any]) -> dict[str, Any]:
+    """Its makers' words for those of transformers; what is rotated is `qk_rope_head_dim` alone, whatever is said."""
+    found = values | {ours: values[name] for name, ours in WORDS.items() if name in values}
+    found["linear_conv_kernel_dim"] = found.get("short_conv_kernel_size")
+    found["linear_head_dim"] = values.get("linear_head_dim", values.get("head_dim"))
+    found["linear_num_heads"] = values.get("num_attention_heads")
+    found.pop("partial_rotary_factor", None)
+    if isinstance(rope := values.get("rope_parameters"), Mapping):
+        found["rope_parameters"] = {name: value for name, value in rope.items() if name != "partial_rotary_factor"}
+    for name in LIMITS:
+        if isinstance(limits := values.get(name), list) and not any(limits):
+            found[name] = None
+    return with_leading(latent.reworded(found))
+
+
+def finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
+    """Which layers are attention: the last of each group, and, as its makers have it, those after the last group."""
+    config, own, experts = latent.finished(config, values, kind), config.own, config.experts
+    assert experts is not None
+    told = values.values.get("layer_types")
+    if told is None and kind == HF:
+        size = values.integer("layer_group_size", 1, MOST_LAYERS)
+        rest = config.layers // size * size if config.architecture == MAKERS else config.layers
+        told = [KINDS[layer >= rest or (layer + 1) % size == 0] for layer in range(config.layers)]
+    attention = attention_layers(values, told or [], config.layers)
+    if config.architecture == HYBRID and experts.shared_ffn not in (0, experts.shared * experts.ffn):
+        what = f"moe_shared_expert_intermediate_size must be {experts.shared * experts.ffn}, as wide as its experts"
+        raise UnsupportedModel(f"{values.where}: {what}; it is {experts.shared_ffn}")
+    if own.q_rank and config.architecture == HYBRID:
+        raise UnsupportedModel(f"{values.where}: {HYBRID} has no q_lora_rank, it is {shown(own.q_rank)}; {MAKERS} has")
+    bounded = values.flag("kda_safe_gate" if kind == HF else "kda.safe_gate", True)
+    own = replace(config.own, attention=attention, delta_heads=config.heads, least=own.least if bounded else 0.0)
+    return replace(config, own=own, experts=replace(experts, shared_ffn=experts.shared_width))
+
+
+def said(config: ModelConfig) -> dict[str, tuple[str, Any]]:
+    """More of GGUF metadata."""
+    return {**kimi_words.said(config, "bailingmoe3"), "bailingmoe3.kda.safe_gate": ("bool", True)}
+
+
+def words(config: ModelConfig) -> dict[str, Any]:
+    """More of config.json."""
+    own: LingShape = config.own
+    kinds = [KINDS[layer in own.attention] for layer in range(config.layers)]
+    found = {**latent.words(config), "head_dim": own.delta_dim, "short_conv_kernel_size": own.taps}
+    found |= {"layer_types": kinds, "layer_group_size": min(own.attention, default=config.layers) + 1}
+    return found | {"kda_safe_gate": own.least < 0, "num_nextn_predict_layers": 0}
+
+
+def unsaid(config: ModelConfig) -> str:
+    """Why a GGUF file cannot say what a configuration means."""
+    return "" if config.own.least else "its decays have no bound"

@@ -1,0 +1,68 @@
+"""What the configurations of Ling 3, Youtu-LLM and their kin may say, and what is refused."""
+
+from typing import Any
+
+import pytest
+
+from families import EVERY
+from sporelm.errors import UnsupportedModel
+from sporelm.models import config_from_hf
+from sporelm.weights.config import ModelConfig
+
+BY_NAME = {case.name: case for case in EVERY}
+MAKERS = {"architectures": ["BailingMoeV3ForCausalLM"]}
+
+
+def of_hf(name: str, **change: Any) -> ModelConfig:
+    return config_from_hf(BY_NAME[name].config | change, "config.json")
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("axk1", {"topk_method": "greedy"}, "topk_method 'greedy' is not supported; noaux_tc is"),
+        ("ling3", {"no_kda_lora": False}, "no_kda_lora False is not supported; True is"),
+        ("ling3", {"expert_swiglu_limit_list": [None, 7.0]}, "expert_swiglu_limit_list .* is not supported; None is"),
+        ("ling3", {"gated_attention_proj_granularity_type": "element_wise"}, "'element_wise' is not supported"),
+        ("ling3", {"moe_shared_expert_intermediate_size": 20}, "must be 48, as wide as its experts; it is 20"),
+        ("ling3", {"q_lora_rank": 20}, "BailingHybridForCausalLM has no q_lora_rank, it is 20; BailingMoeV3ForCausal"),
+        ("youtu", {"mlp_bias": True}, "mlp_bias True is not supported; False is"),
+        (
+            "youtu",
+            {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 8, "norm_topk_prob": True},
+            "YoutuForCausalLM with n_routed_experts is not supported",
+        ),
+    ],
+)
+def test_options_that_are_not_computed_are_refused(name: str, change: dict[str, Any], message: str) -> None:
+    with pytest.raises(UnsupportedModel, match=message):
+        of_hf(name, **change)
+
+
+@pytest.mark.parametrize(
+    ("change", "attention"),
+    [
+        ({"num_hidden_layers": 5}, {1, 3}),
+        (MAKERS | {"num_hidden_layers": 5}, {1, 3, 4}),
+        (MAKERS | {"num_hidden_layers": 5, "layer_types": ["linear_attention"] * 4 + ["full_attention"]}, {4}),
+    ],
+)
+def test_which_layers_of_ling_3_are_attention(change: dict[str, Any], attention: set[int]) -> None:
+    assert of_hf("ling3", **change).own.attention == attention
+
+
+def test_ling_3_has_two_vocabularies() -> None:
+    found, config = of_hf("ling3"), dict(BY_NAME["ling3"].config)
+    words = {"n_group": "num_expert_group", "num_experts_per_tok": "num_experts_per_token"}
+    words |= {"max_position_embeddings": "model_max_length", "num_shared_experts": "n_shared_experts"}
+    changed = {words.get(name, name): value for name, value in config.items()}
+    rope = {"rope_theta": 10000.0, "partial_rotary_factor": 0.5}
+    changed |= {"head_dim": 8, "linear_head_dim": 16, "partial_rotary_factor": 0.5, "rope_parameters": rope}
+    changed["expert_swiglu_limit_list"] = [None, 0]
+    assert config_from_hf(changed, "config.json") == found
+
+
+def test_a_wider_shared_block_is_its_makers_own() -> None:
+    experts = of_hf("ling3", **MAKERS, moe_shared_expert_intermediate_size=20).experts
+    assert experts is not None
+    assert experts.shared_width == 20
