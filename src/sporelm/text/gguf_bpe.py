@@ -58,7 +58,8 @@ def _pre_tokenizer(metadata: Mapping[str, Any], label: str) -> PreTokenizer:
     if model != "gpt2":
         raise UnsupportedModel(
             f"{label}: tokenizer model {str(model)[:60]!r} is not supported from GGUF; supported are 'gpt2', "
-            "'gemma4' (BPE), 'llama', 't5' (SentencePiece), 'bert' (WordPiece); or use a folder with a tokenizer.json"
+            "'gemma4' (BPE), 'llama', 't5' (SentencePiece), 'bert' (WordPiece), 'rwkv'; or use a folder with a"
+            " tokenizer.json"
         )
     name = metadata.get("tokenizer.ggml.pre", "")
     if not isinstance(name, str):
