@@ -15,7 +15,7 @@ KERNEL_LINES = 120
 VAGUE = {"util", "utils", "common", "helper", "helpers", "misc", "base", "manager", "managers", "core", "stuff"}
 
 # Longer than allowed, with the reason.
-EXCEPTIONS: dict[str, str] = {}
+EXCEPTIONS: dict[str, str] = {"src/sporelm/models/families/__init__.py": "the list of families, a line or two for each"}
 
 
 @pytest.mark.parametrize("path", python_files(PACKAGE) + python_files(TESTS), ids=relative)
