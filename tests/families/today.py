@@ -50,6 +50,9 @@ MAKERS |= {"n_routed_experts": None, "num_experts_per_tok": None, "moe_num_exper
 MAKERS |= {"mlp_layer_types": None, "moe_layers_enum": "0,2", "num_nextn_predict_layers": 1}
 MAKERS |= {"layer_types": [LOCAL, FULL, LOCAL, LOCAL], "rope_theta": [1e4, 5e5, 1e4, 1e4], "num_hidden_layers": 3}
 MAKERS |= {"partial_rotary_factors": [1.0, 0.34, 1.0, 1.0], "swiglu_limits": [0.0, 0.0, 0.3, 0.0]}
+KOLIBRI = named("Kolibri1ForCausalLM", "kolibri1", num_experts=6, num_experts_per_tok=3, head_dim=16)
+KOLIBRI |= {"moe_intermediate_size": 24, "shared_expert_intermediate_size": 40, "sliding_window": 9}
+KOLIBRI |= {"layer_types": [LOCAL, FULL, LOCAL], "num_hidden_layers": 3}
 
 CASES = (
     Case("laguna", LAGUNA, WIDE_LAGUNA | {"num_attention_heads_per_layer": [4, 8, 8, 4]}),
@@ -75,5 +78,8 @@ CASES = (
         step(rope_scaling=LLAMA3, **LIMITS),
         WIDE | WIDE_EXPERTS | {"share_expert_dim": 256, "num_sliding_attention_heads": 12},
     ),
+    Case("kolibri", KOLIBRI, None),
+    Case("kolibri-odd-tied", KOLIBRI | ODD | TIED | {"norm_topk_prob": True, "head_dim": 12}, None),
+    Case("kolibri-without-positions", KOLIBRI | {"layer_types": [FULL] * 2, "num_hidden_layers": 2}, None),
     Case("step35-odd-makers", step(**ODD | {"head_dim": 12} | MAKERS), None),
 )

@@ -266,6 +266,7 @@ FAMILIES = (
         ("transformers", "llama.cpp"),
     ),
     Listed("kimi_linear", "Kimi Linear", ("kimi-linear", "KimiLinearForCausalLM"), ("transformers", "llama.cpp")),
+    Listed("kolibri1", "Kolibri 1", ("kolibri1", "Kolibri1ForCausalLM"), ("transformers",)),
     Listed("laguna", "Laguna", ("laguna", "LagunaForCausalLM"), ("transformers", "llama.cpp")),
     Listed("lfm2", "LFM2, LFM2.5", ("lfm2", "Lfm2ForCausalLM"), ("transformers", "llama.cpp")),
     Listed("lfm2moe", "LFM2 with experts", ("lfm2moe", "Lfm2MoeForCausalLM"), ("transformers", "llama.cpp")),
