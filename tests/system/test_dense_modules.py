@@ -15,7 +15,7 @@ from encoder_files import write_encoder
 from families import CASES, ENCODERS
 from sporelm import LLM, AsyncLLM
 from sporelm.cli.main import main
-from sporelm.errors import BackendError, ModelFileError, RequestError, UnsupportedModel
+from sporelm.errors import BackendError, ContextOverflow, ModelFileError, RequestError, UnsupportedModel
 from sporelm.tools.hf.from_hf import from_hf
 from sporelm.tools.hf.save_folder import save_folder
 from sporelm.tools.hf.to_hf import to_hf
@@ -225,6 +225,49 @@ def test_texts_are_read_in_lower_case_where_the_folder_says_so(tmp_path: Path, l
     (folder / "sentence_bert_config.json").write_text(json.dumps(said))
     with LLM(folder, threads=1) as llm:
         assert (llm.embed_ids("A dog") == llm.embed_ids("a dog")) is lower
+
+
+def test_longer_texts_are_cut_where_the_folder_says_so_if_that_is_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As sentence-transformers cuts them: what stands around a text counts, and stays."""
+    folder = write_encoder(tmp_path, EVERY["bert"])
+    path = folder / "sentence_bert_config.json"
+    path.write_text(json.dumps({"max_seq_length": 6, "do_lower_case": False}))
+    long = "a b c d e f g h"
+    with LLM(folder, threads=1) as llm:
+        whole, cut = llm.embed_ids(long), llm.embed_ids(long, truncate=True)
+        assert len(cut) == 6 < len(whole)
+        assert cut == [*whole[:5], whole[-1]]
+        assert llm.embed_ids("a b", truncate=True) == llm.embed_ids("a b")
+        assert llm.embed_ids(whole, truncate=True) == cut
+        vectors = llm.embed([cut, whole])
+        assert_close(llm.embed(long, truncate=True), vectors[:1], "exact")
+        assert_close(llm.embed(long), vectors[1:], "exact")
+    assert main(["embed", str(folder), long, "--truncate", "--threads", "1", "--json"]) == 0
+    assert_close(json.loads(capsys.readouterr().out)["vectors"], vectors[:1], "f32")
+    path.write_text(json.dumps({"max_seq_length": None}))
+    with LLM(folder, threads=1, max_context=8) as llm:
+        assert len(llm.embed_ids(long, truncate=True)) == 8
+        with pytest.raises(ContextOverflow):
+            llm.embed(long)
+    path.write_text(json.dumps({"max_seq_length": 0}))
+    with LLM(folder, threads=1) as llm, pytest.raises(ModelFileError, match="max_seq_length is 0"):
+        llm.embed("a")
+
+
+@pytest.mark.parametrize("key", ["word_embedding_dimension", "embedding_dimension"])
+def test_a_pooling_of_rows_of_another_width_is_refused(tmp_path: Path, key: str) -> None:
+    folder = write_encoder(tmp_path, EVERY["bert"])
+    (folder / "1_Pooling").mkdir()
+    (folder / "modules.json").write_text(
+        json.dumps([{"type": "x.Transformer"}, {"type": "x.Pooling", "path": "1_Pooling"}])
+    )
+    said = {"pooling_mode_mean_tokens": True, key: 48}
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(said))
+    assert pooling_of_folder(folder, 48).pooling == "mean"
+    with pytest.raises(ModelFileError, match=f"{key} is 48, the model's rows have 70 numbers; one of the two"):
+        pooling_of_folder(folder, 70)
 
 
 async def looped(folder: Path) -> np.ndarray:

@@ -89,13 +89,16 @@ class AsyncLLM:
         pooling: str | None = None,
         normalize: bool = True,
         prompt_name: str | None = None,
+        truncate: bool = False,
         adapter: str | None = None,
     ) -> NDArray[np.float32]:
         """`LLM.embed`, one text after the other, in steps between which what else runs goes on. Raises likewise."""
         prompts = several(texts)
         chosen = pooling_of(self.llm.config, pooling, prompts)
         number, engine = self.llm.adapters.number(adapter), self.llm.engine
-        ids = await asyncio.to_thread(lambda: [self.llm.embed_ids(prompt, prompt_name) for prompt in prompts])
+        ids = await asyncio.to_thread(
+            lambda: [self.llm.embed_ids(prompt, prompt_name, truncate=truncate) for prompt in prompts]
+        )
         found = await self.stepwise(pooled_all(engine, ids, chosen, number))
         return finished(self.llm, found, normalize=normalize)
 

@@ -68,6 +68,14 @@ def _read_all(
     return [found[number] for number in range(len(texts))]
 
 
+def cut(ids: list[int], most: int, suffix: Sequence[int]) -> list[int]:
+    """At most so many ids, the first ones; where `suffix` stood behind all, it stands behind these."""
+    if len(ids) <= most:
+        return ids
+    end = list(suffix) if suffix and tuple(ids[-len(suffix) :]) == tuple(suffix) else []
+    return [*ids[: max(0, most - len(end))], *end][:most]
+
+
 def check_wish(texts: Sequence[object], pooling: str) -> None:
     """Raise RequestError for a pooling that there is not, or for no texts."""
     if not isinstance(pooling, str) or pooling not in POOLINGS:

@@ -178,6 +178,7 @@ class LLM(OpenModel):
         pooling: str | None = None,
         normalize: bool = True,
         prompt_name: str | None = None,
+        truncate: bool = False,
         adapter: str | None = None,
     ) -> NDArray[np.float32]:
         """A vector for each text, or list of token ids: float32 [texts, width].
@@ -187,11 +188,13 @@ class LLM(OpenModel):
         normalize    to length 1, so that the product of two is the cosine between them
         prompt_name  of the prompts that the model's folder has, the one to put before each text: "query", say; None: as
                      the folder says; "": none
+        truncate     longer texts are cut at the max_seq_length of the model's folder, or where the context ends, as
+                     sentence-transformers does; else all of a text counts, and one that is too long is refused
         adapter      the name of one that is loaded
 
         Raises RequestError, ContextOverflow.
         """
-        ids = [self.embed_ids(text, prompt_name) for text in several(texts)]
+        ids = [self.embed_ids(text, prompt_name, truncate=truncate) for text in several(texts)]
         number = self.adapters.number(adapter)
         chosen = pooling_of(self.config, pooling, ids)
         return embed(self, ids, chosen, normalize=normalize, adapter=number)

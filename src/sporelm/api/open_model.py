@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from sporelm.api.adapters import Adapters, LoraAdapter, as_adapters
 from sporelm.api.completion import Timings
+from sporelm.api.embedding import cut
 from sporelm.api.loading import Opened, Options, open_engine
 from sporelm.api.watching import Watching
 from sporelm.backends.backend import Backend, Progress
@@ -190,20 +191,33 @@ class OpenModel:
         self.check_readable(text)
         return self.tokenizer.encode(text)
 
-    def embed_ids(self, text: Prompt, prompt_name: str | None = None) -> list[int]:
+    def embed_ids(self, text: Prompt, prompt_name: str | None = None, *, truncate: bool = False) -> list[int]:
         """The ids of a text to be embedded, with one of the prompts of the model's folder in front: that of this
         name, for None the one that its makers put before every text, for "" none; ids are taken as they are.
+
+        With `truncate` no more than the folder's max_seq_length, and than the context: the first ones, and behind them
+        what stands behind every text.
 
         Raises as `prompt_ids`, and RequestError for an unknown name or one with ids.
         """
         if not isinstance(text, str):
             if prompt_name is not None:
                 raise RequestError(f"prompt_name is {shown(prompt_name)}: prompts are put before texts, not before ids")
-            return self.text_ids(text)
+            ids = self.text_ids(text)
+        else:
+            prompts = self._folder_prompts()
+            text = prompts.named(prompt_name) + text
+            ids = self.text_ids(text.lower() if prompts.lower else text)
+        if not truncate:
+            return ids
+        context, suffix = self.engine.limits.max_context, self.tokenizer.special.suffix
+        return cut(ids, min(self._folder_prompts().longest or context, context), suffix)
+
+    def _folder_prompts(self) -> Prompts:
+        """What the model's folder says of texts to be embedded. Raises ModelFileError for damaged files."""
         if self._prompts is None:
             self._prompts = prompts_of(self.opened.path)
-        text = self._prompts.named(prompt_name) + text
-        return self.text_ids(text.lower() if self._prompts.lower else text)
+        return self._prompts
 
     def render(self, messages: Sequence[Message]) -> str:
         """The messages as the model wants to read them, up to where its answer begins."""

@@ -34,6 +34,11 @@ def parser() -> Parser:
         metavar="NAME",
         help="put this prompt of the model's folder before each text: query, say; default: as the folder says",
     )
+    made.add_argument(
+        "--truncate",
+        action="store_true",
+        help="cut longer texts at the max_seq_length of the model's folder, or where the context ends",
+    )
     made.add_argument("--no-normalize", action="store_true", help="leave vectors as long as they are")
     made.add_argument("--json", action="store_true", help='print {"model": ..., "vectors": [[...], ...]}')
     options.add_engine(made, guessing=False)
@@ -62,7 +67,7 @@ def run(args: argparse.Namespace) -> None:
     llm = options.open_model(args)
     try:
         how = {"pooling": args.pooling, "prompt_name": args.prompt_name}
-        vectors = llm.embed(texts, **how, normalize=not args.no_normalize)
+        vectors = llm.embed(texts, **how, truncate=args.truncate, normalize=not args.no_normalize)
         name = llm.config.name
     finally:
         llm.close()

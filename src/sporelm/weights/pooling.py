@@ -19,6 +19,7 @@ from sporelm.weights.json_object import read_json, read_object
 GGUF_POOLINGS = ("none", "mean", "cls", "last", "rank")
 POOLINGS = ("mean", "cls", "last")  # those that make one vector
 FLAGS = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls", "pooling_mode_lasttoken": "last"}
+WIDTHS = ("word_embedding_dimension", "embedding_dimension")  # what its configuration calls the width of rows
 WORDS = {"mean": "mean", "cls": "cls", "lasttoken": "last"}
 # Modules -> those that they may follow. Vectors are normalized at last if that is asked for, as it is by default.
 FOLLOWS = {
@@ -47,7 +48,8 @@ class Pooled(NamedTuple):
 def pooling_of_folder(folder: Path, width: int) -> Pooled:
     """The same of a Hugging Face folder whose model has rows of this width. Modules count in their order.
 
-    Raises UnsupportedModel for a module or a way of pooling that we do not compute, ModelFileError for damaged files.
+    Raises UnsupportedModel for a module or a way of pooling that we do not compute, ModelFileError for damaged files,
+    and for rows of another width.
     """
     path = folder / "modules.json"
     if not path.is_file():
@@ -60,7 +62,7 @@ def pooling_of_folder(folder: Path, width: int) -> Pooled:
             raise UnsupportedModel(f"{path}: {kind} after {before} is not supported; {' or '.join(FOLLOWS[kind])} is")
         before = kind
         if kind == "Pooling":
-            pooling = _pooling(folder / _place(path, module) / "config.json")
+            pooling = _pooling(folder / _place(path, module) / "config.json", width)
         elif kind == "Dense":
             layers.append(dense_of_folder(folder, _place(path, module), len(layers), unit=unit))
         unit = kind == "Normalize"
@@ -116,8 +118,12 @@ def _modules(path: Path) -> list[tuple[str, Mapping[str, Any]]]:
     return [(str(module.get("type", "")).rpartition(".")[2], module) for module in modules]
 
 
-def _pooling(path: Path) -> str:
+def _pooling(path: Path, width: int) -> str:
     values = read_object(path)
+    for key in WIDTHS:
+        if (said := values.get(key, width)) != width:
+            what = f"{key} is {shown(said)}, the model's rows have {width} numbers"
+            raise ModelFileError(f"{path}: {what}; one of the two is of another model")
     flags = [name for name, value in values.items() if name.startswith("pooling_mode_") and value is True]
     named = [FLAGS.get(name, name) for name in flags] or [WORDS.get(str(values.get("pooling_mode")), "")]
     if len(named) != 1 or named[0] not in POOLINGS:

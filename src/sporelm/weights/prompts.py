@@ -1,5 +1,5 @@
 """What a model's makers do to texts before they are embedded: the prompts of config_sentence_transformers.json, and
-do_lower_case of sentence_bert_config.json.
+do_lower_case and max_seq_length of sentence_bert_config.json.
 
 GGUF files have no keys for them.
 """
@@ -12,6 +12,7 @@ from sporelm.errors import ModelFileError, RequestError, UnsupportedModel, shown
 from sporelm.weights.fields import Fields
 from sporelm.weights.json_object import read_object
 from sporelm.weights.pooling import pooling_files
+from sporelm.weights.rope_fields import MOST_CONTEXT
 
 NAME, CASES = "config_sentence_transformers.json", "sentence_bert_config.json"
 
@@ -20,12 +21,14 @@ class Prompts(NamedTuple):
     """texts    by name
     default  the name of that which is put before every text for which none is asked; None: there is none
     lower    texts are read in lower case
+    longest  tokens at which sentence-transformers cuts a text, those around it included; 0: where the context ends
     unpooled the file that says that a prompt's rows do not count when a text's are pooled; "": they do
     """
 
     texts: Mapping[str, str] = {}
     default: str | None = None
     lower: bool = False
+    longest: int = 0
     unpooled: str = ""
 
     def named(self, name: str | None) -> str:
@@ -45,9 +48,11 @@ class Prompts(NamedTuple):
 def prompts_of(path: Path) -> Prompts:
     """Those of a model's folder; none for a file. Raises ModelFileError for damaged files."""
     place, cases = path / NAME, path / CASES
-    lower = cases.is_file() and Fields(read_object(cases), str(cases)).flag("do_lower_case", False)
+    read = Fields(read_object(cases) if cases.is_file() else {}, str(cases))
+    lower = read.flag("do_lower_case", False)
+    longest = read.integer("max_seq_length", 1, MOST_CONTEXT) if read.has("max_seq_length") else 0
     if not place.is_file():
-        return Prompts(lower=lower)
+        return Prompts(lower=lower, longest=longest)
     values = read_object(place)
     texts, default = values.get("prompts") or {}, values.get("default_prompt_name")
     if not isinstance(texts, dict) or not all(isinstance(text, str) for text in texts.values()):
@@ -55,7 +60,7 @@ def prompts_of(path: Path) -> Prompts:
     if default is not None and (not isinstance(default, str) or default not in texts):
         raise ModelFileError(f"{place}: default_prompt_name is {shown(default)}, which is none of its prompts")
     unpooled = [str(each) for each in pooling_files(path) if read_object(each).get("include_prompt") is False]
-    return Prompts(texts, default, lower, unpooled[0] if unpooled else "")
+    return Prompts(texts, default, lower, longest, unpooled[0] if unpooled else "")
 
 
 def lost_in_gguf(path: Path) -> tuple[str, ...]:

@@ -63,6 +63,10 @@ def test_embeddings(client: httpx.Client, place: Path) -> None:
     cut = client.post("/v1/embeddings", json=packed | {"dimensions": 8})
     assert cut.status_code == 400
     assert "which are not cut" in cut.json()["error"]["message"]
+    long = {"model": "reader", "input": "a " * 300}
+    assert client.post("/v1/embeddings", json=long).status_code == 400
+    short = client.post("/v1/embeddings", json=long | {"truncate": True}).json()
+    assert short["usage"]["prompt_tokens"] == 96
 
 
 def test_a_model_is_looked_at_once_to_see_what_it_is_and_to_load_it(

@@ -26,6 +26,7 @@ class EmbeddingRequest(Body, kw_only=True):
     dimensions: Annotated[int, Meta(ge=1, le=1 << 20)] | None = None
     pooling: Literal["mean", "last", "cls"] | None = None
     prompt_name: str | None = None
+    truncate: bool = False
     user: str | None = None
 
 
@@ -53,8 +54,9 @@ async def embeddings(call: Call, body: EmbeddingRequest) -> Embeddings:
     check_count(call, body.input)
     model = await call.model(body.model)
     llm = model.llm.llm
+    name, cuts = body.prompt_name, body.truncate
     prompts = await in_thread_if(
-        call.large, lambda: prompts_of(body.input, llm, lambda text: llm.embed_ids(text, body.prompt_name))
+        call.large, lambda: prompts_of(body.input, llm, lambda text: llm.embed_ids(text, name, truncate=cuts))
     )
     vectors = await embedded(call, model, prompts, body.pooling)
     width = vectors.shape[1]
