@@ -197,17 +197,17 @@ def with_content(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [message if message.get("content") is not None else {**message, "content": ""} for message in messages]
 
 
-def with_reasoning(messages: list[dict[str, Any]], names: Sequence[str]) -> list[dict[str, Any]]:
-    """The messages with their reasoning under each name that a template knows.
-
-    Not under "thinking" beside content and calls: the one template that asks for it refuses all three together.
-    """
+def with_reasoning(
+    messages: list[dict[str, Any]], names: Sequence[str], left_out: Sequence[str] = ()
+) -> list[dict[str, Any]]:
+    """The messages with their reasoning under each name that a template knows; not under those of `left_out`, which it
+    refuses there, beside content and calls."""
     found = []
     for message in messages:
         text = next((message[name] for name in REASONING if message.get(name)), None)
         if text:
             crowded = bool(message.get("content") and message.get("tool_calls"))
-            message = {**{name: text for name in names if not (crowded and name == "thinking")}, **message}
+            message = {**{name: text for name in names if not (crowded and name in left_out)}, **message}
         found.append(message)
     return found
 

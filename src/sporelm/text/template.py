@@ -87,7 +87,7 @@ class ChatTemplate:
         Raises RequestError for messages that are malformed or that the template refuses, ModelFileError for a template
         that fails or exceeds its budget.
         """
-        checked = with_reasoning(check_messages(messages), self._reasoning_names)
+        checked = with_reasoning(check_messages(messages), self._reasoning_names, self._left_out)
         if any(message.get("content") is None for message in checked) and not self._takes_no_content:
             checked = with_content(checked)
         if any(isinstance(message.get("content"), list) for message in checked) and not self._takes_parts:
@@ -130,6 +130,14 @@ class ChatTemplate:
     def _reasoning_names(self) -> tuple[str, ...]:
         """What the template calls the reasoning of a message."""
         return tuple(name for name in REASONING if re.search(rf"\b{name}\b", self.source))
+
+    @cached_property
+    def _left_out(self) -> tuple[str, ...]:
+        """The names of reasoning that the template refuses beside content and calls, as gpt-oss's does."""
+        said = {"role": "assistant", "content": "x", "tool_calls": [_CALL]}
+        if not self._reasoning_names or not self._trial([_USER, said], tools=[_TOOL]):
+            return ()
+        return tuple(name for name in self._reasoning_names if not self._trial([_USER, said | {name: "x"}], [_TOOL]))
 
     @cached_property
     def _takes_parts(self) -> bool:

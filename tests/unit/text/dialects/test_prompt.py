@@ -127,6 +127,17 @@ def test_reasoning_has_the_name_that_the_template_knows() -> None:
     assert template.render([USER, messages[1] | {"thinking": "T"}]) == "THm"
 
 
+@pytest.mark.parametrize("refuses", [False, True])
+def test_reasoning_beside_content_and_calls_is_left_out_only_where_it_is_refused(refuses: bool) -> None:
+    source = "{{ messages[1].thinking }}/{{ messages[1].content }}/{{ messages[1].tool_calls[0].function.name }}"
+    if refuses:
+        source = "{% if messages[1].thinking and messages[1].tool_calls and messages[1].content %}"
+        source += "{{ raise_exception('all three') }}{% endif %}{{ messages[1].content }}"
+    call = {"id": "abcdefghi", "type": "function", "function": {"name": "f", "arguments": {}}}
+    said = {"role": "assistant", "content": "A", "reasoning_content": "Hm", "tool_calls": [call]}
+    assert ChatTemplate(source).render([USER, said]) == ("A" if refuses else "Hm/A/f")
+
+
 def test_no_content_is_an_empty_text_where_a_template_needs_one() -> None:
     assert ChatTemplate("{{ messages[1].content + '!' }}").render(asked()) == "!"
     assert ChatTemplate("{{ messages[1].content is none }}").render(asked()) == "True"
