@@ -41,6 +41,14 @@ def head_norm(on: On, tokens: int, heads: int, head_dim: int) -> Any:
     return ops.rms_norm(on.rows(tokens, heads * head_dim), on.tensor(on.values(head_dim)), eps=1e-5)
 
 
+def own_head_norm(on: On, tokens: int, heads: int, head_dim: int) -> Any:
+    return ops.rms_norm(on.rows(tokens, heads * head_dim), on.tensor(on.values(heads, head_dim)), eps=1e-5)
+
+
+def joined(on: On, tokens: int, *widths: int) -> Any:
+    return ops.join_columns(*(on.rows(tokens, width) for width in widths))
+
+
 def layer_norm(on: On, tokens: int, width: int, scale: float, shift: float, count: int) -> Any:
     x = on.tensor(on.values(tokens, width) * np.float32(scale) + np.float32(shift))
     vectors = [on.tensor(on.values(width)) for _ in range(count)]
@@ -205,6 +213,8 @@ def plain_cases() -> Iterator[Case]:
             yield case("silu_mul", name, pairwise, "silu_mul", tokens, width, 1.0)
             yield case("select_rows", name, selected, tokens, width, exact=True)
             yield case("select_columns", name, columns_selected, tokens, width, exact=True)
+    for tokens, widths in ((1, (7, 1)), (2, (16, 33, 5)), (33, (320, 64, 48))):
+        yield case("join_columns", f"{tokens} of {widths}", joined, tokens, *widths, exact=True)
     for tokens, width in ((1, 7), (2, 16), (7, 33), (33, 320)):
         for count, vectors in enumerate((" bare", "", " bias")):
             name = f"{tokens}x{width}{vectors}"
@@ -231,6 +241,7 @@ def plain_cases() -> Iterator[Case]:
         for tokens in (1, 7):
             name, common = f"{heads} heads of {head_dim} x{tokens}", head_dim in (10, 128)
             yield case("rms_norm", name, head_norm, tokens, heads, head_dim, common=common)
+            yield case("rms_norm", f"{name}, each its own", own_head_norm, tokens, heads, head_dim, common=common)
             yield case("layer_norm", name, head_layer_norm, tokens, heads, head_dim, common=common)
     yield case("layer_norm", "far from zero", layer_norm, 7, 33, 1e-2, 50.0, 2)
     for scale in (1e15, 1e-15, 1e-30, 0.0):

@@ -14,12 +14,19 @@ BAMBA_ODD |= {"mamba_conv_bias": False, "attention_bias": True, "mlp_bias": True
 BAMBA_WIDE = {"mamba_n_heads": 8, "mamba_d_head": 64, "mamba_d_state": 64}
 PLAMO3 = named("Plamo3ForCausalLM", "plamo3", head_dim=12, window_size=9, sliding_window_pattern=2, rope_theta=5e5)
 PLAMO3 |= {"rope_local_theta": 5000, "num_hidden_layers": 3}
+PLAMO2 = named("Plamo2ForCausalLM", "plamo2", hidden_size_per_head=12, num_hidden_layers=4, rms_norm_eps=1e-6)
+PLAMO2 |= {"mamba_d_state": 8, "mamba_d_conv": 4, "mamba_num_heads": 6, "mamba_step": 2, "rope_theta": 10000}
+PLAMO2 |= {"attention_window_size": 9, "full_attention_idx": [3]}
+PLAMO2_ODD = {"hidden_size_per_head": 10, "mamba_num_heads": 7, "mamba_step": 8, "mamba_d_conv": 3, "mamba_d_state": 5}
+PLAMO2_WIDE = {"hidden_size_per_head": 32, "mamba_num_heads": 16, "mamba_d_state": 64, "attention_window_size": 2048}
 
 CASES = (
     Case("bamba", BAMBA, WIDE | BAMBA_WIDE),
     Case("bamba-odd-tied-biases", BAMBA | BAMBA_ODD | TIED, None),
     Case("granitemoe-swa", GRANITE_SWA, WIDE | {"shared_intermediate_size": 256, "logits_scaling": 0.9}),
     Case("granitemoe-swa-odd-tied-shared-biases", GRANITE_SWA | GRANITE_SWA_ODD, None),
+    Case("plamo2", PLAMO2, WIDE | PLAMO2_WIDE, numpy="plamo2"),
+    Case("plamo2-odd-tied", PLAMO2 | ODD | TIED | PLAMO2_ODD, None, numpy="plamo2"),
     Case("plamo3", PLAMO3, WIDE | {"head_dim": 32}, numpy="plamo3"),
     Case("plamo3-odd-tied", PLAMO3 | ODD | TIED | {"head_dim": 10, "sliding_window_pattern": 8}, None, numpy="plamo3"),
 )

@@ -131,6 +131,7 @@ def cases() -> Iterator[Case]:
         yield Case("add", f"{tokens}", partial(elementwise, op=ops.add, tokens=tokens))
         yield Case("silu_mul", f"{tokens}", partial(elementwise, op=ops.silu_mul, tokens=tokens))
         yield Case("select_rows", f"{tokens}", partial(select_rows, tokens=tokens))
+        yield Case("join_columns", f"{tokens}", partial(join_columns, tokens=tokens))
         yield Case("select_columns", f"{tokens}", partial(select_columns, tokens=tokens))
         for activation in ROW_FORMATS:
             name = f"{activation} {tokens}"
@@ -301,6 +302,10 @@ def select_rows(backend: Backend, *, tokens: int) -> Any:
 def select_columns(backend: Backend, *, tokens: int) -> Any:
     turned = np.arange(WIDTH - 1, -1, -1, dtype=np.int32)
     return ops.select_columns(backend.tensor(values(tokens, WIDTH)), backend.tensor(turned))
+
+
+def join_columns(backend: Backend, *, tokens: int) -> Any:
+    return ops.join_columns(*(backend.tensor(values(tokens, width)) for width in (WIDTH, 7, 33)))
 
 
 def quantize_rows(backend: Backend, *, tokens: int, activation: str) -> Any:

@@ -27,7 +27,7 @@ from sporelm.ops.op import ALL, Op
 from sporelm.ops.recurrent import causal_conv1d, gated_delta_rule, ssm_scan
 from sporelm.ops.rope import rope, rope_store
 from sporelm.ops.routing import route
-from sporelm.ops.rows import argmax, embedding, select_columns, select_rows, top_k
+from sporelm.ops.rows import argmax, embedding, join_columns, select_columns, select_rows, top_k
 from sporelm.ops.rwkv import blend, mix_rows, wkv7
 from sporelm.ops.selective import selective_scan
 from sporelm.ops.spec import Spec, Symbol
@@ -65,6 +65,7 @@ __all__ = [
     "gated_rms_norm",
     "gaussian_topk",
     "group_norm",
+    "join_columns",
     "latent_attention",
     "layer_norm",
     "lightning_attention",

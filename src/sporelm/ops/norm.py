@@ -11,10 +11,20 @@ from sporelm.ops.spec import Spec, fixed, spec_of
 
 def normed(x: Any, weight: Any, *, eps: float) -> Spec:
     """Rule of `rms_norm`."""
+    if len(spec_of(weight).shape) == 2:
+        return of_heads(rows("x", x), weight)
     wide, scale = rows("x", x), vector("weight", weight)
     size = fixed(scale.shape[0])
     whole = size > 0 and fixed(wide.shape[1]) % size == 0
     require(whole, f"weight {scale} must have one element a column of x {wide}, or of each of its heads")
+    return wide
+
+
+def of_heads(wide: Spec, weight: Any) -> Spec:
+    """What norms of heads ask of a weight that has a row for each."""
+    heads = rows("weight", weight)
+    whole = fixed(heads.shape[0]) * fixed(heads.shape[1]) == wide.shape[1]
+    require(whole, f"weight {heads} must have a row for each head, together one element a column of x {wide}")
     return wide
 
 
@@ -23,11 +33,8 @@ def centred(x: Any, weight: Any = None, bias: Any = None, *, eps: float) -> Spec
     wide = rows("x", x)
     if weight is None or len(spec_of(weight).shape) != 2:
         return centred_rows(wide, weight, bias)
-    heads = rows("weight", weight)
-    whole = fixed(heads.shape[0]) * fixed(heads.shape[1]) == wide.shape[1]
-    require(whole, f"weight {heads} must have a row for each head, together one element a column of x {wide}")
     require(bias is None, "norms of heads have no bias")
-    return wide
+    return of_heads(wide, weight)
 
 
 def centred_rows(wide: Spec, weight: Any, bias: Any) -> Spec:
@@ -54,12 +61,13 @@ def centred_sum(x: Any, residual: Any, weight: Any = None, bias: Any = None, *, 
 
 
 @op(normed)
-def rms_norm(x, weight, *, eps):  # x [tokens, width], weight [width], or [head_dim] for each head by itself
+def rms_norm(x, weight, *, eps):  # x [tokens, width], weight [width], or [head_dim] or [heads, head_dim] for heads
     """Divide each row by its root mean square, then scale (Zhang and Sennrich 2019).
 
-    A shorter weight is that of one head: each run of so many columns is a row of its own (norms of queries and keys).
+    A shorter weight is that of one head: each run of so many columns is a row of its own (norms of queries and keys);
+    so it is where each head has a row of the weight.
     """
-    heads = x.reshape(-1, len(weight))
+    heads = x.reshape(len(x), *weight.shape) if weight.ndim == 2 else x.reshape(-1, len(weight))
     mean_square = np.mean(heads.astype(np.float64) ** 2, axis=-1, keepdims=True)
     return (heads * (1 / np.sqrt(mean_square + eps)).astype(np.float32) * weight).astype(np.float32).reshape(x.shape)
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from sporelm.ops.arguments import ints, matrix, rows, within
 from sporelm.ops.op import op, require
-from sporelm.ops.spec import Spec
+from sporelm.ops.spec import Spec, fixed
 from sporelm.tensor.dtype import F32, I32
 
 
@@ -28,6 +28,13 @@ def _columns_selected(x: Any, columns: Any) -> Spec:
 
 def _columns_inside(x: Any, columns: Any) -> None:
     within("columns", columns.numpy(), 0, x.shape[1])
+
+
+def _joined(x: Any, y: Any, z: Any = None) -> Spec:
+    given = [rows(name, part) for name, part in zip("xyz", (x, y, z), strict=True) if part is not None]
+    same = all(part.shape[0] == given[0].shape[0] for part in given)
+    require(same, f"{', '.join(map(str, given))} must have as many rows")
+    return Spec((given[0].shape[0], sum(fixed(part.shape[1]) for part in given)), F32)
 
 
 def _one_each(logits: Any) -> Spec:
@@ -60,6 +67,12 @@ def select_rows(x, wanted):  # x [tokens, width], wanted int32 [outputs]
 def select_columns(x, columns):  # x [tokens, width], columns int32 [wanted]
     """The columns in this order: what a weight whose columns were put in order multiplies."""
     return x[:, columns]
+
+
+@op(_joined)
+def join_columns(x, y, z=None):  # x [tokens, width], y and z [tokens, their widths]
+    """Rows one behind the other: float32 [tokens, all widths]."""
+    return np.concatenate([x, y] if z is None else [x, y, z], axis=1)
 
 
 @op(_one_each)

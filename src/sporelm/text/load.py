@@ -60,6 +60,10 @@ def _of_metadata(metadata: Mapping[str, Any], label: str) -> Tokenizer:
         from sporelm.text.gguf_wordpiece import wordpiece_of_gguf
 
         return wordpiece_of_gguf(metadata, label)
+    if kind == "plamo2":
+        from sporelm.text.gguf_plamo import plamo_of_gguf
+
+        return plamo_of_gguf(metadata, label)
     if kind == "rwkv":
         from sporelm.text.gguf_rwkv import rwkv_of_gguf
 

@@ -20,10 +20,8 @@ def mixed(
     """Attention; a norm's weights are of all heads, or of each."""
     queries, keys = config["num_attention_heads"] * dim, config["num_key_value_heads"] * dim
     q, k, v = np.split(h @ w[f"{at}mixer.qkv_proj.weight"].T, (queries, queries + keys), axis=-1)
-    weights = [w.get(f"{at}mixer.{part}_weight") for part in "qk"]
-    if weights[0] is None:
-        weights = [w[f"{at}mixer.{part}_norm.weight"] + 1 for part in "qk"]
-    eps = config["rms_norm_eps"]
+    own, eps = f"{at}mixer.q_weight" in w, config["rms_norm_eps"]
+    weights = [w[f"{at}mixer.{part}_weight"] if own else w[f"{at}mixer.{part}_norm.weight"] + 1 for part in "qk"]
     q, k = (rotated(rms_norm(heads(x, dim), weight, eps), theta) for x, weight in zip((q, k), weights, strict=True))
     return attention(q, k, heads(v, dim), window=window) @ w[f"{at}mixer.o_proj.weight"].T
 

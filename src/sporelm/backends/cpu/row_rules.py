@@ -5,17 +5,18 @@ from typing import Any
 
 from sporelm.backends.cpu.entries import Emitter, cell_of, rows_of, stride_of
 from sporelm.backends.cpu.jit import Kernel
-from sporelm.backends.cpu.kernels import activation, norm
+from sporelm.backends.cpu.kernels import activation, norm, rows
 from sporelm.ops import Call
 from sporelm.ops.spec import fixed, spec_of
 
 
 def norm_of_heads(low: Emitter, call: Call) -> None:
-    """rms_norm with a weight of one head."""
+    """rms_norm with a weight of one head, or of each."""
     x, weight = call.args
     tokens, width = spec_of(x).shape
-    head_dim = fixed(spec_of(weight).shape[0])
+    head_dim, each = fixed(spec_of(weight).shape[-1]), len(spec_of(weight).shape) == 2
     fields: dict[str, Any] = {"x": low.at(x), "x_stride": stride_of(x), "weight": low.at(weight)}
+    fields["weight_stride"] = stride_of(weight) if each else 0
     fields |= {"out": low.at(call.results[0]), "out_stride": stride_of(x), "heads": fixed(width) // head_dim}
     fields["eps"] = float(call.options["eps"])
     kernel = norm.rms_norm_of_heads(low.places.target, head_dim)
@@ -46,6 +47,18 @@ def _layer_norm_of_heads(low: Emitter, call: Call) -> None:
     fields |= {"weight": low.at(weight), "weight_stride": stride_of(weight), "eps": float(call.options["eps"])}
     fields |= {"out": low.at(call.results[0]), "out_stride": stride_of(x)}
     kernel = norm.layer_norm_of_heads(low.places.target, head_dim)
+    low.emit(kernel, fields, cell_of(tokens), grain=low.row_grain(tokens))
+
+
+def _join_columns(low: Emitter, call: Call) -> None:
+    tokens, out = spec_of(call.args[0]).shape[0], call.results[0]
+    fields: dict[str, Any] = {"out": low.at(out), "out_stride": stride_of(out)}
+    parts = [part for part in call.args if part is not None]
+    for number, part in enumerate(parts):
+        fields |= {f"x{number}": low.at(part), f"stride{number}": stride_of(part)}
+        fields[f"width{number}"] = fixed(spec_of(part).shape[1])
+    fields["padded"] = low.vectors(fixed(spec_of(out).shape[1])) * low.places.target.lanes
+    kernel = rows.join_columns(low.places.target, len(parts))
     low.emit(kernel, fields, cell_of(tokens), grain=low.row_grain(tokens))
 
 
@@ -92,6 +105,7 @@ RULES: dict[str, Callable[[Any, Call], None]] = {
     "activate": each_element(activation.activate),
     "activate_mul": each_element(activation.activate_mul),
     "clip": each_element(activation.clip),
+    "join_columns": _join_columns,
     "scale_by": _scale_by,
     "scale": each_element(activation.scale),
     "softcap": each_element(activation.softcap),

@@ -43,6 +43,7 @@ from sporelm.backends.torch.rows import (
     clip,
     count_nonfinite,
     embedding,
+    join_columns,
     layer_norm,
     linear_activate_mul,
     rms_norm,
@@ -61,6 +62,7 @@ FUNCTIONS = {
     function.__name__: function
     for function in (
         *(add, silu_mul, clamped_swiglu, rms_norm, add_rms_norm, embedding, select_columns, select_rows, argmax),
+        join_columns,
         *(top_k, quantize_rows, activate, activate_mul, scale, scale_by, clip, softcap, xielu, layer_norm),
         add_layer_norm,
         count_nonfinite,

@@ -63,7 +63,7 @@ def softcap(x: Tensor, *, cap: float) -> Tensor:
 
 
 def rms_norm(x: Tensor, weight: Tensor, *, eps: float) -> Tensor:
-    heads = x.unflatten(1, (-1, len(weight)))
+    heads = x.unflatten(1, (-1, weight.shape[-1]))
     mean_square = heads.double().square().mean(dim=-1, keepdim=True)
     return (heads * (mean_square + eps).rsqrt().float() * weight).flatten(1)
 
@@ -101,6 +101,10 @@ def select_rows(x: Tensor, wanted: Tensor) -> Tensor:
 
 def select_columns(x: Tensor, columns: Tensor) -> Tensor:
     return x.index_select(1, columns)
+
+
+def join_columns(x: Tensor, y: Tensor, z: Tensor | None = None) -> Tensor:
+    return torch.cat((x, y) if z is None else (x, y, z), dim=1)
 
 
 def count_nonfinite(values: Tensor) -> Tensor:

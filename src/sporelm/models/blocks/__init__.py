@@ -12,6 +12,7 @@ from sporelm.models.blocks.embedding import Embedding
 from sporelm.models.blocks.gated_heads import HeadGatedAttention
 from sporelm.models.blocks.gated_latent import GatedLatentAttention
 from sporelm.models.blocks.gated_mlp import GatedMLP
+from sporelm.models.blocks.head_space import HeadSpace, RankedHeads
 from sporelm.models.blocks.latent_attention import LatentAttention
 from sporelm.models.blocks.layer import Layer, ParallelLayer, Part
 from sporelm.models.blocks.layer_inputs import FedLayer, LayerInput, LayerInputs, LentLayer
@@ -25,6 +26,7 @@ from sporelm.models.blocks.mix_layer import MixLayer
 from sporelm.models.blocks.mixture import Mixture, feed_forward
 from sporelm.models.blocks.mlp import MLP
 from sporelm.models.blocks.normed_stream import NormedStreamLayer
+from sporelm.models.blocks.own_head_norms import OwnHeadNorms
 from sporelm.models.blocks.post_norm import PostNormLayer, Unchanged
 from sporelm.models.blocks.pre_norm import NormKind, pre_norm
 from sporelm.models.blocks.rms_norm import RMSNorm
@@ -53,6 +55,7 @@ __all__ = [
     "GatedLatentAttention",
     "GatedMLP",
     "HeadGatedAttention",
+    "HeadSpace",
     "LatentAttention",
     "Laurel",
     "Layer",
@@ -71,11 +74,13 @@ __all__ = [
     "Mixture",
     "NormKind",
     "NormedStreamLayer",
+    "OwnHeadNorms",
     "Paged",
     "ParallelLayer",
     "Part",
     "PostNormLayer",
     "RMSNorm",
+    "RankedHeads",
     "SelectiveSpace",
     "ShortConv",
     "SpaceChannels",

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from sporelm import ops
-from sporelm.weights.names import Param
+from sporelm.weights.names import Param, Rows
 
 ONES = "ones."  # tables of so many ones follow, the weight of a norm without one
 
@@ -27,6 +27,17 @@ class RMSNorm:
 
     def __call__(self, x: Any, weights: Mapping[str, Any]) -> Any:  # x [tokens, width]
         return ops.rms_norm(x, weights[f"{self.name}.weight"], eps=self.eps)
+
+
+class HeadRMSNorm(RMSNorm):
+    """The same of each head of a row by itself, with a weight of its own; `unit` heads are cut together."""
+
+    def __init__(self, name: str, heads: int, head_dim: int, eps: float, unit: int = 1) -> None:
+        super().__init__(name, head_dim, eps)
+        self.heads, self.unit = heads, unit
+
+    def params(self) -> list[Param]:
+        return [Param(f"{self.name}.weight", (self.heads, self.width), Rows(self.unit), plain=True)]
 
 
 class BareRMSNorm(RMSNorm):

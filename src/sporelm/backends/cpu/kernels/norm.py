@@ -57,17 +57,17 @@ def _body(adds: bool) -> Any:
 
 
 def rms_norm_of_heads(target: Any, head_dim: int) -> Kernel:
-    """Each head of a row by itself; a head's last values one by one, for the next head follows them."""
+    """Each head of a row by itself; a head's last values one by one, for the next head follows them. One weight is that
+    of all heads where its stride is 0."""
 
     def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
         with k.range(first, last) as token, k.range(f.heads) as head:
             at = head * (4 * head_dim)
             row, out = k.at(f.x, token * f.x_stride + at), k.at(f.out, token * f.out_stride + at)
-            norm_head(k, row, out, f.weight, head_dim, f.eps)
+            norm_head(k, row, out, k.at(f.weight, head * f.weight_stride), head_dim, f.eps)
 
-    return Kernel(
-        f"rms_norm_of_heads_{head_dim}", fields("x:p x_stride:i weight:p out:p out_stride:i heads:i eps:f"), body
-    )
+    text = "x:p x_stride:i weight:p weight_stride:i out:p out_stride:i heads:i eps:f"
+    return Kernel(f"rms_norm_of_heads_{head_dim}", fields(text), body)
 
 
 def norm_head(k: Builder, row: Val, out: Val, weight: Val, width: int, eps: Val) -> None:

@@ -36,6 +36,29 @@ def select_columns(target: Any) -> Kernel:
     return Kernel("select_columns", fields("x:p x_stride:i columns:p out:p out_stride:i width:i padded:i"), body)
 
 
+def join_columns(target: Any, parts: int) -> Kernel:
+    """An item is one row. A part's last values go one by one, for the next part follows them."""
+
+    def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
+        with k.range(first, last) as item:
+            out, at = k.at(f.out, item * f.out_stride), k.index(0)
+            for number in range(parts):
+                source, width = (
+                    k.at(getattr(f, f"x{number}"), item * getattr(f, f"stride{number}")),
+                    getattr(f, f"width{number}"),
+                )
+                whole = width // k.lanes * k.lanes
+                with k.range(0, whole, k.lanes) as column:
+                    k.store(k.load(k.vf, source, column * 4), out, (at + column) * 4)
+                with k.range(whole, width) as column:
+                    k.store(k.load(f32, source, column * 4), out, (at + column) * 4)
+                at = at + width
+            _pad(k, out, at, f.padded)
+
+    each = " ".join(f"x{number}:p stride{number}:i width{number}:i" for number in range(parts))
+    return Kernel(f"join_columns_{parts}", fields(f"{each} out:p out_stride:i padded:i"), body)
+
+
 def embedding(target: Any, kind: Panels, fills: bool = False) -> Kernel:
     """An item is one token; its row is read out of the panels. An id past the table gives NaN, or the first row if that
     `fills`, never foreign memory."""
