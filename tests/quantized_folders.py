@@ -180,6 +180,30 @@ def bnb_int8() -> Scheme:
     return make
 
 
+def ternary(divided: bool = False, scale: float = 0.75) -> Scheme:
+    """BitNet's, packed; `scale` is stored."""
+
+    def make(weight: np.ndarray, random: np.random.Generator) -> Made:
+        numbers = random.integers(-1, 2, weight.shape)
+        quarters = np.split(numbers + 1, 4)
+        packed = sum(part << 2 * place for place, part in enumerate(quarters))
+        held = np.array([scale], np.float32)
+        made = {".weight": np.asarray(packed, np.uint8), ".weight_scale": held}
+        return made, numbers.astype(np.float32) * (np.float32(1) / held if divided else held)
+
+    return make
+
+
+def rounded_online() -> Scheme:
+    """BitNet's, floats of which each becomes -1, 0 or 1 times the mean of magnitudes."""
+
+    def make(weight: np.ndarray, random: np.random.Generator) -> Made:
+        mean = np.abs(weight.astype(np.float64)).mean().astype(np.float32)
+        return {".weight": weight}, np.clip(np.rint(weight / mean), -1, 1) * mean
+
+    return make
+
+
 def nf4(double: bool = True, run: int = 64) -> Scheme:
     def make(weight: np.ndarray, random: np.random.Generator) -> Made:
         levels = np.array(NF4_LEVELS, np.float32)

@@ -67,7 +67,12 @@ ELM_ODD: dict[str, Any] = {"model_dim": 70, "head_dim": 10, "num_query_heads": [
 ELM_WIDE: dict[str, Any] = {"model_dim": 256, "head_dim": 64, "num_query_heads": [8, 12, 12]}
 ELM_WIDE |= {"num_kv_heads": [4, 4, 6], "ffn_dim_divisor": 256}
 
+BITNET = named("BitNetForCausalLM", "bitnet", hidden_act="silu", tie_word_embeddings=True)
+BITNET_ODD: dict[str, Any] = ODD | {"hidden_act": "relu2", "tie_word_embeddings": False, "attention_bias": True}
+
 CASES = (
+    Case("bitnet", BITNET),
+    Case("bitnet-odd-biases", BITNET | BITNET_ODD, None),
     Case("vaultgemma", VAULT, None),
     Case("vaultgemma-odd", VAULT | ODD | VAULT_ODD, None),
     Case("flex-olmo", FLEX, None),

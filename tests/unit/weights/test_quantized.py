@@ -22,6 +22,9 @@ AWQ = {"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": True, "
 FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic"}
 TILED = FP8 | {"weight_block_size": [128, 128]}
 BNB = {"quant_method": "bitsandbytes"}
+BITNET = {"quant_method": "bitnet"}
+OWN = BITNET | {"linear_class": "autobitlinear", "quantization_mode": "offline"}
+ONLINE = OWN | {"quantization_mode": "online"}
 DOWN = "model.layers.1.mlp.down_proj.weight"
 
 
@@ -66,6 +69,10 @@ CASES: dict[str, tuple[Scheme, dict[str, Any], set[str], Tiny]] = {
     "w8a8": (made_by.int8(), compressed("int-quantized"), {"INT8_32"}, WIDE),
     "w8a8 one scale": (made_by.int8(rows=False), compressed("int-quantized"), {"INT8_32"}, WIDE),
     "compressed fp8": (made_by.fp8("row"), compressed("float-quantized"), {"F8_E4M3_32"}, WIDE),
+    "bitnet": (made_by.ternary(), OWN, {"TQ2_0"}, SUPER),
+    "bitnet divided": (made_by.ternary(divided=True), BITNET, {"INT8_128"}, SUPER),
+    "bitnet short rows": (made_by.ternary(), OWN, {"INT8_32"}, WIDE),
+    "bitnet online": (made_by.rounded_online(), ONLINE, {"INT8_32"}, WIDE),
     "llm.int8": (made_by.bnb_int8(), BNB | {"load_in_8bit": True}, {"INT8_32"}, WIDE),
     "nf4": (made_by.nf4(), BNB | {"load_in_4bit": True}, {"NF4"}, SUPER),
     "nf4 plain": (made_by.nf4(double=False), {"load_in_4bit": True}, {"NF4"}, SUPER),
@@ -89,7 +96,7 @@ def test_values_are_those_of_the_specification(case: str, tmp_path: Path) -> Non
         if name in quantized:
             found.add(stored.format.name)
     assert found == formats
-    assert bool(source.notes) == ("F32" in formats or "w8a8" in case)
+    assert bool(source.notes) == ("F32" in formats or case.startswith(("w8a8", "bitnet")))
     source.close()
 
 
@@ -133,6 +140,19 @@ def test_stacks_of_four_bit_floats_become_mxfp4(tmp_path: Path) -> None:
 UP = "model.layers.0.mlp.up_proj"  # [160, 96]
 WORDS, PLAIN = made_by.gptq(), np.ones((160, 96), np.float32)
 REFUSED: dict[str, tuple[Scheme, Any, dict[str, Any], type[ModelError], str]] = {
+    "bitnet of another class": (
+        made_by.ternary(), BITNET | {"linear_class": "x"}, {}, UnsupportedModel, "linear_class 'x' is not supported",
+    ),
+    "bitnet with norms": (made_by.ternary(), BITNET | {"use_rms_norm": True}, {}, UnsupportedModel, "use_rms_norm"),
+    "bitnet online but some": (
+        made_by.rounded_online(), ONLINE | {"modules_to_not_convert": ["x"]}, {}, UnsupportedModel, "beside online",
+    ),
+    "bitnet of several scales": (
+        made_by.ternary(), OWN, {f"{UP}.weight_scale": np.ones(2, np.float32)}, ModelFileError, r"it must be \[1\]",
+    ),
+    "bitnet online of unknown": (
+        made_by.rounded_online(), ONLINE, {"x.weight": PLAIN}, UnsupportedModel, "neither a table nor a matrix",
+    ),
     "no object": (WORDS, "int4", {}, ModelFileError, "quantization_config is 'int4'; it must be an object"),
     "no method": (WORDS, {"bits": 4}, {}, ModelFileError, "quant_method is missing"),
     "unknown method": (WORDS, {"quant_method": "aqlm"}, {}, UnsupportedModel, "quant_method 'aqlm' is not supported;"),

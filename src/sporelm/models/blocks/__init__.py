@@ -25,6 +25,7 @@ from sporelm.models.blocks.memory import Memory, Paged, State
 from sporelm.models.blocks.mix_layer import MixLayer
 from sporelm.models.blocks.mixture import Mixture, feed_forward
 from sporelm.models.blocks.mlp import MLP
+from sporelm.models.blocks.normed_linear import NormedLinear
 from sporelm.models.blocks.normed_stream import NormedStreamLayer
 from sporelm.models.blocks.own_head_norms import OwnHeadNorms
 from sporelm.models.blocks.post_norm import PostNormLayer, Unchanged
@@ -73,6 +74,7 @@ __all__ = [
     "MixRanks",
     "Mixture",
     "NormKind",
+    "NormedLinear",
     "NormedStreamLayer",
     "OwnHeadNorms",
     "Paged",

@@ -59,6 +59,7 @@ FAMILIES = (
         ),
         ("transformers", "llama.cpp"),
     ),
+    Listed("bitnet", "BitNet b1.58", ("bitnet", "BitNetForCausalLM"), ("transformers", "llama.cpp")),
     Listed("bloom", "BLOOM", ("bloom", "BloomForCausalLM"), ("transformers", "llama.cpp")),
     Listed(
         "chatglm",

@@ -61,9 +61,10 @@ class Parts:
                 f"{self.where}: {shown(name)} is {list(found)}; beside the other parts it must be {wanted}"
             )
 
-    def floats(self, name: str, shape: Shape) -> NDArray[np.float32]:
-        """A part of floats as float32, whatever width it has in the file."""
+    def floats(self, name: str, shape: Shape, rows: slice = slice(None)) -> NDArray[np.float32]:
+        """A part of floats, or some rows of it, as float32, whatever width it has in the file."""
         found = self.array(name, FLOATS, shape)
+        found = found[rows] if found.ndim else found
         kind = self.info(name).type_name
         if kind == "BF16":
             return BF16.dequantize(found.reshape(-1).view(np.uint8).reshape(-1, 2)).reshape(found.shape)

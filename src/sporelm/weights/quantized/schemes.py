@@ -9,6 +9,7 @@ from sporelm.weights.fields import Fields, shown
 from sporelm.weights.json_object import read_object
 from sporelm.weights.quantized.assembled import Scheme
 from sporelm.weights.quantized.awq import Awq
+from sporelm.weights.quantized.bitnet import BitNet
 from sporelm.weights.quantized.bitsandbytes import BitsAndBytes
 from sporelm.weights.quantized.compressed_tensors import CompressedTensors
 from sporelm.weights.quantized.folder import QuantizedFolder
@@ -27,6 +28,7 @@ SCHEMES: Mapping[str, Callable[[Parts, Fields], Scheme]] = {
     "mxfp4": Mxfp4,
     "compressed-tensors": CompressedTensors,
     "bitsandbytes": BitsAndBytes,
+    "bitnet": BitNet,
 }
 # Folders of older tools have a file of their own for what config.json says today, with other names for the same.
 OLDER = {"quantize_config.json": "gptq", "quant_config.json": "awq"}
