@@ -16,6 +16,7 @@ from sporelm.models.blocks.limited_mlp import LEAST_LIMIT
 from sporelm.models.families.window_heads import heads_of
 from sporelm.ops.activation import activated
 from sporelm.weights.config import ModelConfig
+from sporelm.weights.rope_scaling import Llama3
 
 YARN = {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 32}
 BY_NAME = {case.name: case for case in CASES}
@@ -68,6 +69,59 @@ def test_words_of_its_makers_and_those_of_transformers() -> None:
     assert heads_of(makers) == [5, 7, 5]
     assert (makers.rotary, makers.own.local_rotary, makers.own.limits) == (4, 12, (0.0, 0.0, 0.3))
     assert [makers.experts is not None and makers.experts.at(layer) for layer in range(3)] == [True, False, True]
+
+
+LAYERS = [FULL if layer % 4 == 0 else LOCAL for layer in range(48)]
+
+
+def test_the_configuration_of_laguna_xs() -> None:
+    """What poolside published of Laguna XS 2.1, as far as it says how to compute."""
+    full = {"rope_theta": 500000.0, "rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 8192}
+    full |= {"beta_slow": 1.0, "beta_fast": 64.0, "attention_factor": 1.3465735902799727, "partial_rotary_factor": 0.5}
+    values: dict[str, Any] = {"architectures": ["LagunaForCausalLM"], "model_type": "laguna", "vocab_size": 100352}
+    values |= {"hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 40, "num_attention_heads": 48}
+    values |= {"num_attention_heads_per_layer": [48 if kind == FULL else 64 for kind in LAYERS[:40]]}
+    values |= {"num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 262144, "rms_norm_eps": 1e-6}
+    values |= {"layer_types": LAYERS[:40], "sliding_window": 512, "gating": "per-head", "num_experts": 256}
+    values |= {"rope_parameters": {FULL: full, LOCAL: {"rope_type": "default", "rope_theta": 10000.0}}}
+    values |= {"num_experts_per_tok": 8, "moe_intermediate_size": 512, "shared_expert_intermediate_size": 512}
+    values |= {"norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": [0], "tie_word_embeddings": False}
+    values |= {"mlp_layer_types": ["dense", *["sparse"] * 39], "moe_routed_scaling_factor": 2.5}
+    config = config_from_hf(values | {"moe_router_logit_softcapping": 0.0, "eos_token_id": [2, 24]}, "config.json")
+    assert (config.rotary, config.own.local_rotary, config.own.each) == (64, 128, False)
+    assert heads_of(config)[:5] == [48, 64, 64, 64, 48]
+    assert config.experts is not None
+    assert (config.experts.leading, config.experts.scale, config.experts.shared_width) == (1, 2.5, 512)
+
+
+def test_the_configuration_of_step() -> None:
+    """What StepFun published of Step 3.5 Flash, likewise: three layers that predict further ahead are in its lists."""
+    local = [kind == LOCAL for kind in LAYERS]
+    values: dict[str, Any] = {"architectures": ["Step3p5ForCausalLM"], "model_type": "step3p5", "vocab_size": 128896}
+    values |= {"hidden_size": 4096, "intermediate_size": 11264, "num_hidden_layers": 45, "num_attention_heads": 64}
+    values |= {"num_attention_groups": 8, "head_dim": 128, "max_position_embeddings": 262144, "rms_norm_eps": 1e-5}
+    values |= {"use_qk_norm": True, "use_moe": True, "moe_num_experts": 288, "moe_top_k": 8, "share_expert_dim": 1280}
+    values |= {"moe_layers_enum": ",".join(map(str, range(3, 45))), "moe_layer_offset": 0, "moe_every_n_layer": 1}
+    values |= {"moe_intermediate_size": 1280, "norm_expert_weight": True, "moe_router_activation": "sigmoid"}
+    values |= {"moe_router_scaling_factor": 3.0, "use_moe_router_bias": True, "need_fp32_gate": True, "sink": False}
+    values |= {"att_impl_type": "GQA", "use_head_wise_attn_gate": True, "sliding_window": 512, "layer_types": LAYERS}
+    other = {"attention_type": "sliding_attention", "num_attention_heads": 96, "num_attention_groups": 8}
+    values |= {"attention_other_setting": other | {"head_dim": 128, "true_head_dim": 128}, "use_rope_layers": []}
+    values |= {"rope_theta": [1e4 if each else 5e6 for each in local], "yarn_only_types": [FULL]}
+    values |= {"partial_rotary_factors": [1.0 if each else 0.5 for each in local], "num_nextn_predict_layers": 3}
+    scaling = {"rope_type": "llama3", "factor": 2.0, "original_max_position_embeddings": 131072}
+    values |= {"rope_scaling": scaling | {"low_freq_factor": 1.0, "high_freq_factor": 32.0}, "zero_centered": True}
+    limits = {
+        "swiglu_limits": [0.0] * 43 + [7.0, 7.0] + [0.0] * 3,
+        "swiglu_limits_shared": [0.0] * 44 + [16.0] + [0.0] * 3,
+    }
+    config = config_from_hf(values | limits, "config.json")
+    assert (config.rotary, config.own.local_rotary, config.rope_theta, config.local_theta) == (64, 128, 5e6, 1e4)
+    assert config.rope_scaling == Llama3(factor=2.0, original=131072, low=1.0, high=32.0)
+    assert heads_of(config)[:5] == [64, 96, 96, 96, 64]
+    assert (config.own.limits[-3:], config.own.shared_limits[-2:]) == ((0.0, 7.0, 7.0), (0.0, 16.0))
+    assert config.experts is not None
+    assert (config.experts.leading, config.experts.count, config.experts.scale) == (3, 288, 3.0)
 
 
 def metadata(**more: Any) -> dict[str, Any]:

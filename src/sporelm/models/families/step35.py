@@ -44,7 +44,8 @@ ONLY |= dict.fromkeys(
     ("use_head_wise_attn_gate", "zero_centered", "use_moe_router_bias", "norm_expert_weight"), (True,)
 )
 ONLY |= dict.fromkeys(("sink", "attention_bias", "mlp_bias", "use_bidirectional_attention"), (False,))
-ONLY |= {"moe_every_n_layer": (1,), "yarn_only_types": (["full_attention"],)}
+ONLY |= {"moe_every_n_layer": (1,), "yarn_only_types": (["full_attention"],), "use_rope_layers": ([],)}
+ONLY |= {"att_impl_type": ("GQA",), "use_qk_norm": (True,)}
 
 
 @architecture(
