@@ -21,6 +21,7 @@ from conformance import (
     cases_rows,
     cases_rwkv,
     cases_selective,
+    cases_sparse,
     cases_texts,
 )
 from conformance.case import EACH_KIND, FORMAT_NAMES, Arrays, Case, width_of
@@ -42,6 +43,7 @@ PARTS = (
     cases_recurrent,
     cases_rwkv,
     cases_selective,
+    cases_sparse,
     cases_texts,
     cases_blocks,
 )

@@ -18,6 +18,7 @@ from sporelm.evals.attention_cases import attention_cases
 from sporelm.evals.case import Case, values
 from sporelm.evals.latent_cases import latent_cases
 from sporelm.evals.recurrent_cases import recurrent_cases
+from sporelm.evals.sparse_cases import sparse_cases
 from sporelm.evals.text_cases import text_cases
 from sporelm.ops.activation import KINDS
 from sporelm.ops.linear import INT8_32, ROW_FORMATS
@@ -160,6 +161,7 @@ def cases() -> Iterator[Case]:
     yield Case("embedding", "filled", partial(embedding, form=FORMS[0], fills=True))
     yield from attention_cases()
     yield from latent_cases()
+    yield from sparse_cases()
     yield from recurrent_cases()
     yield from altup_cases()
     yield from text_cases()

@@ -30,6 +30,7 @@ from sporelm.ops.routing import route
 from sporelm.ops.rows import argmax, embedding, join_columns, select_columns, select_rows, top_k
 from sporelm.ops.rwkv import blend, mix_rows, wkv7
 from sporelm.ops.selective import selective_scan
+from sporelm.ops.sparse import choose_slots, chosen_attention, store_rows
 from sporelm.ops.spec import Spec, Symbol
 from sporelm.ops.texts import mean_rows, text_attention
 
@@ -55,6 +56,8 @@ __all__ = [
     "attention",
     "blend",
     "causal_conv1d",
+    "choose_slots",
+    "chosen_attention",
     "clamped_swiglu",
     "clip",
     "combine_experts",
@@ -96,6 +99,7 @@ __all__ = [
     "ssm_scan",
     "store_kv",
     "store_latent",
+    "store_rows",
     "stream",
     "text_attention",
     "top_k",

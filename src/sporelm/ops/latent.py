@@ -52,10 +52,16 @@ def _places_inside(x: Any, weight: Any, positions: Any, table: Any, cache: Any, 
 def _attended(
     latent: Any, q: Any, cache: Any, starts: Any, lengths: Any, pages: Any, *, heads: int, scale: float
 ) -> Spec:
-    absorbed, queries, store = rows("latent", latent), rows("q", q), latent_cache(cache)
+    absorbed = looked_at(latent, q, cache, heads)
     ints("starts", starts)
     counts, tables = ints("lengths", lengths), ints("pages", pages, rank=2)
     require(counts.shape == tables.shape[:1], f"pages {tables} must have one row an element of lengths {counts}")
+    return absorbed
+
+
+def looked_at(latent: Any, q: Any, cache: Any, heads: int) -> Spec:
+    """The spec of queries of `heads` heads that fit a cache of latent rows. Raises OpError for others."""
+    absorbed, queries, store = rows("latent", latent), rows("q", q), latent_cache(cache)
     require(absorbed.shape[0] == queries.shape[0], f"latent {absorbed} and q {queries} must have as many rows")
     for name, given in (("latent", absorbed), ("q", queries)):
         require(fixed(given.shape[1]) % heads == 0, f"{name} {given} must be {heads} whole heads")

@@ -107,6 +107,13 @@ class Arguments:
         places = (self.i32(0, 1), self.i32(1), self.i32((0, 1)))
         return ops.latent_attention(latent, q, self.latent, *places, heads=1, scale=1.0)
 
+    def indexed(self, q: Any, weights: Any, pages: Any = ((2, 0),), lengths: Any = (70,)) -> Any:
+        """Two heads of one row."""
+        return ops.choose_slots(q, weights, self.latent, self.i32(0, 1), self.i32(*lengths), self.i32(*pages), k=3)
+
+    def picked(self, latent: Any, *chosen: Any) -> Any:
+        return ops.chosen_attention(latent, self.f32(1, 4), self.latent, self.i32(chosen), heads=1, scale=1.0)
+
     def rope(self, *positions: int) -> Any:
         return ops.rope(self.f32(len(positions), 8), self.i32(*positions), self.table, head_dim=8, style="half")
 
@@ -141,6 +148,13 @@ OUTSIDE: dict[str, tuple[Callable[[Arguments], Any], str]] = {
     "negative slot": (lambda a: a.store(-64), r"slots\[0\] is -64"),
     "stored position": (lambda a: a.rope_store(HUGE, 0), r"positions\[0\] is 2000000000"),
     "stored slot": (lambda a: a.rope_store(0, -1), r"slots\[0\] is -1"),
+    "row's slot": (lambda a: ops.store_rows(a.f32(1, 8), a.latent, a.i32(3 * PAGE)), rf"slots\[0\] is {3 * PAGE}"),
+    "indexed page": (lambda a: a.indexed(a.f32(1, 16), a.f32(1, 2), ((3, 0),)), r"pages\[0, 0\] is 3; .* 0 and 2"),
+    "indexed length": (lambda a: a.indexed(a.f32(1, 16), a.f32(1, 2), lengths=(129,)), r"lengths\[0\] is 129"),
+    "chosen slot": (lambda a: a.picked(a.f32(1, 4), 0, 3 * PAGE), rf"chosen\[0, 1\] is {3 * PAGE}"),
+    "chosen before none": (lambda a: a.picked(a.f32(1, 4), 0, -2), r"chosen\[0, 1\] is -2"),
+    "nothing chosen": (lambda a: a.picked(a.f32(1, 4), -1, -1), "must have a slot in each row"),
+    "chosen behind none": (lambda a: a.picked(a.f32(1, 4), 0, -1, 1), "only behind the last"),
     "page": (lambda a: a.attend(pages=((2, 3), (1, 0))), r"pages\[0, 1\] is 3; .* 0 and 2"),
     "negative page": (lambda a: a.attend(pages=((2, 0), (-1, 0))), r"pages\[1, 0\] is -1"),
     "length": (lambda a: a.attend(lengths=(70, 2 * PAGE + 1)), r"lengths\[1\] is 129; .* 0 and 128"),
@@ -374,6 +388,12 @@ WRONG: dict[str, tuple[Callable[[Arguments], Any], str]] = {
     "store_latent weight": (lambda a: a.kept(a.f32(1, 8), weight=a.f32(8)), "must have fewer elements"),
     "latent_attention": (lambda a: a.looked(a.other(1, 4), a.f32(1, 4)), "latent i32"),
     "latent_attention rows": (lambda a: a.looked(a.f32(1, 4), a.f32(2, 4)), "must have as many rows"),
+    "store_rows": (lambda a: ops.store_rows(a.other(1, 8), a.latent, a.i32(0)), "x i32"),
+    "store_rows width": (lambda a: ops.store_rows(a.f32(1, 4), a.latent, a.i32(0)), "must be as wide as"),
+    "choose_slots": (lambda a: a.indexed(a.other(1, 16), a.f32(1, 2)), "q i32"),
+    "choose_slots heads": (lambda a: a.indexed(a.f32(1, 16), a.f32(1, 3)), "must be 3 heads of 8"),
+    "chosen_attention": (lambda a: a.picked(a.other(1, 4), 0), "latent i32"),
+    "chosen_attention rows": (lambda a: a.picked(a.f32(2, 4), 0), "must have as many rows"),
     "no weights": (lambda a: ops.linear_group(a.f32(2, 32), ()), "at least one weight"),
 }
 

@@ -20,6 +20,7 @@ from sporelm.backends.cpu.recurrent import RULES as RECURRENT
 from sporelm.backends.cpu.rwkv import ROW_BY_ROW as OF_RWKV
 from sporelm.backends.cpu.rwkv import RULES as RWKV
 from sporelm.backends.cpu.selective import RULES as SELECTIVE
+from sporelm.backends.cpu.sparse import RULES as SPARSE
 from sporelm.backends.cpu.storage import Packed, page_store, row_bytes
 from sporelm.errors import BackendError
 from sporelm.ops import Call
@@ -345,4 +346,5 @@ RULES: dict[str, Callable[[Lowering, Call], None]] = {
     **RECURRENT,
     **RWKV,
     **SELECTIVE,
+    **SPARSE,
 }

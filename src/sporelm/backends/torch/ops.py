@@ -56,6 +56,7 @@ from sporelm.backends.torch.rows import (
     xielu,
 )
 from sporelm.backends.torch.selective import selective_scan
+from sporelm.backends.torch.sparse import choose_slots, chosen_attention, store_rows
 from sporelm.backends.torch.texts import mean_rows, text_attention
 
 FUNCTIONS = {
@@ -68,6 +69,7 @@ FUNCTIONS = {
         count_nonfinite,
         *(causal_conv1d, gated_delta_rule, ssm_scan, gated_rms_norm, selective_scan, lightning_attention),
         *(linear_heads, store_latent, latent_attention),
+        *(store_rows, choose_slots, chosen_attention),
         *(route, linear_experts, linear_experts_silu_mul, combine_experts),
         *(add_lora, linear, linear_group, linear_silu_mul, linear_activate_mul, rope, store_kv, rope_store, attention),
         *(text_attention, mean_rows),

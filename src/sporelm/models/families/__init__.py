@@ -109,12 +109,7 @@ FAMILIES = (
         ("deepseek2", "DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM", "Glm4MoeLiteForCausalLM", "YoutuForCausalLM"),
         ("transformers", "llama.cpp"),
     ),
-    Listed(
-        "deepseek32",
-        "DeepSeek V3.2",
-        ("deepseek32", "DeepseekV32ForCausalLM"),
-        ("transformers", "llama.cpp"),
-    ),
+    Listed("deepseek32", "DeepSeek V3.2", ("deepseek32", "DeepseekV32ForCausalLM"), ("transformers", "llama.cpp")),
     Listed("dots1", "dots.llm1", ("dots1", "Dots1ForCausalLM"), ("transformers", "llama.cpp")),
     Listed(
         "electra",

@@ -153,6 +153,11 @@ class Rows:
         k, pages = self.k, self.shape.pages
         with k.range(positions) as position:
             pages.widen(k, k.at(page, position * pages.row_bytes), k.at(self.page, position * self.row))
+        self.see(base, positions, used, following)
+
+    def see(self, base: Val, positions: Val, used: Val, following: Val | None = None) -> None:
+        """The rows see what is widened."""
+        k, pages = self.k, self.shape.pages
         for start in range(0, pages.width, DEPTH):
             self._score(start, min(start + DEPTH, pages.width), positions, used)
         self._weigh(base, positions, used)

@@ -1,0 +1,113 @@
+"""Latent attention whose queries see the positions that a lightning indexer scores highest (DeepSeek-AI 2025)."""
+
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+from sporelm import ops
+from sporelm.models.blocks.latent_attention import EPS, LatentAttention
+from sporelm.models.blocks.layer import Layer
+from sporelm.models.blocks.layer_norm import LayerNorm
+from sporelm.models.blocks.linear import Linear, products
+from sporelm.models.blocks.memory import Kept, Latent, each_of
+from sporelm.models.blocks.mixture import feed_forward
+from sporelm.models.blocks.rms_norm import RMSNorm
+from sporelm.models.inputs import ROPE, StepInputs
+from sporelm.weights.config import ModelConfig
+from sporelm.weights.names import Param
+from sporelm.weights.sparse import SparseShape
+
+
+class Indexer:
+    """Scores sum(weight * relu(query key)) over heads: queries of what attention makes its own of, one key for all
+    heads, normed and rotated, and weights of the row itself. Of one scale for all of a row nothing depends.
+
+    style   of the rotation, which is of the first numbers of a head
+    """
+
+    def __init__(self, name: str, config: ModelConfig, style: str) -> None:
+        own: SparseShape = config.own
+        self.q = Linear(f"{name}.index_q", own.index_heads * own.index_dim, own.q_rank)
+        self.k = Linear(f"{name}.index_k", own.index_dim, config.width)
+        self.norm = LayerNorm(f"{name}.index_k_norm", own.index_dim, EPS)
+        self.weights = Linear(f"{name}.index_weights", own.index_heads, config.width)
+        self.dim, self.chosen, self.style = own.index_dim, own.chosen, style
+        self.memory = Latent(own.index_dim, 0)
+
+    def params(self) -> list[Param]:
+        return [param for part in (self.q, self.k, self.norm, self.weights) for param in part.params()]
+
+    def __call__(
+        self, q: Any, row: Any, shares: Any, step: StepInputs, weights: Mapping[str, Any], keys: Any
+    ) -> Any:  # q [tokens, heads * dim], row [tokens, dim], shares [tokens, heads]
+        """Keep the key that is made of `row`; the slots that each row sees, int32 [tokens, chosen]."""
+        places = (step.positions, weights[ROPE])
+        key = ops.rope(self.norm(row, weights), *places, head_dim=self.dim, style=self.style)
+        ops.store_rows(key, keys, step.slots)
+        q = ops.rope(q, *places, head_dim=self.dim, style=self.style)
+        return ops.choose_slots(q, shares, keys, step.starts, step.lengths, step.pages, k=self.chosen)
+
+
+class SparseAttention(LatentAttention):
+    """o(values(softmax(scores) latents)) over what its indexer chooses, or, in layers without one, over what the last
+    layer before it did (GLM-5.2)."""
+
+    def __init__(self, name: str, config: ModelConfig, index: int, style: str) -> None:
+        super().__init__(name, config)
+        self.indexer = None if index in config.own.sharing else Indexer(name, config, style)
+        latent = Latent(config.own.rank + config.own.rotary, config.own.rank)
+        self.kept: Kept = latent if self.indexer is None else (latent, self.indexer.memory)
+
+    def params(self) -> list[Param]:
+        return [*super().params(), *(self.indexer.params() if self.indexer else [])]
+
+    def choosing(
+        self, x: Any, chosen: Any, step: StepInputs, weights: Mapping[str, Any], cache: Any, *keys: Any
+    ) -> tuple[Any, Any]:  # x [tokens, width], chosen [tokens, count] or None
+        """What attention adds, and the slots that it saw."""
+        assert self.q_a is not None
+        if self.indexer is None:
+            low, row = products(x, weights, self.q_a, self.kv_a)
+            q = self.q(self.q_norm(low, weights), weights)
+        else:
+            low, row, key, shares = products(x, weights, self.q_a, self.kv_a, self.indexer.k, self.indexer.weights)
+            q, own = products(self.q_norm(low, weights), weights, self.q, self.indexer.q)
+            chosen = self.indexer(own, key, shares, step, weights, *keys)
+        latent, q = self.absorbed(q, row, step, weights, cache)
+        mixed = ops.chosen_attention(latent, q, cache, chosen, heads=self.heads, scale=self.scale)
+        return self.made(mixed, weights), chosen
+
+
+class SparseLayer(Layer):
+    """The usual layer, of sparse attention."""
+
+    attention: SparseAttention
+
+    def __init__(self, config: ModelConfig, index: int, style: str) -> None:
+        name = f"layers.{index}"
+        before, between = (RMSNorm(f"{name}.{part}_norm", config.width, config.eps) for part in ("attn", "ffn"))
+        super().__init__(
+            before, SparseAttention(name, config, index, style), between, feed_forward(name, config, index)
+        )
+
+    def memory(self) -> Kept:
+        return self.attention.kept
+
+    def choosing(self, x: Any, chosen: Any, step: StepInputs, weights: Mapping[str, Any], caches: Sequence[Any]) -> Any:
+        """x [tokens, width] after the layer, and the slots that it saw."""
+        assert self.attention_norm is not None
+        assert self.mlp_norm is not None
+        assert self.mlp is not None
+        mixed, chosen = self.attention.choosing(self.attention_norm(x, weights), chosen, step, weights, *caches)
+        x = ops.add(x, mixed)
+        return ops.add(x, self.mlp(self.mlp_norm(x, weights), weights)), chosen
+
+
+def through_sparse(
+    layers: Sequence[SparseLayer], x: Any, step: StepInputs, weights: Mapping[str, Any], caches: Sequence[Any]
+) -> Any:
+    """x [tokens, width] after all layers, each of which may see what the one before it saw."""
+    left, chosen = iter(caches), None
+    for layer in layers:
+        x, chosen = layer.choosing(x, chosen, step, weights, [*islice(left, len(each_of(layer.memory())))])
+    return x
