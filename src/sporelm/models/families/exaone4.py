@@ -1,6 +1,7 @@
 """EXAONE 4: norms behind each block and of each head; of four layers three have a window, and only they rotate."""
 
 from dataclasses import replace
+from typing import Any
 
 from sporelm.models.blocks import Attention, GatedMLP, Layer, RMSNorm
 from sporelm.models.decoder import Decoder
@@ -42,6 +43,11 @@ def _unsaid(config: ModelConfig) -> str:
     return "it has a window, and not 64 layers" if config.window and config.layers != WINDOWED else ""
 
 
+def _words(config: ModelConfig) -> dict[str, Any]:
+    """transformers looks for a window's layers where nobody names them, and finds none to count by."""
+    return {} if config.window else {"layer_types": ["full_attention"] * config.layers}
+
+
 @architecture(
     Family(
         "exaone4",
@@ -57,6 +63,7 @@ def _unsaid(config: ModelConfig) -> str:
         finish=_finished,
         full_layers=fourth,
         unsaid=_unsaid,
+        words=_words,
         tells_layers=True,
     )
 )

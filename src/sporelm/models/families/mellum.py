@@ -21,7 +21,7 @@ STEP = 4
 NUMBERS: dict[str, Any] = {"num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 128, "num_experts": 64}
 NUMBERS |= {"num_experts_per_tok": 8, "moe_intermediate_size": 896, "norm_topk_prob": True}
 NUMBERS |= {"max_position_embeddings": 131072}
-FLAGS = (("attention_bias", "attention_bias"), ("norm_topk_prob", "experts.renormalize"))
+FLAGS = (("attention_bias",) * 2, ("norm_topk_prob", "experts.renormalize"), ("sliding_window", "window"))
 
 
 def _reworded(values: dict[str, Any]) -> dict[str, Any]:

@@ -62,7 +62,7 @@ def _words(config: ModelConfig) -> dict[str, Any]:
     inner = {**found.pop("rope_scaling", {"rope_type": "default"}), "rope_theta": config.rope_theta}
     if isinstance(scaling, Yarn):
         inner[BETA] = config.own.beta
-    return found | {"rope_scaling": None, "rope_parameters": inner}
+    return found | {"rope_scaling": None, "rope_parameters": inner, "head_dim": config.head_dim}
 
 
 @architecture(

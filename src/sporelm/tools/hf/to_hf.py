@@ -29,6 +29,7 @@ from sporelm.weights.rope_fields import MOST_CONTEXT
 
 DTYPES = ("auto", "f32", "f16", "bf16")
 TORCH_NAMES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+GROUPS = ("experts.groups", "experts.top_groups")  # no groups are one to transformers, which divides by their number
 MOST_PROBED = 1 << 22  # values of a vector that are looked at whole
 
 
@@ -178,15 +179,19 @@ def _text_configuration(config: ModelConfig, family: Family, values: Mapping[str
     for field in family.fields:
         value = value_of(config, field.ours)
         if field.hf and field.kind != "bool" and value is not None:
-            found[field.hf] = number(value) if field.kind == "f32" else value
-    found |= {key: value_of(config, ours) for key, ours in kind.fields}
+            found[field.hf] = (
+                number(value) if field.kind == "f32" else 1 if value == 0 and field.ours in GROUPS else value
+            )
+    there = config.experts is not None  # of experts that there are not nothing is said
+    found |= {key: value_of(config, ours) for key, ours in kind.fields if there or not ours.startswith("experts.")}
     original = values.get(f"{family.gguf}.rope.scaling.original_context_length")
     if config.rotary:
         original = original if type(original) is int and 0 < original <= MOST_CONTEXT else None
         found |= hf_rope(config, original, gained=family.counts_gained)
     else:
         found[family.positions] = config.context_length
-    if family.tells_layers and config.window and config.full_layers != family.full_layers(config.layers):
+    unusual = config.window and config.full_layers != family.full_layers(config.layers)
+    if family.tells_layers and unusual and "sliding_window" in found:
         windows = [config.window_of(layer) is not None for layer in range(config.layers)]
         found["layer_types"] = ["sliding_attention" if each else "full_attention" for each in windows]
     if family.rotary_words:
