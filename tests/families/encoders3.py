@@ -1,7 +1,7 @@
 """BERT's kin with narrow embeddings, with one layer for all, and with positions apart from what stands there."""
 
 from families.case import Case
-from families.encoders import BERT, ODD, ONE, THREE, encoder
+from families.encoders import BERT, ODD, ONE, THREE, WIDE, encoder
 
 ELECTRA = BERT | {"embedding_size": 24, "hidden_act": "gelu"}
 ALBERT = BERT | {"embedding_size": 24, "num_hidden_layers": 3, "hidden_act": "gelu_new"}
@@ -10,6 +10,8 @@ DEBERTA |= {"type_vocab_size": 0, "layer_norm_eps": 1e-7, "hidden_act": "gelu", 
 DEBERTA |= {"relative_attention": True, "share_att_key": True, "norm_rel_ebd": "layer_norm", "pos_att_type": "p2c|c2p"}
 DEBERTA |= {"position_biased_input": False, "position_buckets": 16, "max_relative_positions": -1}
 NEAR = {"position_buckets": 8, "max_relative_positions": 40, "pos_att_type": ["c2p", "p2c"]}
+ERNIE = BERT | {"use_task_id": False}
+TASKS = {"use_task_id": True, "task_type_vocab_size": 3}
 
 CASES: tuple[Case, ...] = (
     encoder("electra", "ElectraModel", "electra", ELECTRA),
@@ -18,6 +20,9 @@ CASES: tuple[Case, ...] = (
     encoder("albert", "AlbertModel", "albert", ALBERT),
     encoder("albert-odd", "AlbertModel", "albert", ALBERT | ODD | {"hidden_act": "gelu"}),
     encoder("albert-scores", "AlbertForSequenceClassification", "albert", ALBERT | THREE),
+    encoder("ernie-bert", "ErnieModel", "ernie", ERNIE, WIDE),
+    encoder("ernie-bert-odd-tasks", "ErnieModel", "ernie", ERNIE | ODD | TASKS),
+    encoder("ernie-bert-scores", "ErnieForSequenceClassification", "ernie", ERNIE | ONE),
     encoder("deberta2", "DebertaV2Model", "deberta-v2", DEBERTA),
     encoder("deberta2-odd", "DebertaV2Model", "deberta-v2", DEBERTA | ODD | {"type_vocab_size": 2} | NEAR),
     encoder("deberta2-scores", "DebertaV2ForSequenceClassification", "deberta-v2", DEBERTA | ONE),

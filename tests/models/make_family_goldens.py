@@ -15,7 +15,7 @@ HERE = Path(__file__).resolve().parent
 DERIVED = ("slope_rate", "query_decay", "key_decay", "diagonal_decay")
 GOLDENS = HERE / "goldens" / "families"
 # Their poolers are for training.
-POOLED = ("bert", "roberta", "xlm-roberta", "camembert", "mpnet", "jina_embeddings_v3", "albert")
+POOLED = ("bert", "roberta", "xlm-roberta", "camembert", "mpnet", "jina_embeddings_v3", "albert", "ernie")
 sys.path.insert(0, str(HERE.parent))
 
 from families import EVERY, POSITIONS, WHOLE, Case, write_case  # noqa: E402
@@ -36,6 +36,7 @@ def transformers_logits(case: Case, folder: Path) -> np.ndarray:
     if case.reads:
         return encoded(case, folder)
     write_case(folder, case)
+    _add_idle_experts(case, folder)
     writes = case.config["model_type"] in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
     kind: Any = AutoModelForCausalLM if writes else getattr(transformers, case.config["architectures"][0])
     plain: dict[str, Any] = {"attn_implementation": "eager", "dtype": torch.float32}
@@ -52,6 +53,20 @@ def transformers_logits(case: Case, folder: Path) -> np.ndarray:
     with torch.no_grad():
         found: np.ndarray = model.eval()(torch.tensor([case.ids()])).logits[0].float().numpy()
     return found
+
+
+def _add_idle_experts(case: Case, folder: Path) -> None:
+    """LongCat-Flash's experts that compute nothing have gates in transformers, whose values nobody reads."""
+    if not case.config.get("zero_expert_num"):
+        return
+    from safetensors.numpy import load_file, save_file
+
+    path, count = folder / "model.safetensors", case.config["n_routed_experts"]
+    tensors = load_file(path)
+    for name in [name for name in tensors if ".experts.0." in name and "down" not in name]:
+        for more in range(count, count + case.config["zero_expert_num"]):
+            tensors[name.replace(".experts.0.", f".experts.{more}.")] = tensors[name]
+    save_file(tensors, path, metadata={"format": "pt"})
 
 
 def encoded(case: Case, folder: Path) -> np.ndarray:

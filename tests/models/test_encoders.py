@@ -137,7 +137,7 @@ def pre_of(case: Case) -> str | None:
 def test_as_a_gguf_file_and_back(case: Case, cpu: Any, folder: Callable[[Case], Path], tmp_path: Path) -> None:
     """The converter's file computes the same; the folder made of it holds the same tensors and means the same."""
     place, file, back = folder(case), tmp_path / "m.gguf", tmp_path / "back"
-    family, config = case.model.family, case.model.config
+    family, config, ernie = case.model.family, case.model.config, case.config["model_type"] == "ernie"
     unusual = config.full_layers != family.full_layers(config.layers) and not family.tells_layers
     if config.window and unusual:
         with pytest.raises(UnsupportedModel, match="which a GGUF file of"):
@@ -153,9 +153,11 @@ def test_as_a_gguf_file_and_back(case: Case, cpu: Any, folder: Callable[[Case], 
     assert_close(found, wanted, "f32")  # numbers of the metadata are float32 in one of them
     save_folder(to_hf(file), back, shard_bytes=1 << 30)
     with open_safetensors(place) as wanted_files, open_safetensors(back) as found_files:
-        assert set(found_files.names) == set(wanted_files.names)
-        for name in wanted_files.names:
-            assert_close(found_files.tensor(name).dequantize(), wanted_files.tensor(name).dequantize(), "f32")
+        # ERNIE's is a folder of BERT then, whose class has another name in front.
+        found_names = {name.replace("bert.", "ernie.", 1) if ernie else name: name for name in found_files.names}
+        assert set(found_names) == set(wanted_files.names)
+        for name, own in found_names.items():
+            assert_close(found_files.tensor(own).dequantize(), wanted_files.tensor(name).dequantize(), "f32")
     again = opened_runner(back, cpu, eager=True)
     assert_close(made(again, [given(case)])[0], found, "f32")
 

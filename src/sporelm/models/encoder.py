@@ -80,13 +80,16 @@ class Encoder(ABC):
         """Weights that follow from weights on a back-end, to be packed beside them."""
         return {}
 
-    def hidden(self, texts: TextInputs, weights: Mapping[str, Any]) -> Any:
-        """What the model makes of each token: float32 [tokens, width]."""
+    def embedded(self, texts: TextInputs, weights: Mapping[str, Any]) -> Any:
+        """The sum of the rows of each token, its type and its position: float32 [tokens, width]."""
         x = multiplied(self.embedding(texts.tokens, weights), self.config.scales.embedding)
         if self.types is not None:
             x = ops.add(x, self.types(texts.types, weights))
-        if self.positions is not None:
-            x = ops.add(x, self.positions(texts.positions, weights))
+        return x if self.positions is None else ops.add(x, self.positions(texts.positions, weights))
+
+    def hidden(self, texts: TextInputs, weights: Mapping[str, Any]) -> Any:
+        """What the model makes of each token: float32 [tokens, width]."""
+        x = self.embedded(texts, weights)
         x = x if self.first_norm is None else self.first_norm(x, weights)
         x = x if self.widened is None else self.widened(x, weights)
         for layer in self.layers * self.passes:

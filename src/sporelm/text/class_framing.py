@@ -23,7 +23,7 @@ _OF_CLASS = {
     **dict.fromkeys(("RobertaTokenizer", "XLMRobertaTokenizer", "CamembertTokenizer", "MPNetTokenizer"), _ROBERTA),
 }
 _OF_KIND = {
-    **dict.fromkeys(("bert", "distilbert", "nomic_bert"), "BertTokenizer"),
+    **dict.fromkeys(("bert", "distilbert", "ernie", "nomic_bert"), "BertTokenizer"),
     "albert": "AlbertTokenizer",
     "deberta-v2": "DebertaV2Tokenizer",
     "electra": "ElectraTokenizer",

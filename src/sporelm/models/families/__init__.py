@@ -49,9 +49,10 @@ FAMILIES = (
     ),
     Listed(
         "bert",
-        "BERT, DistilBERT, RoBERTa, XLM-RoBERTa, CamemBERT: bge, e5, MiniLM and rerankers of them (encoders)",
+        "BERT, DistilBERT, ERNIE 1 to 3, RoBERTa, XLM-RoBERTa, CamemBERT: bge, e5, MiniLM and rerankers of them (encoders)",
         (
             *("bert", "BertModel", "BertForMaskedLM", "BertForPreTraining", "BertForSequenceClassification"),
+            *("ErnieModel", "ErnieForMaskedLM", "ErnieForPreTraining", "ErnieForSequenceClassification"),
             *("RobertaModel", "RobertaForMaskedLM", "RobertaForSequenceClassification"),
             *("XLMRobertaModel", "XLMRobertaForMaskedLM", "XLMRobertaForSequenceClassification"),
             *("CamembertModel", "CamembertForMaskedLM", "CamembertForSequenceClassification"),

@@ -1,28 +1,36 @@
-"""BERT, DistilBERT, RoBERTa, XLM-RoBERTa and CamemBERT: bge, e5, MiniLM and their kin, and rerankers of them."""
+"""BERT, DistilBERT, ERNIE 1 to 3, RoBERTa, XLM-RoBERTa and CamemBERT: bge, e5, MiniLM, and rerankers of them."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
+from sporelm import ops
 from sporelm.errors import UnsupportedModel
 from sporelm.models.blocks import MLP, Classifier, TextAttention, TextLayer
 from sporelm.models.encoder import Encoder
-from sporelm.models.families.bert_names import BEFORE, CLASSES, HEADS, TITLES, reworded
+from sporelm.models.families.bert_names import BEFORE, CLASSES, HEADS, BertFacts
+from sporelm.models.families.bert_words import UNSHIFTED, class_of, reworded, unsaid, words
 from sporelm.models.registry import architecture
-from sporelm.models.text_facts import TYPES, TextFacts, label_words, labels_of, noticed, said
+from sporelm.models.text_facts import MOST_TYPES, TYPES, TextFacts, labels_of, noticed, said
+from sporelm.models.texts import TextInputs
 from sporelm.weights.config import ModelConfig
 from sporelm.weights.family import Family, Field, fields
 from sporelm.weights.fields import Fields
-from sporelm.weights.names import HF, Kind
+from sporelm.weights.names import HF, Kind, Param
 
-FRONTS = ("bert.", "roberta.", "distilbert.")  # of the model in classes with a head
-UNSHIFTED = ("bert", "distilbert")  # positions begin with the first row of their table
+FRONTS = ("bert.", "roberta.", "distilbert.", "ernie.")  # of the model in classes with a head
+TASKS, FIRST_TASK = "tasks.weight", "first_task"  # the second: its row for every position
 
 
 def _finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
     if kind != HF:
         return config
     found = next(one for one in CLASSES if one.name == config.architecture)
-    facts = replace(config.own, kind=found.model_type)
+    facts: BertFacts = replace(config.own, kind=found.model_type)
+    if values.flag("use_task_id", False):
+        facts = replace(facts, tasks=values.integer("task_type_vocab_size", 1, MOST_TYPES, 3))
     if found.name.endswith("Classification"):
         facts = replace(facts, labels=labels_of(values), dense=True)
     if facts.kind in UNSHIFTED:
@@ -38,24 +46,6 @@ def _noticed(config: ModelConfig, metadata: Any, shapes: Any) -> ModelConfig:
     return (
         replace(config, own=replace(facts, kind="distilbert")) if facts.kind == "bert" and not facts.types else config
     )
-
-
-def _class(config: ModelConfig) -> str:
-    return f"{TITLES[config.own.kind]}{'ForSequenceClassification' if config.own.labels else 'Model'}"
-
-
-def _words(config: ModelConfig) -> dict[str, Any]:
-    before = 0 if config.own.kind in UNSHIFTED else BEFORE
-    found = {"max_position_embeddings": config.context_length + before} | label_words(config)
-    if config.own.kind != "distilbert":
-        return found
-    numbers = {"dim": config.width, "hidden_dim": config.ffn, "n_layers": config.layers, "n_heads": config.heads}
-    return found | numbers | {"activation": "gelu"}
-
-
-def _unsaid(config: ModelConfig) -> str:
-    lost = config.own.kind == "distilbert" and config.own.labels
-    return "its head has ReLU" if lost else ""
 
 
 @architecture(
@@ -78,22 +68,34 @@ def _unsaid(config: ModelConfig) -> str:
         finish=_finished,
         noticed=_noticed,
         said=lambda config: said(config, "bert"),
-        choose=_class,
-        words=_words,
+        choose=class_of,
+        words=words,
         reworded=reworded,
-        unsaid=_unsaid,
+        unsaid=unsaid,
         fronts=FRONTS,
         ignored=(
             *(f"{front}embeddings.position_ids" for front in ("", *FRONTS)),
             *(f"{front}pooler.dense.{kind}" for front in ("", *FRONTS) for kind in ("weight", "bias")),
             *HEADS,
         ),
-        own=TextFacts,
+        own=BertFacts,
         reads=True,
     )
 )
 class Bert(Encoder):
-    """Tokens, their types and their positions added; a norm after each sum; GELU (Devlin et al. 2019)."""
+    """Tokens, their types and positions added; a norm after each sum; GELU (Devlin et al. 2019)."""
+
+    def params(self) -> list[Param]:
+        tasks = self.config.own.tasks
+        return [*super().params(), *([Param(TASKS, (tasks, self.config.width), plain=True)] if tasks else [])]
+
+    def learned_tables(self, weights: Mapping[str, Any], context: int) -> dict[str, np.ndarray]:
+        first = weights[TASKS].numpy()[:1] if self.config.own.tasks else np.empty((0, 0), np.float32)
+        return {FIRST_TASK: np.repeat(first, context, axis=0)} if len(first) else {}
+
+    def embedded(self, texts: TextInputs, weights: Mapping[str, Any]) -> Any:
+        x = super().embedded(texts, weights)
+        return ops.add(x, ops.select_rows(weights[FIRST_TASK], texts.positions)) if FIRST_TASK in weights else x
 
     def layer(self, config: ModelConfig, index: int) -> TextLayer:
         name = f"layers.{index}"

@@ -1,7 +1,9 @@
-"""What files call the weights of BERT, DistilBERT and RoBERTa with its kin, whose GGUF files are all of "bert"."""
+"""What files call the weights of BERT, DistilBERT, ERNIE and RoBERTa's kin, whose GGUF files are all of "bert"."""
 
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from sporelm.models.text_facts import TextFacts
 from sporelm.weights.family import HfClass
 from sporelm.weights.names import Names, Stored, Table
 
@@ -27,6 +29,13 @@ OF_DISTILBERT = (
     *(f"attention.{part}_lin" for part in ("q", "k", "v", "out")),
     *("sa_layer_norm", "ffn.lin1", "ffn.lin2", "output_layer_norm"),
 )
+
+
+@dataclass(frozen=True)
+class BertFacts(TextFacts):
+    """`tasks`: rows of the table of tasks that ERNIE 2 and 3 have, of which the first is added to every token's."""
+
+    tasks: int = 0
 
 
 class Said(NamedTuple):
@@ -59,12 +68,14 @@ class Said(NamedTuple):
                 for ours, gguf, hf in zip(OUR_PARTS, GGUF_PARTS, self.parts, strict=True)
                 for k in KINDS
             ),
+            Names("tasks.weight", "task_types.weight", f"{front}embeddings.task_type_embeddings.weight"),
             *(Names(f"classifier_dense.{k}", f"cls.{k}", f"{self.dense}.{k}") for k in KINDS),
             *(Names(f"classifier.{k}", f"cls.output.{k}", f"{self.output}.{k}") for k in KINDS),
         )
 
 
 BERT = Said("bert.", "bert.pooler.dense", "classifier")
+ERNIE = Said("ernie.", "ernie.pooler.dense", "classifier")
 ROBERTA = Said("roberta.", "classifier.dense", "classifier.out_proj", before=BEFORE)
 DISTILBERT = Said("distilbert.", "pre_classifier", "classifier", OF_DISTILBERT, "transformer.layer.{}.")
 NUMBERS = {"max_position_embeddings": 512, "vocab_size": 30522, "type_vocab_size": 2, "layer_norm_eps": 1e-12}
@@ -85,19 +96,12 @@ def _classes(name: str, kind: str, said: Said, *more: str, **numbers: Any) -> tu
 
 # By what configurations call the model: the start of its classes' names.
 TITLES = {"bert": "Bert", "roberta": "Roberta", "xlm-roberta": "XLMRoberta", "camembert": "Camembert"}
-TITLES |= {"distilbert": "DistilBert"}
+TITLES |= {"distilbert": "DistilBert", "ernie": "Ernie"}
 CLASSES = (
     *_classes("Bert", "bert", BERT, "ForPreTraining"),
+    *_classes("Ernie", "ernie", ERNIE, "ForPreTraining"),
     *_classes("Roberta", "roberta", ROBERTA, vocab_size=50265),
     *_classes("XLMRoberta", "xlm-roberta", ROBERTA),
     *_classes("Camembert", "camembert", ROBERTA),
     *_classes("DistilBert", "distilbert", DISTILBERT, type_vocab_size=0),
 )
-# What DistilBERT's configurations call it -> what all others do.
-WORDS = {"dim": "hidden_size", "hidden_dim": "intermediate_size", "n_layers": "num_hidden_layers"}
-WORDS |= {"n_heads": "num_attention_heads", "activation": "hidden_act"}
-
-
-def reworded(values: dict[str, Any]) -> dict[str, Any]:
-    """A config.json in one dialect."""
-    return values | {new: values[old] for old, new in WORDS.items() if old in values and new not in values}
