@@ -28,9 +28,9 @@ BASES = "rope_bases"  # ours: of each kind that has them
 def _reworded(values: dict[str, Any]) -> dict[str, Any]:
     """The base of each kind of layers, 0 for one that is not rotated. Raises UnsupportedModel for other parameters."""
     values = text_part(values)
-    told, bases = values.get("rope_parameters"), {}
-    for kind in (kind for kind in KINDS if isinstance(told, Mapping) and kind in told):
-        own = told[kind]
+    told, bases = values.get("rope_parameters"), dict[str, Any]()
+    found = {kind: told[kind] for kind in KINDS if kind in told} if isinstance(told, Mapping) else {}
+    for kind, own in found.items():
         plain = isinstance(own, Mapping) and own.keys() <= KNOWN and own.get("rope_type", "default") == "default"
         if own is not None and not plain:
             raise UnsupportedModel(f"config.json: rope_parameters of {kind} are {shown(own)}, which is not supported")
