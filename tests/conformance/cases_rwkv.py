@@ -39,6 +39,12 @@ def generalized(on: On, heads: int, dim: int, value_dim: int, pooled: bool) -> A
     return *stepped(on, (keys, value_dim), call, pooled), *alone
 
 
+def faded(on: On, heads: int, dim: int, value_dim: int, pooled: bool) -> Any:
+    keys = heads * dim
+    given = *(on.rows(ROWS, keys) for _ in range(3)), on.rows(ROWS, heads * value_dim), on.rows(heads, dim)
+    return stepped(on, (keys, value_dim), lambda *held: ops.wkv6(*given, *held), pooled)
+
+
 def cases() -> Iterator[Case]:
     for tokens, width, mixes in ((1, 64, 6), (7, 70, 1), (33, 128, 3)):
         for more in (False, True):
@@ -50,7 +56,7 @@ def cases() -> Iterator[Case]:
         name = f"{groups} of {group} x{tokens} by {scale}"
         yield case("group_norm", name, grouped, tokens, group, groups, scale, rare=scale > 1)
     shapes: tuple[tuple[int, int, int], ...] = ((2, 64, 64), (3, 10, 10), (2, 7, 70))
-    states: tuple[tuple[str, Callable[..., Any]], ...] = (("wkv7", generalized),)
+    states: tuple[tuple[str, Callable[..., Any]], ...] = (("wkv7", generalized), ("wkv6", faded))
     for op, work in states:
         for pooled in (False, True):
             for shape in shapes:

@@ -86,6 +86,16 @@ def generalized(on: On, dim: int) -> tuple[np.ndarray, tuple[int, ...], Step]:
     return on.values(ROWS, 5 * width), (width, dim), step
 
 
+def faded_by_row(on: On, dim: int) -> tuple[np.ndarray, tuple[int, ...], Step]:
+    width, bonus = 3 * dim, on.rows(3, dim)
+
+    def step(rows: np.ndarray, *held: Any) -> Any:
+        parts = [on.tensor(np.ascontiguousarray(part)) for part in np.split(rows, 4, axis=1)]
+        return ops.wkv6(*parts, bonus, *held)
+
+    return on.values(ROWS, 4 * width), (width, dim), step
+
+
 MADE = {
     "convolution": convolution,
     "delta": lambda on: delta(on, 64),
@@ -96,6 +106,7 @@ MADE = {
     "lightning of odd heads": lambda on: faded(on, 10),
     "generalized": lambda on: generalized(on, 64),
     "generalized of odd heads": lambda on: generalized(on, 10),
+    "faded by row": lambda on: faded_by_row(on, 64),
     "scan": scan,
     "selective": lambda on: selective(on, 128),
     "selective of odd channels": lambda on: selective(on, 70),

@@ -13,7 +13,15 @@ RWKV7_ODD |= {"norm_eps": 1e-3, "tie_word_embeddings": True, "value_dim": [70, 7
 RWKV7_WIDE = {"hidden_size": 256, "head_dim": 64, "intermediate_size": 512}
 RANKS = {f"{part}_low_rank_dim": 32 for part in ("decay", "a", "v", "gate")}
 
+RWKV6: dict[str, Any] = {"architectures": ["Rwkv6ForCausalLM"], "model_type": "rwkv6", "vocab_size": 131}
+RWKV6 |= {"hidden_size": 48, "num_hidden_layers": 2, "head_size": 16, "head_size_divisor": 8, "rescale_every": 6}
+RWKV6 |= {"intermediate_size": 100, "layer_norm_epsilon": 1e-5, "tie_word_embeddings": False}
+RWKV6_ODD = {"hidden_size": 70, "head_size": 10, "intermediate_size": None, "head_size_divisor": 3}
+RWKV6_ODD |= {"attention_hidden_size": 70, "layer_norm_epsilon": 1e-3, "tie_word_embeddings": True}
+
 CASES = (
+    Case("rwkv6", RWKV6, {"hidden_size": 256, "head_size": 64, "intermediate_size": 512}, numpy="rwkv6"),
+    Case("rwkv6-odd-tied", RWKV6 | RWKV6_ODD, None, numpy="rwkv6"),
     Case("rwkv7", RWKV7, RWKV7_WIDE | RANKS, numpy="rwkv7"),
     Case("rwkv7-odd-tied", RWKV7 | RWKV7_ODD, None, numpy="rwkv7"),
 )

@@ -12,7 +12,7 @@ from safetensors.numpy import load_file, save_file
 from available import opened
 from close import assert_close
 from families.case import write_case
-from families.rwkv import CASES, RWKV7
+from families.rwkv import CASES, RWKV6, RWKV7
 from hf_folders import tokenizer_json, write_tokenizer
 from sporelm.errors import ModelFileError, SporeError, UnsupportedModel
 from sporelm.models import config_from_hf
@@ -20,9 +20,12 @@ from sporelm.tools.hf.from_hf import from_hf
 from sporelm.tools.hf.to_hf import to_hf
 from sporelm.tools.lazy import Entry
 from sporelm.tools.output import Output, save
+from sporelm.weights.forms import held_as
+from sporelm.weights.gguf import GgufWriter
 from stepping import Stepper
 
-GOOSE = CASES[0]
+BY_NAME = {case.name: case for case in CASES}
+GOOSE, FINCH = BY_NAME["rwkv7"], BY_NAME["rwkv6"]
 
 
 def test_mixes_in_one_tensor_and_shares_that_nobody_reads(load: Callable[..., Stepper], tmp_path: Path) -> None:
@@ -61,6 +64,57 @@ def test_a_norm_of_heads_that_folders_cannot_say(tmp_path: Path) -> None:
         to_hf(file)
 
 
+def as_file(folder: Path, file: Path, change: Callable[[dict[str, np.ndarray]], None], **entries: Any) -> Path:
+    """RWKV-6 as a GGUF file of changed tensors, and with these entries for those of its metadata."""
+    if not folder.exists():
+        write_tokenizer(write_case(folder, FINCH), tokenizer_json(FINCH.model.config.vocab))
+    arrays = held_as(FINCH.weights(), "gguf", FINCH.model.family.names, FINCH.model.config)
+    change(arrays)
+    writer = GgufWriter(file)
+    for key, entry in from_hf(folder).model.metadata.items():
+        name = key.removeprefix("rwkv6.")
+        writer.add(key, entries.get(name, entry.value), entry.kind)
+    for name, values in arrays.items():
+        writer.add_tensor(name, values)
+    writer.write()
+    return file
+
+
+def test_finch_files_of_other_converters(load: Callable[..., Stepper], tmp_path: Path) -> None:
+    """A tensor for each mix; and rows that are halved after each layer, with what is added to them."""
+
+    def apart(arrays: dict[str, np.ndarray]) -> None:
+        for name in [name for name in arrays if "lerp_fused" in name]:
+            for part, mix in zip("wkvrg", arrays.pop(name), strict=True):
+                arrays[name.replace("fused", part)] = mix.reshape(-1)
+
+    def halved(arrays: dict[str, np.ndarray]) -> None:
+        for name in arrays:
+            if "time_mix_output" in name or "channel_mix_value" in name:
+                arrays[name] = arrays[name] / 2 ** int(name.split(".")[1])
+
+    folder, every = tmp_path / "folder", "rescale_every_n_layers"
+    files = [as_file(folder, tmp_path / "apart.gguf", apart)]
+    files.append(as_file(folder, tmp_path / "halved.gguf", halved, **{every: 1}))
+    backend = opened("cpu", threads=1)
+    runners = [load(place, backend, context=64, eager=True) for place in (folder, *files)]
+    wanted, first, second = (runner.step([(0, FINCH.ids()[:9])])["logits"] for runner in runners)
+    assert_close(first, wanted, "f32")
+    span = np.ptp(wanted)
+    assert_close(second / span, wanted / span, "logits")  # norms add their epsilon to smaller rows
+    for runner in runners:
+        runner.close()
+    backend.close()
+    with pytest.raises(UnsupportedModel, match="its rows are halved every 1 layers, which a folder of Rwkv6"):
+        to_hf(files[1])
+
+
+def test_ranks_that_finch_folders_cannot_say() -> None:
+    config = replace(FINCH.model.config, own=replace(FINCH.model.config.own, mix=16))
+    with pytest.raises(UnsupportedModel, match="its ranks are 16 and 64, which a folder"):
+        FINCH.model.family.class_of(config)
+
+
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "layers of attention": ({"attn": {"layers": [1], "num_heads": 3}}, "attn .* is not supported"),
     "other norms": ({"norm_first": False}, "norm_first False is not supported"),
@@ -68,6 +122,9 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "wide values": ({"value_dim": [48, 96, 48]}, "value_dim .* is not supported; 48 is"),
     "no whole heads": ({"head_dim": 32}, "no whole heads of 32|no multiple of"),
     "a head of nothing": ({"head_dim": 0}, "head_dim|num_attention_heads"),
+    "another width within": (RWKV6 | {"attention_hidden_size": 96}, "attention_hidden_size 96 is not supported; 48"),
+    "no divisor": (RWKV6 | {"head_size_divisor": 0}, "head_size_divisor is 0; it must be whole"),
+    "heads of nothing": (RWKV6 | {"head_size": 0}, "head_size|num_attention_heads"),
     "no ranks": ({"a_low_rank_dim": None}, "a_low_rank_dim is missing"),
     "a ratio that is none": ({"intermediate_size": None, "hidden_ratio": "x"}, "intermediate_size is missing"),
 }

@@ -26,6 +26,7 @@ def recurrent_cases() -> Iterator[Case]:
     yield Case("lightning_attention", "", faded)
     yield Case("selective_scan", "", selected)
     yield Case("wkv7", "", generalized)
+    yield Case("wkv6", "", faded_by_row)
     yield Case("mix_rows", "", partial(mixed, more=False))
     yield Case("mix_rows", "more", partial(mixed, more=True))
     yield Case("blend", "", blended)
@@ -107,6 +108,14 @@ def generalized(backend: Backend) -> Any:
         backend, values(3, width, SIZE), lambda *held: ops.wkv7(*given, *vectors, bonus, *held)
     )
     return made, alone, held
+
+
+def faded_by_row(backend: Backend) -> Any:
+    """RWKV-6's state."""
+    width = HEADS * SIZE
+    given = [backend.tensor(values(ROWS, width, seed=n)) for n in range(4)]
+    bonus = backend.tensor(values(HEADS, SIZE))
+    return _after(backend, values(3, width, SIZE), lambda *held: ops.wkv6(*given, bonus, *held))
 
 
 def mixed(backend: Backend, *, more: bool) -> Any:

@@ -84,11 +84,11 @@ def _wkv7(
     return made, made
 
 
-def _wkv7_inside(r: Any, *args: Any) -> None:
+def _inside(r: Any, *args: Any) -> None:
     check_sequences(r, *args[-4:])
 
 
-@op(_wkv7, updates=("state",), indices=_wkv7_inside, host=WHOSE)
+@op(_wkv7, updates=("state",), indices=_inside, host=WHOSE)
 def wkv7(r, w, k, v, a, removed, kept, bonus, state, starts, lengths, states):
     """RWKV-7's generalized delta rule (Peng et al. 2025): what the state says, and what each row adds by itself; both
     float32 [tokens, heads * value_dim].
@@ -117,6 +117,35 @@ def wkv7(r, w, k, v, a, removed, kept, bonus, state, starts, lengths, states):
             out[row] = np.einsum("hk,hkv->hv", r[row], s)
     alone = np.sum(r * key * bonus, axis=-1, keepdims=True) * v
     return out.reshape(len(r), -1), alone.reshape(len(r), -1)
+
+
+def _wkv6(r: Any, w: Any, k: Any, v: Any, bonus: Any, state: Any, starts: Any, lengths: Any, states: Any) -> Spec:
+    given, _ = stepwise(r, state, starts, lengths, states)
+    for name, value in (("w", w), ("k", k)):
+        require(rows(name, value) == given, f"{name} {spec_of(value)} must be like r {given}")
+    return _heads_of(given, bonus, state, v)
+
+
+@op(_wkv6, updates=("state",), indices=_inside, host=WHOSE)
+def wkv6(r, w, k, v, bonus, state, starts, lengths, states):
+    """RWKV-6's linear attention (Peng et al. 2024): float32 [tokens, heads * value_dim].
+
+    r, w, k [tokens, heads * dim], v [tokens, heads * value_dim], bonus [heads, dim]; state [slots, heads * dim,
+    value_dim]. Of each head: r (S + (bonus * k) outer v), then S decays by exp(-exp(w)), a rate for each row of it, and
+    k outer v is added.
+    """
+    heads, dim = bonus.shape
+    r, w, k, v = (each.reshape(len(r), heads, -1) for each in (r, w, k, v))
+    with np.errstate(over="ignore"):
+        decay = np.exp(-np.exp(w))
+    out = np.empty(v.shape, np.float32)
+    for held, own in sequences(state, starts, lengths, states):
+        s = held.reshape(heads, dim, -1)
+        for row in own:
+            out[row] = np.einsum("hk,hkv->hv", r[row], s)
+            s *= decay[row, :, :, None]
+            s += k[row][:, :, None] * v[row][:, None]
+    return (out + np.sum(r * bonus * k, axis=-1, keepdims=True) * v).reshape(len(r), -1)
 
 
 def _sigmoid(x: Vectors) -> Vectors:

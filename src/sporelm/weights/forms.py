@@ -122,7 +122,11 @@ def brought(stored: StoredTensor, form: Stored, config: ModelConfig, shape: tupl
         return _of_experts(stored, form, config)
     if form.heads:
         return _of_heads(stored, form, config, shape)
-    if form.above and not form.parts:
+    if form.parts:
+        held = shape[::-1] if form.transposed else shape
+        rows = np.arange(held[0]) + form.part * held[0]
+        stored = _seen_as(stored, (form.parts * held[0], *held[1:])).take_rows(rows)
+    elif form.above:
         stored = _seen_as(stored, stored.shape[form.above :])
     if form.between:
         stored = _seen_as(stored, (stored.shape[0], *stored.shape[2:]))
@@ -132,9 +136,6 @@ def brought(stored: StoredTensor, form: Stored, config: ModelConfig, shape: tupl
         stored = _seen_as(stored, shape)
     if form.columns is not None:
         stored = _columns_taken(stored, form.columns(config))
-    if form.parts:
-        rows = np.arange(shape[0]) + form.part * shape[0]
-        stored = _seen_as(stored, (form.parts * shape[0], *shape[1:])).take_rows(rows)
     if form.rows is not None:
         stored = stored.take_rows(form.rows(config))
     if form.skip:
@@ -264,6 +265,7 @@ def _joined(parts: list[tuple[Stored, NDArray[np.float32]]], config: ModelConfig
     form, values = parts[0]
     if form.parts:
         whole = np.stack([part for _, part in sorted(parts, key=lambda each: each[0].part)])
+        whole = np.ascontiguousarray(whole.swapaxes(-1, -2)) if form.transposed else whole
         return whole.reshape(len(whole), *[1] * form.above, *whole.shape[1:])
     if form.rows is not None:
         axis = int(form.inner)

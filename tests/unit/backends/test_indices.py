@@ -98,6 +98,11 @@ class Arguments:
         vectors = self.f32(8), self.f32(8), self.f32(2, 4) if bonus is None else bonus
         return ops.wkv7(x, one, one, one, one, *vectors, self.f32(2, 8, 4), *rows)
 
+    def faded_by_row(self, x: Any, keys: Any = None) -> Any:
+        """Two heads of four numbers."""
+        one, rows = self.f32(3, 8), (self.i32(0, 3), self.i32(3), self.i32(0))
+        return ops.wkv6(x, one, one if keys is None else keys, one, self.f32(2, 4), self.f32(2, 8, 4), *rows)
+
     def kept(self, x: Any, weight: Any = None) -> Any:
         """Latents of 4 numbers, with keys of 4 that are rotated."""
         norm, table = self.f32(4) if weight is None else weight, self.f32(10, 4)
@@ -364,6 +369,8 @@ WRONG: dict[str, tuple[Callable[[Arguments], Any], str]] = {
     "selective_scan read": (lambda a: a.selected(a.f32(3, 8), read=a.f32(3, 1)), "read f32.* must be"),
     "wkv7": (lambda a: a.generalized(a.other(3, 8)), "x i32"),
     "wkv7 bonus": (lambda a: a.generalized(a.f32(3, 8), a.f32(3, 4)), "r f32.* must have 4 columns for each of 3"),
+    "wkv6": (lambda a: a.faded_by_row(a.other(3, 8)), "x i32"),
+    "wkv6 keys": (lambda a: a.faded_by_row(a.f32(3, 8), a.f32(3, 4)), "k f32.* must be like r"),
     "mix_rows": (lambda a: ops.mix_rows(a.other(3, 8), a.f32(3, 8), (a.f32(8),)), "x i32"),
     "mix_rows delta": (lambda a: ops.mix_rows(a.f32(3, 8), a.f32(2, 8), (a.f32(8),)), "shapes must be equal"),
     "mix_rows vectors": (lambda a: ops.mix_rows(a.f32(3, 8), a.f32(3, 8), (a.f32(7),)), "a number a column"),

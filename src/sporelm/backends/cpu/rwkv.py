@@ -61,10 +61,27 @@ def wkv7(low: Emitter, call: Call) -> None:
     low.emit(rwkv.wkv7(target, shape), fields, sequences, factor=heads * shape.tiles(target))
 
 
+def wkv6(low: Emitter, call: Call) -> None:
+    r, w, k, v, bonus, *held = call.args
+    tokens, (heads, dim) = spec_of(r).shape[0], spec_of(bonus).bound
+    shape, target = Shape(dim, fixed(held[0].shape[2]), "each"), low.places.target
+    second = row_bytes(heads * dim, F32)
+    stride = second + row_bytes(heads, F32)
+    shared: dict[str, Any] = {"brought": low.shared("gates", stride * most(tokens)), "brought_stride": stride}
+    shared |= {"second": second, "heads": heads, "r": low.at(r), "k": low.at(k), "stride": stride_of(r)}
+    fields = shared | {"w": low.at(w), "bonus": low.at(bonus), "bonus_stride": stride_of(bonus)}
+    low.emit(rwkv.wkv6_brought(target, dim), fields, cell_of(tokens), grain=low.row_grain(tokens))
+    fields = shared | {"v": low.at(v), "v_stride": stride_of(v), "out": low.at(call.results[0]), "shared": heads}
+    sequences = cell_of(spec_of(held[2]).shape[0])
+    fields |= sequence_fields(low, *held)
+    low.emit(rwkv.wkv6(target, shape), fields, sequences, factor=heads * shape.tiles(target))
+
+
 ROW_BY_ROW = frozenset({"blend", "group_norm", "mix_rows"})
 RULES: dict[str, Callable[[Any, Call], None]] = {
     "blend": blend,
     "group_norm": group_norm,
     "mix_rows": mix_rows,
+    "wkv6": wkv6,
     "wkv7": wkv7,
 }

@@ -5,7 +5,7 @@ from sporelm.models.blocks.altup import AltUpLayer, Laurel, Spread
 from sporelm.models.blocks.apart_attention import ApartAttention
 from sporelm.models.blocks.attention import Attention
 from sporelm.models.blocks.beside import Beside
-from sporelm.models.blocks.channel_mix import ChannelMix
+from sporelm.models.blocks.channel_mix import ChannelMix, GatedChannelMix
 from sporelm.models.blocks.classifier import Classifier
 from sporelm.models.blocks.delta_net import DeltaHeads, DeltaNet
 from sporelm.models.blocks.embedding import Embedding
@@ -37,6 +37,7 @@ from sporelm.models.blocks.split_delta_net import SplitDeltaNet
 from sporelm.models.blocks.state_space import SpaceHeads, StateSpace
 from sporelm.models.blocks.text_attention import TextAttention
 from sporelm.models.blocks.text_layer import TextLayer
+from sporelm.models.blocks.time_mix6 import FinchNumbers, TimeMix6
 from sporelm.models.blocks.time_mix7 import MixRanks, TimeMix7
 from sporelm.models.blocks.weighed_mixture import WeighedMixture
 
@@ -54,6 +55,8 @@ __all__ = [
     "Embedding",
     "FedLayer",
     "GatedLatentAttention",
+    "FinchNumbers",
+    "GatedChannelMix",
     "GatedMLP",
     "HeadGatedAttention",
     "HeadSpace",
@@ -93,6 +96,7 @@ __all__ = [
     "StateSpace",
     "TextAttention",
     "TextLayer",
+    "TimeMix6",
     "TimeMix7",
     "Unchanged",
     "WeighedMixture",

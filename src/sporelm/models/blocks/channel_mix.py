@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sporelm import ops
+from sporelm.models.blocks.linear import Linear
 from sporelm.models.blocks.mlp import MLP
 from sporelm.models.blocks.token_shift import kept_row, shifted
 from sporelm.models.inputs import StepInputs
@@ -24,3 +25,20 @@ class ChannelMix:
     def __call__(self, x: Any, step: StepInputs, weights: Mapping[str, Any], cache: Any) -> Any:  # x [tokens, width]
         delta = shifted(x, step, weights, cache[0])
         return self.mlp(ops.mix_rows(x, delta, (weights[self.mix.name],)), weights)
+
+
+class GatedChannelMix:
+    """sigmoid(gate(g)) * down(relu(up(r)) ** 2), r and g being the row mixed with the one before it (RWKV-6)."""
+
+    def __init__(self, name: str, config: ModelConfig) -> None:
+        self.mlp, self.gate = MLP(name, config, "relu_squared"), Linear(f"{name}.ffn_gate", config.width, config.width)
+        self.mixes = [Param(f"{name}.ffn_mix{part}.weight", (config.width,)) for part in ("", "_gate")]
+        self.memory = kept_row(config.width)
+
+    def params(self) -> list[Param]:
+        return [*self.mlp.params(), *self.gate.params(), *self.mixes]
+
+    def __call__(self, x: Any, step: StepInputs, weights: Mapping[str, Any], cache: Any) -> Any:  # x [tokens, width]
+        delta = shifted(x, step, weights, cache[0])
+        row, gate = ops.mix_rows(x, delta, tuple(weights[mix.name] for mix in self.mixes))
+        return ops.activate_mul(self.gate(gate, weights), self.mlp(row, weights), kind="sigmoid")

@@ -11,10 +11,10 @@ from sporelm.weights.names import Param
 
 
 class MixLayer(Layer):
-    """x + time(norm(x)), then x + channel(norm(x))."""
+    """x + time(norm(x)), then x + channel(norm(x)), then all times `scale`."""
 
-    def __init__(self, time_norm: Part, time: Mixer, channel_norm: Part, channel: Mixer) -> None:
-        super().__init__(time_norm, time)
+    def __init__(self, time_norm: Part, time: Mixer, channel_norm: Part, channel: Mixer, *, scale: float = 1.0) -> None:
+        super().__init__(time_norm, time, scale=scale)
         self.time_norm, self.channel_norm, self.channel = time_norm, channel_norm, channel
 
     def params(self) -> list[Param]:
@@ -35,5 +35,5 @@ class MixLayer(Layer):
         return self.channels(ops.add(x, mixed), step, weights, *caches[1:]), values
 
     def channels(self, x: Any, step: StepInputs, weights: Mapping[str, Any], *caches: Any) -> Any:
-        """x + channel(norm(x))."""
-        return ops.add(x, self.channel(self.channel_norm(x, weights), step, weights, *caches))
+        """x + channel(norm(x)), scaled."""
+        return self._scaled(ops.add(x, self.channel(self.channel_norm(x, weights), step, weights, *caches)))

@@ -4,19 +4,16 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-import numpy as np
-
 from sporelm.models.blocks import ChannelMix, LayerNorm, MixLayer, MixRanks, TimeMix7
 from sporelm.models.blocks.memory import each_of
-from sporelm.models.blocks.token_shift import shift_table
-from sporelm.models.decoder import Decoder
+from sporelm.models.families.rwkv6 import Rwkv6
 from sporelm.models.families.rwkv7_names import NAMES, OLD_MIXES, RANKS, UNREAD
 from sporelm.models.families.rwkv_words import finished, head_choice, regrouped, reworded, said, wanted, words
 from sporelm.models.inputs import StepInputs
 from sporelm.models.registry import architecture
 from sporelm.weights.config import MOST_WIDTH, ModelConfig
 from sporelm.weights.family import OPTIONAL, Family, Field, HfClass, fields
-from sporelm.weights.names import HF, Param
+from sporelm.weights.names import HF
 
 CLASS = "RWKV7ForCausalLM"
 ONLY = {"attn": (None,), "hidden_act": ("sqrelu",), "norm_first": (True,), "norm_bias": (True,)}
@@ -51,29 +48,13 @@ ONLY = {"attn": (None,), "hidden_act": ("sqrelu",), "norm_first": (True,), "norm
         own=MixRanks,
     )
 )
-class Rwkv7(Decoder):
+class Rwkv7(Rwkv6):
     """x + time(norm(x)), then x + channel(norm(x)), of embeddings that are normed (Peng et al. 2025)."""
-
-    norms = LayerNorm
-    layers: Sequence[MixLayer]
-
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__(config)
-        self.embedding_norm = LayerNorm("embedding_norm", config.width, config.eps)
 
     def layer(self, config: ModelConfig, index: int) -> MixLayer:
         name = f"layers.{index}"
         norms = [LayerNorm(f"{name}.{part}_norm", config.width, config.eps) for part in ("attn", "ffn")]
         return MixLayer(norms[0], TimeMix7(name, config, first=index == 0), norms[1], ChannelMix(name, config))
-
-    def params(self) -> list[Param]:
-        return [*super().params(), *self.embedding_norm.params()]
-
-    def tables(self, context: int) -> dict[str, np.ndarray]:
-        return super().tables(context) | shift_table(self.config.width)
-
-    def embedded(self, step: StepInputs, weights: Mapping[str, Any]) -> Any:
-        return self.embedding_norm(super().embedded(step, weights), weights)
 
     def through(self, x: Any, step: StepInputs, weights: Mapping[str, Any], caches: Sequence[Any]) -> Any:
         left, values = iter(caches), None

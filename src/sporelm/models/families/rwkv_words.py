@@ -48,13 +48,19 @@ def regrouped(values: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in {**values, **shape}.items() if value is not None}
 
 
-def finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
-    """The epsilon of the norm of heads. Raises ModelFileError, UnsupportedModel for heads that are not the width."""
+def whole_heads(config: ModelConfig, values: Fields, key: str) -> None:
+    """Raise ModelFileError for a width that is no whole heads, UnsupportedModel for values of another width: `key` of
+    config.json says it, for all layers or each."""
     if config.heads * config.head_dim != config.width:
         raise ModelFileError(f"{values.where}: width {config.width} is no whole heads of {config.head_dim}")
-    told = values.values.get("value_dim")
+    told = values.values.get(key)
     if told is not None and told not in (config.width, [config.width] * config.layers):
-        raise UnsupportedModel(f"{values.where}: value_dim {shown(told)} is not supported; {config.width} is")
+        raise UnsupportedModel(f"{values.where}: {key} {shown(told)} is not supported; {config.width} is")
+
+
+def finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
+    """The epsilon of the norm of heads, once the configuration is checked by `whole_heads`."""
+    whole_heads(config, values, "value_dim")
     eps = config.head_dim * config.eps if kind == HF else config.own.eps or HEADS_EPS
     return replace(config, own=replace(config.own, eps=eps))
 

@@ -149,3 +149,55 @@ def _rows(k: Builder, f: Any, item: Item) -> None:
         row(token, False)
     last = vectors(item.stop - 1)
     item.sweep(lambda at, state: settled(at, state, last))
+
+
+def wkv6_brought(target: Any, dim: int) -> Kernel:
+    """How much each row of the heads' states decays at each token, and what the token's own key counts. An item is a
+    token."""
+
+    def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
+        with k.range(first, last) as token, k.range(f.heads) as head:
+            at, out = head * (4 * dim), k.at(f.brought, token * f.brought_stride)
+            r, w, key = (k.at(p, token * f.stride + at) for p in (f.r, f.w, f.k))
+            bonus, alone = k.at(f.bonus, head * f.bonus_stride), Sums(k)
+            for kind, place in columns_of_head(k, dim):
+                k.store(k.exp(-k.exp(k.load(kind, w, place))), k.at(out, at), place)
+                alone.add(kind, k.load(kind, r, place) * k.load(kind, bonus, place) * k.load(kind, key, place))
+            k.store(alone.total(), out, f.second + head * 4)
+
+    text = "r:p w:p k:p stride:i bonus:p bonus_stride:i heads:i brought:p brought_stride:i second:i"
+    return Kernel(f"wkv6_brought_{dim}", fields(text), body)
+
+
+def wkv6(target: Any, shape: Shape) -> Kernel:
+    """RWKV-6's state, of what the kernel above made. An item is a tile of a head's state of a sequence."""
+
+    def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
+        with k.range(first, last) as number:
+            item = Item(k, f, shape, number, scratch)
+            with k.when(item.start < item.stop):
+                item.fetch()
+                with k.range(item.start, item.stop) as token:
+                    _row6(k, f, item, token)
+                item.leave()
+
+    text = "r:p k:p stride:i v:p out:p v_stride:i shared:i heads:i brought:p brought_stride:i second:i"
+    return Kernel(f"wkv6_{shape.name}", fields(f"{text} {SEQUENCES}"), body, scratch=shape.scratch(target))
+
+
+def _row6(k: Builder, f: Any, item: Item, token: Val) -> None:
+    own, brought = item.head * (4 * item.shape.rows), k.at(f.brought, token * f.brought_stride)
+    read, write = (k.at(p, token * f.stride + own) for p in (f.r, f.k))
+    place = token * f.v_stride + item.head * (4 * item.shape.columns) + item.at
+    values, sums = item.load(k.at(f.v, place)), zeros(k, item.count)
+
+    def change(at: Val, state: list[Val]) -> list[Val]:
+        r, key, decay = (everywhere(k, base, at) for base in (read, write, k.at(brought, own)))
+        for total, s in zip(sums, state, strict=True):
+            total.set(k.fma(r, s, total.value))
+        return [k.fma(s, decay, key * v) for s, v in zip(state, values, strict=True)]
+
+    item.sweep(change)
+    alone = k.splat(k.load(f32, brought, f.second + item.head * 4))
+    made = [k.fma(alone, v, total.value) for v, total in zip(values, sums, strict=True)]
+    item.store(made, k.at(f.out, place))
