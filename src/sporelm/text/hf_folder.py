@@ -119,8 +119,11 @@ def tokenizer_of_folder(path: Path) -> Tokenizer:
     if spec is not None:
         with guarded(label):
             return _tokenizer(library_of(spec, label), label, folder)
+    from sporelm.text.plamo_folder import LISTED, plamo_of_folder
     from sporelm.text.sentencepiece_folder import sentencepiece_of_folder
 
+    if (path / LISTED).is_file():
+        return plamo_of_folder(path)
     for name in SENTENCEPIECE_NAMES:
         if (path / name).is_file():
             return sentencepiece_of_folder(path / name)

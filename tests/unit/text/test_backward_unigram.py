@@ -1,5 +1,6 @@
 """PLaMo's vocabularies: the cut of the highest sum of scores; with --all, as llama.cpp cuts it."""
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from hypothesis import strategies as st
 from peer_logits import load_peer_vocab
 from sporelm.errors import ModelFileError
 from sporelm.text.backward_unigram import UNKNOWN_SCORE, BackwardUnigram
+from sporelm.text.exchange.gguf_fields import fields_of_folder
+from sporelm.text.exchange.hf_files import files_of_metadata
 from sporelm.text.gguf_plamo import plamo_of_gguf
 from sporelm.text.load import load_tokenizer
 from sporelm.weights.gguf import GgufWriter
@@ -82,6 +85,56 @@ def test_control_tokens_and_ends() -> None:
     assert tokenizer.encode("<|plamo:op|>a") == [4, 261]
     assert (tokenizer.bos_id, tokenizer.eos_id, tokenizer.add_bos) == (1, 2, False)
     assert tokenizer.stop_ids == {2, 4}
+
+
+KINDS = {UNKNOWN: "UNKNOWN", CONTROL: "CONTROL", BYTE: "BYTE", NORMAL: "NORMAL"}
+
+
+def write_folder(folder: Path, lines: list[Any] | None = None, **config: Any) -> Path:
+    """A folder as PLaMo's makers publish it; its kinds of control tokens are to be seen from their texts."""
+    given = metadata()
+    rows = zip(*(given[f"tokenizer.ggml.{key}"] for key in ("tokens", "scores", "token_type")), strict=True)
+    rows = [[text, float(score), KINDS[kind].replace("CONTROL", "NORMAL"), 0, 0] for text, score, kind in rows]
+    folder.mkdir(exist_ok=True)
+    text = "".join(f"{json.dumps(row)}\n" for row in (rows if lines is None else lines))
+    (folder / "tokenizer.jsonl").write_text(text, encoding="utf-8")
+    named = dict(zip(("unk_token", "bos_token", "eos_token", "pad_token"), NAMED, strict=False))
+    (folder / "tokenizer_config.json").write_text(json.dumps(named | {"chat_template": "{{ 1 }}"} | config))
+    return folder
+
+
+def test_a_folder_says_the_same(tmp_path: Path) -> None:
+    folder, from_gguf = write_folder(tmp_path / "a"), plamo_of_gguf(metadata(), "m.gguf")
+    tokenizer = load_tokenizer(folder)
+    assert tokenizer.encode("ab") == [1, *from_gguf.encode("ab")]
+    assert not load_tokenizer(write_folder(folder, add_bos_token=False)).add_bos
+    for text in TEXTS:
+        assert tokenizer.encode(text, add_special_tokens=False) == from_gguf.encode(text)
+    assert (tokenizer.stop_ids, tokenizer.chat_template) == ({2, 4}, "{{ 1 }}")
+
+
+def test_a_folder_as_gguf_and_back(tmp_path: Path) -> None:
+    folder, size = write_folder(tmp_path / "a"), len(metadata()["tokenizer.ggml.tokens"]) + 3
+    made = {key: value for key, (_, value) in fields_of_folder(folder, size).fields.items()}
+    tokenizer, wanted = plamo_of_gguf(made, "m.gguf"), load_tokenizer(folder)
+    assert (tokenizer.vocab_size, tokenizer.stop_ids) == (size, wanted.stop_ids)
+    assert [tokenizer.encode(text) for text in TEXTS] == [wanted.encode(text) for text in TEXTS]
+    back = tmp_path / "back"
+    back.mkdir()
+    for name, contents in files_of_metadata(made, "m.gguf").files.items():
+        (back / name).write_text(contents, encoding="utf-8")
+    again = load_tokenizer(back)
+    assert [again.encode(text) for text in TEXTS] == [wanted.encode(text) for text in TEXTS]
+    assert (again.special.names, again.chat_template) == (wanted.special.names, "{{ 1 }}")
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [([["a"]], "line 1 is no list"), ([["a", "b", "NORMAL"]], "line 1 is no list"), ([["a", -1.0]], "0 of its tokens")],
+)
+def test_damaged_folders_are_refused(lines: list[Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(ModelFileError, match=message):
+        load_tokenizer(write_folder(tmp_path / "a", lines))
 
 
 def test_damaged_vocabularies_are_refused() -> None:

@@ -19,6 +19,7 @@ from sporelm.text.hf_folder import (
     read_spec,
 )
 from sporelm.text.library import guarded
+from sporelm.text.plamo_folder import LISTED
 from sporelm.text.sentencepiece_model import SentencePieceModel, read_model
 from sporelm.text.token_bytes import SPACE
 from sporelm.text.token_types import CONTROL, NORMAL, UNUSED, USER_DEFINED
@@ -68,8 +69,12 @@ class Vocabulary:
 
 def read_vocabulary(path: Path, folder: Folder, size: int | None, pre: str | None) -> Vocabulary:
     """The vocabulary of the folder at `path`, as many tokens as `size` asks for. Raises what its files deserve."""
-    model = _sentencepiece(path)
     spec = read_spec(path)
+    if spec is None and (path / LISTED).is_file():
+        from sporelm.text.exchange.gguf_pieces import of_plamo
+
+        return of_plamo(folder, size)
+    model = _sentencepiece(path)
     if spec is None:
         from sporelm.text.exchange.gguf_pieces import of_sentencepiece
 

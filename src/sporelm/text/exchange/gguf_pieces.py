@@ -20,7 +20,9 @@ from sporelm.text.exchange.gguf_kinds import (
     merges_of,
     padded,
 )
+from sporelm.text.gguf_vocabulary import Vocabulary as Checked
 from sporelm.text.hf_folder import Folder
+from sporelm.text.plamo_folder import LISTED, fields_for, metadata_of_folder
 from sporelm.text.sentencepiece_folder import extra_tokens, kind_of_folder
 from sporelm.text.sentencepiece_model import BPE, SentencePieceModel
 from sporelm.text.token_bytes import SPACE
@@ -91,6 +93,17 @@ def _scores_of_merges(listed: Listed, model: Mapping[str, Any]) -> list[float]:
         if token is not None:
             order.setdefault(token, -float(len(order)))
     return [order.get(token, -float(len(order))) for token in range(len(listed.texts))]
+
+
+def of_plamo(folder: Folder, size: int | None) -> Vocabulary:
+    """ "plamo2", from a tokenizer.jsonl."""
+    metadata, label = metadata_of_folder(folder), str(folder.path / LISTED)
+    found = Checked(metadata, label)
+    more = padded(len(found.tokens), size, label) - len(found.tokens)
+    tokens = [*found.tokens, *(f"[PAD{number}]" for number in range(1, more + 1))]
+    types, scores = [*found.types, *[UNUSED] * more], [*metadata["tokenizer.ggml.scores"], *[ADDED_SCORE] * more]
+    unknown = metadata.get("tokenizer.ggml.unknown_token_id")
+    return Vocabulary("plamo2", tokens, types, found.ids, fields_for(metadata), scores, unknown)
 
 
 def of_unigram(listed: Listed, spec: Mapping[str, Any], beside: SentencePieceModel | None) -> Vocabulary:

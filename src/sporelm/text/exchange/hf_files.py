@@ -12,6 +12,7 @@ from sporelm.text.gguf_vocabulary import Vocabulary
 from sporelm.text.hf_folder import library_of
 from sporelm.text.library import guarded
 from sporelm.text.load import load_tokenizer
+from sporelm.text.plamo_folder import LISTED, listed
 from sporelm.text.tokenizer import Tokenizer
 
 MOST_TEMPLATES = 64
@@ -35,15 +36,24 @@ def files_of_metadata(metadata: Mapping[str, Any], label: str) -> TokenizerFiles
     wanted = load_tokenizer(cast(Any, MetadataSource(metadata, label)))
     vocabulary = Vocabulary(metadata, label)
     roles = roles_of(vocabulary)
-    spec = spec_of(vocabulary, roles, wanted.special, wanted.decoding.leading_spaces)
     templates = _templates(vocabulary, wanted)
+    if metadata.get("tokenizer.ggml.model") == "plamo2":
+        config = _config(vocabulary, roles, wanted, templates) | {"tokenizer_class": "PlamoTokenizer"}
+        found = {LISTED: listed(vocabulary), "tokenizer_config.json": _json(config)}
+        return TokenizerFiles(found, _named(vocabulary, wanted), wanted.special.stop_ids, ())
+    spec = spec_of(vocabulary, roles, wanted.special, wanted.decoding.leading_spaces)
     files = {
         "tokenizer.json": json.dumps(spec, ensure_ascii=False, indent=1),
         "tokenizer_config.json": _json(_config(vocabulary, roles, wanted, templates)),
         "special_tokens_map.json": _json(dict(wanted.special.names)),
     }
-    ids = {name: vocabulary.ids[text] for name, text in wanted.special.names.items()}
-    return TokenizerFiles(files, ids, wanted.special.stop_ids, tuple(_differences(spec, wanted, label)))
+    return TokenizerFiles(
+        files, _named(vocabulary, wanted), wanted.special.stop_ids, tuple(_differences(spec, wanted, label))
+    )
+
+
+def _named(vocabulary: Vocabulary, wanted: Tokenizer) -> dict[str, int]:
+    return {name: vocabulary.ids[text] for name, text in wanted.special.names.items()}
 
 
 def _differences(spec: dict[str, Any], wanted: Tokenizer, label: str) -> list[str]:
