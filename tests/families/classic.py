@@ -70,7 +70,18 @@ ELM_WIDE |= {"num_kv_heads": [4, 4, 6], "ffn_dim_divisor": 256}
 BITNET = named("BitNetForCausalLM", "bitnet", hidden_act="silu", tie_word_embeddings=True)
 BITNET_ODD: dict[str, Any] = ODD | {"hidden_act": "relu2", "tie_word_embeddings": False, "attention_bias": True}
 
+BIO = named("BioGptForCausalLM", "biogpt", tie_word_embeddings=True, pad_token_id=1)
+BIO_ODD: dict[str, Any] = {"hidden_size": 70, "num_attention_heads": 7, "scale_embedding": False}
+BIO_ODD |= {"hidden_act": "relu", "tie_word_embeddings": False}
+XGLM: dict[str, Any] = {"architectures": ["XGLMForCausalLM"], "model_type": "xglm", "vocab_size": 131, "d_model": 48}
+XGLM |= {"ffn_dim": 88, "num_layers": 2, "attention_heads": 6, "max_position_embeddings": 256, "pad_token_id": 1}
+XGLM_ODD = {"d_model": 70, "attention_heads": 7, "scale_embedding": False, "tie_word_embeddings": False}
+
 CASES = (
+    Case("biogpt", BIO, None),
+    Case("biogpt-odd", BIO | BIO_ODD, None),
+    Case("xglm", XGLM | TIED, None),
+    Case("xglm-odd", XGLM | XGLM_ODD, None),
     Case("bitnet", BITNET),
     Case("bitnet-odd-biases", BITNET | BITNET_ODD, None),
     Case("vaultgemma", VAULT, None),

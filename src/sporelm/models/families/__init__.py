@@ -60,6 +60,7 @@ FAMILIES = (
         ),
         ("transformers", "llama.cpp"),
     ),
+    Listed("biogpt", "BioGPT", ("biogpt", "BioGptForCausalLM"), ("transformers",)),
     Listed("bitnet", "BitNet b1.58", ("bitnet", "BitNetForCausalLM"), ("transformers", "llama.cpp")),
     Listed("bloom", "BLOOM", ("bloom", "BloomForCausalLM"), ("transformers", "llama.cpp")),
     Listed(
@@ -421,5 +422,6 @@ FAMILIES = (
     Listed("starcoder2", "StarCoder2", ("starcoder2", "Starcoder2ForCausalLM"), ("transformers", "llama.cpp")),
     Listed("step35", "Step 3.5 Flash, Step 3.7 Flash", ("step35", "Step3p5ForCausalLM"), ("transformers", "llama.cpp")),
     Listed("vaultgemma", "VaultGemma", ("vaultgemma", "VaultGemmaForCausalLM"), ("transformers",)),
+    Listed("xglm", "XGLM", ("xglm", "XGLMForCausalLM"), ("transformers",)),
     Listed("xverse", "XVERSE", ("xverse", "XverseForCausalLM"), ("numpy", "llama.cpp")),
 )
