@@ -92,6 +92,13 @@ def with_nan(on: On, form: str, tokens: int) -> Any:
     return ops.linear_experts(on.tensor(x), matrices(on, form, 5, 33, width), ids)
 
 
+def idle(on: On, tokens: int, k: int) -> Any:
+    """Of nine experts five compute; of the first row none does."""
+    ids = spread(on, tokens, 9, k, "any").astype(np.int32)
+    ids[0] = np.maximum(ids[0], 5)
+    return ops.part_idle(on.rows(tokens, k), on.tensor(ids), experts=5)
+
+
 def combined(on: On, tokens: int, k: int, width: int) -> Any:
     return ops.combine_experts(on.tensor(on.values(tokens, k, width)), on.rows(tokens, k))
 
@@ -128,6 +135,8 @@ def cases() -> Iterator[Case]:
     for tokens in (1, 7, 33):
         for k, width in ((1, 1), (2, 33), (8, 96), (10, 320)):
             yield case("combine_experts", f"{k}x{width} x{tokens}", combined, tokens, k, width, common=tokens == 7)
+        for k in (1, 4):
+            yield case("part_idle", f"{k} x{tokens}", idle, tokens, k, common=tokens == 7)
         yield case("combine_experts", f"of one x{tokens}", of_one, tokens, 90)
         yield case("combine_experts", f"with a bias x{tokens}", with_bias, tokens, 3, 70, common=tokens == 7)
         yield case("clamped_swiglu", f"x{tokens}", _clamped, tokens, 90)

@@ -22,12 +22,19 @@ LING3_WIDE = {**WIDE_HEADS, "architectures": ["BailingMoeV3ForCausalLM"], "q_lor
 LING3_WIDE |= {"n_group": 1, "topk_group": 1, "num_experts": 6, "layer_group_size": 3, "rotary_dim": 16}
 LING3_WIDE["moe_shared_expert_intermediate_size"] = 512
 LING3_WIDE |= {"partial_rotary_factor": 0.5, "share_expert_swiglu_limit_list": [None, 0]}
+LONGCAT = named("LongcatFlashForCausalLM", "longcat_flash", **LATENT, num_layers=2, ffn_hidden_size=80, head_dim=8)
+LONGCAT |= {"n_routed_experts": 6, "zero_expert_num": 4, "moe_topk": 3, "expert_ffn_hidden_size": 24}
+LONGCAT |= {"routed_scaling_factor": 1.5, "rope_parameters": {"rope_type": "default", "rope_theta": 1e7}}
+LONGCAT = {name: value for name, value in LONGCAT.items() if name not in ("num_hidden_layers", "intermediate_size")}
+LONGCAT_ODD = {**ODD, "q_lora_rank": 20, "zero_expert_num": 0}
 
 CASES = (
     Case("axk1", AXK1, None),
     Case("axk1-odd-yarn", AXK1 | AXK1_ODD, None),
     Case("ling3", LING3, WIDE | LING3_WIDE),
     Case("ling3-odd-unbounded", LING3 | LING3_ODD, None),
+    Case("longcat-flash", LONGCAT, None),
+    Case("longcat-flash-odd", LONGCAT | LONGCAT_ODD, None),
     Case("youtu", YOUTU | TIED, WIDE | WIDE_HEADS | {"q_lora_rank": 256}),
     Case("youtu-odd-half", YOUTU | YOUTU_ODD, None),
 )

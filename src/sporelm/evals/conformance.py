@@ -175,6 +175,7 @@ def expert_cases() -> Iterator[Case]:
         yield Case("route", name, partial(route, options=options))
     yield Case("route", "factors", partial(route, options=ROUTES["softmax"], factored=True))
     for tokens in (1, 7, 33):
+        yield Case("part_idle", f"{tokens}", partial(part_idle, tokens=tokens))
         yield Case("combine_experts", f"{tokens}", partial(combine_experts, tokens=tokens))
         yield Case("clamped_swiglu", f"{tokens}", partial(clamped_swiglu, tokens=tokens))
         for form in FORMS:
@@ -227,6 +228,11 @@ def linear_experts_silu_mul(backend: Backend, *, form: type[QuantFormat], tokens
     gate, up = (experts(backend, form, seed) for seed in (1, 2))
     ids = backend.tensor(chosen(tokens).astype(np.int32))
     return ops.linear_experts_silu_mul(backend.tensor(values(tokens, width_of(form))), gate, up, ids)
+
+
+def part_idle(backend: Backend, *, tokens: int) -> Any:
+    ids = (np.arange(tokens * 3, dtype=np.int32).reshape(tokens, 3) * 5) % 9
+    return ops.part_idle(backend.tensor(values(tokens, 3)), backend.tensor(ids), experts=4)
 
 
 def combine_experts(backend: Backend, *, tokens: int) -> Any:

@@ -18,6 +18,7 @@ from sporelm.ops.experts import combine_experts, linear_experts, linear_experts_
 from sporelm.ops.gated_norm import gated_rms_norm
 from sporelm.ops.graph import Call, Graph, Value, trace
 from sporelm.ops.heads import linear_heads
+from sporelm.ops.idle import part_idle
 from sporelm.ops.latent import latent_attention, store_latent
 from sporelm.ops.lightning import lightning_attention
 from sporelm.ops.linear import linear, linear_activate_mul, linear_group, linear_silu_mul, quantize_rows
@@ -82,6 +83,7 @@ __all__ = [
     "mean_rows",
     "merge_streams",
     "mix_rows",
+    "part_idle",
     "quantize_blocks",
     "quantize_rows",
     "rms_norm",

@@ -282,6 +282,9 @@ WRONG: dict[str, tuple[Callable[[Arguments], Any], str]] = {
     "int8 rows attend": (lambda a: ops.argmax(ops.quantize_rows(a.f32(2, 32))), "logits int8/32"),
     "route": (lambda a: ops.route(a.other(2, 8), k=2), "logits i32"),
     "route bias": (lambda a: ops.route(a.f32(2, 8), a.other(8), k=2), "selection_bias i32"),
+    "part_idle": (lambda a: ops.part_idle(a.other(1, 2), a.i32((0, 1)), experts=1), "shares i32"),
+    "part_idle ids": (lambda a: ops.part_idle(a.f32(1, 3), a.i32((0, 1)), experts=1), "must be of one shape"),
+    "part_idle experts": (lambda a: ops.part_idle(a.f32(1, 2), a.i32((0, 1)), experts=0), "experts 0 must be 1"),
     "linear_experts x": (lambda a: ops.linear_experts(a.other(1, 32), a.experts, a.i32((0, 1))), "x i32"),
     "linear_experts ids": (lambda a: ops.linear_experts(a.f32(1, 32), a.experts, a.f32(1, 2)), "ids f32"),
     "linear_experts weight": (

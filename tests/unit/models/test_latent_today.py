@@ -1,4 +1,4 @@
-"""What the configurations of Ling 3, Youtu-LLM and their kin may say, and what is refused."""
+"""What the configurations of Ling 3, LongCat-Flash, Youtu-LLM and their kin may say, and what is refused."""
 
 from typing import Any
 
@@ -26,6 +26,7 @@ def of_hf(name: str, **change: Any) -> ModelConfig:
         ("ling3", {"gated_attention_proj_granularity_type": "element_wise"}, "'element_wise' is not supported"),
         ("ling3", {"moe_shared_expert_intermediate_size": 20}, "must be 48, as wide as its experts; it is 20"),
         ("ling3", {"q_lora_rank": 20}, "BailingHybridForCausalLM has no q_lora_rank, it is 20; BailingMoeV3ForCausal"),
+        ("longcat-flash", {"zero_expert_type": "drop"}, "zero_expert_type 'drop' is not supported; identity is"),
         ("youtu", {"mlp_bias": True}, "mlp_bias True is not supported; False is"),
         (
             "youtu",
@@ -66,3 +67,14 @@ def test_a_wider_shared_block_is_its_makers_own() -> None:
     experts = of_hf("ling3", **MAKERS, moe_shared_expert_intermediate_size=20).experts
     assert experts is not None
     assert experts.shared_width == 20
+
+
+def test_longcat_flash_in_the_words_of_transformers() -> None:
+    found, config = of_hf("longcat-flash"), dict(BY_NAME["longcat-flash"].config)
+    words = {
+        "num_layers": "num_hidden_layers",
+        "ffn_hidden_size": "intermediate_size",
+        "moe_topk": "num_experts_per_tok",
+    }
+    changed = {words.get(name, name): value for name, value in config.items()}
+    assert config_from_hf(changed | {"num_hidden_layers": 4}, "config.json") == found

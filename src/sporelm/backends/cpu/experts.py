@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from sporelm import ops
 from sporelm.backends.cpu.entries import Cell, Emitter, cell_of, most, rows_of, stride_of
 from sporelm.backends.cpu.formats import IntegerPanels
-from sporelm.backends.cpu.kernels import experts, routing
+from sporelm.backends.cpu.kernels import experts, idle, routing
 from sporelm.backends.cpu.kernels.linear import Shape
 from sporelm.backends.cpu.storage import PackedExperts
 from sporelm.errors import BackendError
@@ -51,6 +51,16 @@ def route(low: Emitter, call: Call) -> None:
     fields |= {name: low.at(value) for name, value in (("bias", bias), ("factors", factors)) if value is not None}
     kernel = routing.route(low.places.target, choice)
     low.emit(kernel, fields, cell_of(tokens), grain=low.row_grain(tokens))
+
+
+def part_idle(low: Emitter, call: Call) -> None:
+    shares, ids = call.args
+    tokens, slots = spec_of(shares).shape
+    out, kept, rest = call.results
+    fields: dict[str, Any] = {"shares": low.at(shares), "shares_stride": stride_of(shares), "ids": low.at(ids)}
+    fields |= {"experts": call.options["experts"], "k": fixed(slots), "out": low.at(out), "kept": low.at(kept)}
+    fields |= {"out_stride": stride_of(out), "rest": low.at(rest), "rest_stride": stride_of(rest)}
+    low.emit(idle.part_idle(low.places.target), fields, cell_of(tokens), grain=low.row_grain(tokens))
 
 
 def linear_experts(low: Emitter, call: Call) -> None:

@@ -322,6 +322,7 @@ RULES: dict[str, Callable[[Lowering, Call], None]] = {
     "linear_silu_mul": _linear_gated,
     "linear_activate_mul": _linear_gated,
     "route": experts.route,
+    "part_idle": experts.part_idle,
     "linear_experts": experts.linear_experts,
     "linear_experts_silu_mul": experts.linear_experts_silu_mul,
     "combine_experts": experts.combine_experts,

@@ -72,6 +72,15 @@ def _shut(choice: Tensor, groups: int, top_groups: int, group_score: str) -> Ten
     return closed.repeat_interleave(choice.shape[1] // groups, dim=1)
 
 
+def part_idle(shares: Tensor, ids: Tensor, *, experts: int) -> tuple[Tensor, Tensor, Tensor]:
+    idle, total = ids >= experts, torch.zeros_like(shares[:, 0])
+    for slot in range(ids.shape[1]):
+        total = total + shares[:, slot].where(idle[:, slot], 0)
+    slots = torch.arange(ids.shape[1], device=ids.device).expand_as(ids).masked_fill(idle, ids.shape[1] - 1)
+    first = ids.gather(1, slots.amin(dim=1, keepdim=True)).masked_fill(idle.all(dim=1, keepdim=True), 0)
+    return shares.masked_fill(idle, 0), ids.where(~idle, first), total[:, None]
+
+
 def linear_experts(x: Tensor | Rounded, weight: Weight, ids: Tensor, bias: Tensor | None = None) -> Tensor:
     """A few pairs of tokens and experts: with copies of their experts' matrices, without waiting for the device. Many:
     one expert after the other, for which the device is asked once where each one's pairs end."""

@@ -15,7 +15,7 @@ from sporelm.backends.torch.altup import (
 )
 from sporelm.backends.torch.attention import attention, rope, rope_store
 from sporelm.backends.torch.cache import store_kv
-from sporelm.backends.torch.experts import combine_experts, linear_experts, linear_experts_silu_mul, route
+from sporelm.backends.torch.experts import combine_experts, linear_experts, linear_experts_silu_mul, part_idle, route
 from sporelm.backends.torch.latent import latent_attention, linear_heads, store_latent
 from sporelm.backends.torch.products import (
     add_lora,
@@ -70,7 +70,7 @@ FUNCTIONS = {
         *(causal_conv1d, gated_delta_rule, ssm_scan, gated_rms_norm, selective_scan, lightning_attention),
         *(linear_heads, store_latent, latent_attention),
         *(store_rows, choose_slots, chosen_attention),
-        *(route, linear_experts, linear_experts_silu_mul, combine_experts),
+        *(route, part_idle, linear_experts, linear_experts_silu_mul, combine_experts),
         *(add_lora, linear, linear_group, linear_silu_mul, linear_activate_mul, rope, store_kv, rope_store, attention),
         *(text_attention, mean_rows),
         *(spread_streams, merge_streams, stream, altup_predict, altup_first, altup_correct, gaussian_topk),

@@ -284,6 +284,7 @@ FAMILIES = (
         ("llama4", "Llama4ForCausalLM", "Llama4ForConditionalGeneration"),
         ("transformers", "llama.cpp"),
     ),
+    Listed("longcat_flash", "LongCat-Flash", ("longcat-flash", "LongcatFlashForCausalLM"), ("transformers",)),
     Listed("maincoder", "Maincoder", ("maincoder", "MaincoderForCausalLM"), ("numpy", "llama.cpp")),
     Listed(
         "mamba",
