@@ -77,7 +77,12 @@ XGLM: dict[str, Any] = {"architectures": ["XGLMForCausalLM"], "model_type": "xgl
 XGLM |= {"ffn_dim": 88, "num_layers": 2, "attention_heads": 6, "max_position_embeddings": 256, "pad_token_id": 1}
 XGLM_ODD = {"d_model": 70, "attention_heads": 7, "scale_embedding": False, "tie_word_embeddings": False}
 
+ARCTIC = named("ArcticForCausalLM", "arctic", num_local_experts=5, num_experts_per_tok=2, moe_layer_frequency=1)
+ARCTIC["parallel_attn_mlp_res"] = True
+
 CASES = (
+    Case("arctic", ARCTIC, WIDE | {"num_local_experts": 4}, "arctic"),
+    Case("arctic-odd-tied", ARCTIC | ODD | TIED | {"num_experts_per_tok": 3}, None, "arctic"),
     Case("biogpt", BIO, None),
     Case("biogpt-odd", BIO | BIO_ODD, None),
     Case("xglm", XGLM | TIED, None),

@@ -32,6 +32,7 @@ FAMILIES = (
     ),
     Listed("apertus", "Apertus", ("apertus", "ApertusForCausalLM"), ("transformers", "llama.cpp")),
     Listed("arcee", "Arcee AFM", ("arcee", "ArceeForCausalLM"), ("transformers", "llama.cpp")),
+    Listed("arctic", "Snowflake Arctic", ("arctic", "ArcticForCausalLM"), ("numpy", "llama.cpp")),
     Listed("axk1", "A.X K1", ("axk1", "AXK1ForCausalLM"), ("transformers",)),
     Listed(
         "baichuan",
