@@ -23,9 +23,11 @@ from models.test_worker import loaded
 from sporelm import LLM
 from sporelm.engine import Engine, Request, Worker
 from sporelm.engine.limits import Limits
+from sporelm.engine.recording import RecordingFile
+from sporelm.engine.replay import Recording, Replay
 from sporelm.engine.speculative import NgramDrafter, Speculation
-from sporelm.errors import ModelFileError
-from sporelm.models import open_model
+from sporelm.errors import ModelFileError, SporeError
+from sporelm.models import config_from_hf, open_model
 from sporelm.quant import FORMATS, quantize_tensor
 from sporelm.tools.hf.from_hf import from_hf
 from sporelm.tools.output import Output, save
@@ -35,7 +37,8 @@ from sporelm.weights.stored import StoredTensor
 from stepping import Stepper
 from unit.engine.hashed import SteadySpeculation
 
-V2, V3 = (next(case for case in CASES if case.name == name) for name in ("deepseek2", "deepseek3"))
+NAMES = ("deepseek2", "deepseek3", "deepseek32", "glm-dsa-odd-shared")
+V2, V3, V32, SHARED = (next(case for case in CASES if case.name == name) for name in NAMES)
 RANK = {"kv_lora_rank": 32}  # whole blocks of 32
 
 
@@ -120,9 +123,11 @@ def test_layers_that_predict_further_ahead_are_left_unread(
         runner.close()
 
 
-@pytest.mark.parametrize("kind", ["f16", "q8_0"])
-def test_chunks_and_batches_change_nothing(kind: str, cpu: Any, load: Callable[..., Stepper], tmp_path: Path) -> None:
-    place, ids = write_case(tmp_path / "m", V2), V2.ids()
+@pytest.mark.parametrize(("case", "kind"), [(V2, "f16"), (V2, "q8_0"), (SHARED, "f16"), (V32, "q8_0")])
+def test_chunks_and_batches_change_nothing(
+    case: Case, kind: str, cpu: Any, load: Callable[..., Stepper], tmp_path: Path
+) -> None:
+    place, ids = write_case(tmp_path / "m", case), case.ids()
     runner = load(place, cpu, context=128, eager=False, kv=kind, sequences=2)
     whole = runner.logits(ids)
     for chunk in (1, 17):
@@ -134,21 +139,23 @@ def test_chunks_and_batches_change_nothing(kind: str, cpu: Any, load: Callable[.
     runner.close()
 
 
-@pytest.mark.parametrize("kind", ["f32", "f16", "q8_0"])
-def test_rows_sleep_and_are_copied_without_loss(kind: str, tmp_path: Path) -> None:
-    """A fork writes into a copy of the last page; a file gives back what was written, bit for bit."""
-    folder, _ = written(tmp_path, V2)
+@pytest.mark.parametrize(("case", "kind"), [*((V2, kind) for kind in ("f32", "f16", "q8_0")), (SHARED, "q8_0")])
+def test_rows_sleep_and_are_copied_without_loss(case: Case, kind: str, tmp_path: Path) -> None:
+    """A fork writes into a copy of the last page; a file gives back what was written, bit for bit; keys of indexers
+    are of the pages as latents are."""
+    folder, _ = written(tmp_path, case)
     with LLM(folder, kv=kind, max_context=128, threads=1, max_batch=2) as llm:
         engine, worker = llm.opened.engine, llm.opened.worker
         sequence = engine.sequence()
-        known = [*V2.ids(), *answer(engine, sequence, V2.ids()).generated, 5]
+        known = [*case.ids(), *answer(engine, sequence, case.ids()).generated, 5]
         assert_forked_and_woken(engine, worker, sequence, known, tmp_path / "it.session")
 
 
-def test_an_engine_says_the_same_however_it_is_run(cpu: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("case", [V3, SHARED], ids=lambda case: case.name)
+def test_an_engine_says_the_same_however_it_is_run(case: Case, cpu: Any, tmp_path: Path) -> None:
     """In chunks, beside others, guessing right and wrong, after giving way, from a fork and from a file."""
-    limits, prompt = Limits(CONTEXT, CONTEXT, V3.model.config.vocab, 300, 4, 24), prompt_of(V3)
-    worker = Worker(loaded(write_case(tmp_path / "m", V3), cpu, CONTEXT), cpu, limits=limits)
+    limits, prompt = Limits(CONTEXT, CONTEXT, case.model.config.vocab, 300, 4, 24), prompt_of(case)
+    worker = Worker(loaded(write_case(tmp_path / "m", case), cpu, CONTEXT), cpu, limits=limits)
 
     def engine(speculation: Speculation | None = None, **changes: Any) -> Engine:
         return Engine(worker, replace(limits, **changes), speculation)
@@ -221,3 +228,56 @@ def test_adapters_add_to_rows_in_another_order(cpu: Any, tmp_path: Path) -> None
     np.testing.assert_allclose(found, expected, atol=1e-4, rtol=0)
     for each in (plain, changed):
         each.close()
+
+
+def test_a_run_is_recorded_and_repeated(cpu: Any, tmp_path: Path) -> None:
+    """With a prefix that is held, and pages of two kinds in a layer."""
+    limits, prompt = Limits(CONTEXT, CONTEXT, SHARED.model.config.vocab, 300, 4, 24), prompt_of(SHARED)
+    worker = Worker(loaded(write_case(tmp_path / "m", SHARED), cpu, CONTEXT), cpu, limits=limits)
+    recorded, file = Engine(worker, limits), RecordingFile(tmp_path / "run.jsonl")
+    file.follow(recorded, worker, {"limits": {**vars(limits)}})
+    requests = [Request(prompt, sampling=SAMPLED, max_tokens=5), Request(prompt[:90], max_tokens=9)]
+    said(recorded, requests[0])
+    said(recorded, requests[1])
+    file.close()
+    worker.recorder = None
+    assert requests[1].cached_tokens == 64
+    found = Replay(Recording(tmp_path / "run.jsonl"), worker).run()
+    assert (found.difference, found.stopped, found.said) == (None, None, 14)
+    worker.close()
+
+
+OF_INDEXERS: dict[str, tuple[Case, dict[str, Any], str]] = {
+    "another rotation": (V32, {"indexer_rope_interleave": True}, "indexer_rope_interleave True is not supported"),
+    "no indexer in a layer": (
+        V32,
+        {"layer_types": ["indexed_attention", "full_attention"]},
+        "layer_types .* is not supp",
+    ),
+    "narrow heads": (V32, {"index_head_dim": 6}, "heads of the indexer have 6 numbers, 8 are rotated"),
+    "no latent of queries": (V32, {"q_lora_rank": None}, "q_lora_rank is missing"),
+    "shared first": (SHARED, {"indexer_types": ["shared"] + ["full"] * 4}, "full of the first"),
+    "unknown kind": (SHARED, {"indexer_types": ["full"] * 4 + ["none"]}, "must say full or shared"),
+    "too few": (SHARED, {"indexer_types": ["full"]}, "of each of the 5 layers"),
+}
+
+
+@pytest.mark.parametrize("name", OF_INDEXERS)
+def test_what_indexers_do_not_do_is_refused(name: str) -> None:
+    case, changes, message = OF_INDEXERS[name]
+    with pytest.raises(SporeError, match=message) as caught:
+        config_from_hf(case.config | changes, "config.json")
+    assert "\n" not in str(caught.value)
+
+
+def test_layers_share_by_list_pattern_or_schedule() -> None:
+    """As `GlmMoeDsaConfig` of transformers reads them."""
+    plain = {name: value for name, value in SHARED.config.items() if name != "indexer_types"} | {"num_hidden_layers": 8}
+
+    def sharing(**changes: Any) -> list[int]:
+        return sorted(config_from_hf(plain | changes, "config.json").own.sharing)
+
+    assert sharing() == []
+    assert sharing(index_topk_pattern="FSFSSFFS") == [1, 3, 4, 7]
+    assert sharing(index_topk_freq=4, index_skip_topk_offset=3) == [3, 4, 5, 7]
+    assert sharing(index_topk_freq=2) == [2, 4, 6]

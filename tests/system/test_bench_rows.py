@@ -112,6 +112,14 @@ def test_work_of_a_model() -> None:
     assert windowed.limit(Case(2, True), machine) == work.limit(Case(2, True), machine), "all is within the window"
 
 
+def test_of_sparse_attention_the_rows_chosen_count() -> None:
+    """An indexer's keys are read for all positions, latents for those that it chooses."""
+    config = next(case for case in EVERY if case.name == "deepseek32").model.config
+    own, work = config.own, work_of(config, 10_000, 2)
+    assert (work.kv_bytes, work.window) == (2 * config.layers * own.index_dim, own.chosen)
+    assert work.window_bytes == 2 * config.layers * (own.rank + own.rotary)
+
+
 def test_layers_gone_through_twice_count_twice_and_tables_do_not() -> None:
     by_name = {case.name: case.model.config for case in EVERY}
     looped = by_name["nanbeige"]

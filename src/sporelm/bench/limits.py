@@ -65,15 +65,18 @@ def work_of(config: "ModelConfig", weight_bytes: int, kv_value_bytes: float, exp
     bytes, those of the experts."""
     from sporelm.models import build
     from sporelm.models.blocks import Layer, State
-    from sporelm.models.blocks.memory import each_of
+    from sporelm.models.blocks.memory import Latent, each_of
 
     model = build(config)
     # By layer, for some read what others keep.
     read = [each_of(layer.memory()) if isinstance(layer, Layer) else () for layer in model.layers]
     states = [shape for own in read for each in own if isinstance(each, State) for shape in each.shapes]
-    kept = [sum(prod(page_shape(each.kept)) // PAGE for each in own if not isinstance(each, State)) for own in read]
+    # Of a position in each layer; rows of which a query reads a number at most are as those that a window holds.
+    pages = [[each for each in own if not isinstance(each, State)] for own in read]
+    kept = [sum(prod(page_shape(each.kept)) // PAGE for each in own) for own in pages]
     windowed = [layer for layer in range(config.layers) if config.window_of(layer) is not None]
-    window_values = sum(kept[layer] for layer in windowed)
+    few = [each for own in pages for each in own if isinstance(each, Latent) and each.most]
+    window_values = sum(kept[layer] for layer in windowed) + sum(each.width for each in few)
     main = (FORMATS | FOLDER_FORMATS).get(config.dtype, F32)
     sizes = {param.name: prod(param.shape) for param in model.params()}
     output = sizes.get("output.weight", sizes["embedding.weight"])
@@ -86,7 +89,7 @@ def work_of(config: "ModelConfig", weight_bytes: int, kv_value_bytes: float, exp
     return Work(
         weight_bytes=read_bytes + (passes - 1) * layer_bytes,
         kv_bytes=(sum(kept) - window_values) * kv_value_bytes * passes,
-        window=config.window or 0,
+        window=config.window or max((each.most for each in few), default=0),
         window_bytes=window_values * kv_value_bytes * passes,
         matrix_values=passes * sum(multiplied(param, chosen) for param in model.params()),
         output_values=output,

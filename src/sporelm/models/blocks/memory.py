@@ -19,10 +19,11 @@ class Paged:
 @dataclass(frozen=True)
 class Latent:
     """What a block keeps of each position: one row of `width` numbers that all heads share, in pages of 64 positions;
-    its first `values` numbers are what is mixed."""
+    its first `values` numbers are what is mixed. A query reads at most `most` of the rows; 0: all."""
 
     width: int
     values: int
+    most: int = 0
 
     @property
     def kept(self) -> tuple[int, ...]:

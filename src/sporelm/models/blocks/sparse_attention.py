@@ -55,7 +55,7 @@ class SparseAttention(LatentAttention):
     def __init__(self, name: str, config: ModelConfig, index: int, style: str) -> None:
         super().__init__(name, config)
         self.indexer = None if index in config.own.sharing else Indexer(name, config, style)
-        latent = Latent(config.own.rank + config.own.rotary, config.own.rank)
+        latent = Latent(config.own.rank + config.own.rotary, config.own.rank, config.own.chosen)
         self.kept: Kept = latent if self.indexer is None else (latent, self.indexer.memory)
 
     def params(self) -> list[Param]:
