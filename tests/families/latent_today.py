@@ -2,6 +2,7 @@
 
 from families.case import TIED, WIDE, Case, named
 from families.latent import EXPERTS, HEADS, ODD, WIDE_HEADS, YARN
+from families.sparse import INDEX
 
 LATENT = {**HEADS, "num_key_value_heads": 6, "pad_token_id": None}
 YOUTU = named("YoutuForCausalLM", "youtu", **LATENT, tie_word_embeddings=False)
@@ -9,6 +10,8 @@ YOUTU_ODD = {**ODD, "rope_interleave": False, "rope_scaling": YARN}
 AXK1 = named("AXK1ForCausalLM", "axk1", **HEADS, **EXPERTS, n_group=4, topk_group=2, routed_scaling_factor=2.5)
 AXK1_ODD = {**ODD, "q_lora_rank": 20, "norm_topk_prob": False, "rope_scaling": YARN}
 AXK1_ODD |= {"mlp_layer_types": ["dense", "sparse"], "n_group": 1, "topk_group": 1}
+AXK2 = named("AXK2ForCausalLM", "axk2", **HEADS, **EXPERTS, **INDEX, gated_norm_rank=4)
+AXK2_ODD = {**ODD, "q_lora_rank": 21, "index_topk": 5, "index_head_dim": 8, "index_n_heads": 7, "norm_topk_prob": False}
 LING3 = named("BailingHybridForCausalLM", "bailing_hybrid", num_hidden_layers=4, num_key_value_heads=6, head_dim=16)
 LING3 |= {name: value for name, value in HEADS.items() if name != "q_lora_rank"} | {"pad_token_id": None}
 LING3 |= {"num_experts": 8, "num_experts_per_tok": 3, "num_shared_experts": 2, "moe_intermediate_size": 24}
@@ -31,6 +34,8 @@ LONGCAT_ODD = {**ODD, "q_lora_rank": 20, "zero_expert_num": 0}
 CASES = (
     Case("axk1", AXK1, None),
     Case("axk1-odd-yarn", AXK1 | AXK1_ODD, None),
+    Case("axk2", AXK2, None),
+    Case("axk2-odd-tied", AXK2 | AXK2_ODD | TIED, None),
     Case("ling3", LING3, WIDE | LING3_WIDE),
     Case("ling3-odd-unbounded", LING3 | LING3_ODD, None),
     Case("longcat-flash", LONGCAT, None),

@@ -21,6 +21,7 @@ def of_hf(name: str, **change: Any) -> ModelConfig:
     ("name", "change", "message"),
     [
         ("axk1", {"topk_method": "greedy"}, "topk_method 'greedy' is not supported; noaux_tc is"),
+        ("axk2", {"n_group": 4, "topk_group": 2}, "n_group 4 is not supported; None is"),
         ("ling3", {"no_kda_lora": False}, "no_kda_lora False is not supported; True is"),
         ("ling3", {"expert_swiglu_limit_list": [None, 7.0]}, "expert_swiglu_limit_list .* is not supported; None is"),
         ("ling3", {"gated_attention_proj_granularity_type": "element_wise"}, "'element_wise' is not supported"),

@@ -34,6 +34,7 @@ FAMILIES = (
     Listed("arcee", "Arcee AFM", ("arcee", "ArceeForCausalLM"), ("transformers", "llama.cpp")),
     Listed("arctic", "Snowflake Arctic", ("arctic", "ArcticForCausalLM"), ("numpy", "llama.cpp")),
     Listed("axk1", "A.X K1", ("axk1", "AXK1ForCausalLM"), ("transformers",)),
+    Listed("axk2", "A.X K2 Light", ("axk2", "AXK2ForCausalLM"), ("transformers",)),
     Listed(
         "baichuan",
         "Baichuan, Baichuan 2",
