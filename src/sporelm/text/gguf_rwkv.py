@@ -14,6 +14,14 @@ from sporelm.text.sentencepiece_engine import SentencePieceEngine
 from sporelm.text.token_bytes import ByteDecoding
 from sporelm.text.tokenizer import Tokenizer
 
+# What files of llama.cpp's older converters call their chat template by, and what llama.cpp does for it.
+WORLD = "rwkv-world"
+WORLD_TEMPLATE = """{%- set names = {'system': 'System', 'user': 'User', 'assistant': 'Assistant'} -%}
+{%- for message in messages if message['role'] in names -%}
+{{- names[message['role']] + ': ' + (message['content'] or '')|trim + '\\n\\n' -}}
+{%- endfor -%}
+{%- if add_generation_prompt -%}{{- 'Assistant:' -}}{%- endif -%}"""
+
 
 def rwkv_of_gguf(metadata: Mapping[str, Any], label: str) -> Tokenizer:
     """The tokenizer of an "rwkv" vocabulary. Raises ModelFileError for a damaged one."""
@@ -32,7 +40,10 @@ def rwkv_of_gguf(metadata: Mapping[str, Any], label: str) -> Tokenizer:
             lambda token: tokens[token] if 0 <= token < len(tokens) else None, unescaped, plain=roles.special
         ),
         special=special_tokens_of(vocabulary, roles, {}, prefix=prefix, suffix=suffix),
-        chat_templates=chat_templates(vocabulary),
+        chat_templates={
+            name: WORLD_TEMPLATE if source.strip() == WORLD else source
+            for name, source in chat_templates(vocabulary).items()
+        },
         vocab_size=len(tokens),
         missing_bytes=model.missing,
         label=label,

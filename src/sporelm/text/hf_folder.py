@@ -120,10 +120,14 @@ def tokenizer_of_folder(path: Path) -> Tokenizer:
         with guarded(label):
             return _tokenizer(library_of(spec, label), label, folder)
     from sporelm.text.plamo_folder import LISTED, plamo_of_folder
+    from sporelm.text.rwkv_folder import FILE as RWKV_LIST
+    from sporelm.text.rwkv_folder import rwkv_of_folder
     from sporelm.text.sentencepiece_folder import sentencepiece_of_folder
 
     if (path / LISTED).is_file():
         return plamo_of_folder(path)
+    if (path / RWKV_LIST).is_file():
+        return rwkv_of_folder(path / RWKV_LIST)
     for name in SENTENCEPIECE_NAMES:
         if (path / name).is_file():
             return sentencepiece_of_folder(path / name)

@@ -1,5 +1,6 @@
 """RWKV's vocabularies: the longest token at each place of a text's bytes; with --all, as llama.cpp cuts it."""
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,13 @@ from hypothesis import strategies as st
 from peer_logits import load_peer_vocab
 from sporelm.errors import ModelFileError, RequestError, UnsupportedModel
 from sporelm.text import Detokenizer
+from sporelm.text.exchange.gguf_fields import fields_of_folder
 from sporelm.text.exchange.hf_files import files_of_metadata
 from sporelm.text.gguf_rwkv import rwkv_of_gguf
 from sporelm.text.load import load_tokenizer
 from sporelm.text.longest_match import LongestMatch, escaped, unescaped
+from sporelm.text.rwkv_folder import FILE
+from sporelm.text.template import ChatTemplate
 from sporelm.weights.gguf import GgufWriter
 
 CONTROL, NORMAL, UNUSED = 3, 1, 5
@@ -88,6 +92,18 @@ def test_control_tokens_and_ends() -> None:
     assert tokenizer.decoding.token_bytes(262) == b"\n\n"
 
 
+def test_a_chat_template_by_name() -> None:
+    """As llama.cpp renders it; the same words as a template of a file's own stay as they are."""
+    chat = [{"role": "system", "content": " Be brief.\n"}, {"role": "user", "content": "Hi"}]
+    tokenizer = load_tokenizer_of(metadata(**{"tokenizer.chat_template": "rwkv-world"}))
+    rendered = ChatTemplate.of(tokenizer).render(chat)
+    assert rendered == "System: Be brief.\n\nUser: Hi\n\nAssistant:"
+    chat += [{"role": "assistant", "content": " Hello. "}, {"role": "user", "content": "?"}]
+    assert ChatTemplate.of(tokenizer).render(chat).endswith("Assistant: Hello.\n\nUser: ?\n\nAssistant:")
+    own = load_tokenizer_of(metadata(**{"tokenizer.chat_template": "{{ messages[0].content }}"}))
+    assert ChatTemplate.of(own).render(chat[1:2]) == "Hi"
+
+
 def test_bytes_without_a_token_are_refused() -> None:
     given = metadata()
     given["tokenizer.ggml.tokens"][1 + ord("z")] = "zz"
@@ -105,6 +121,48 @@ def test_damaged_vocabularies_are_refused() -> None:
 def test_it_cannot_become_a_tokenizer_json() -> None:
     with pytest.raises(UnsupportedModel, match=r"'rwkv' cannot become a tokenizer\.json"):
         files_of_metadata(metadata(), "m.gguf")
+
+
+END_OF_TEXT = "<|rwkv_tokenizer_end_of_text|>"
+
+
+def write_list(folder: Path, **config: Any) -> Path:
+    """A folder with RWKV's list of tokens, whose last one is far behind the others."""
+    tokens = [*BYTES, *(word.encode() for word in WORDS), *HALVES]
+    shown = [token if token in HALVES or (token[0] > 127 and len(token) == 1) else token.decode() for token in tokens]
+    lines = [
+        f"{number + 1} {text!r} {len(token)}" for number, (text, token) in enumerate(zip(shown, tokens, strict=True))
+    ]
+    (folder / FILE).write_text("\n".join([*lines, f"{len(lines) + 5} 'last' 4", ""]), encoding="utf-8")
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    (folder / "config.json").write_text(json.dumps({"eos_token_id": [0, 262]}))
+    return folder
+
+
+def test_a_folder_with_the_list(tmp_path: Path) -> None:
+    tokenizer = load_tokenizer(write_list(tmp_path, unk_token=END_OF_TEXT, chat_template="{{ 1 }}"))
+    assert (tokenizer.vocab_size, tokenizer.stop_ids, tokenizer.chat_template) == (281, {0, 262}, "{{ 1 }}")
+    assert tokenizer.encode(f"{END_OF_TEXT}last") == [0, 280]
+    of_file = load_tokenizer_of(metadata())
+    for text in TEXTS[:-1]:
+        if "[PAD" not in text:
+            assert tokenizer.encode(text, parse_special=False) == of_file.encode(text, parse_special=False)
+    made = fields_of_folder(tmp_path, 300)
+    assert made.notes == ()
+    values = {key: value for key, (_, value) in made.fields.items()}
+    assert (values["tokenizer.ggml.model"], len(values["tokenizer.ggml.tokens"])) == ("rwkv", 300)
+    assert (values["tokenizer.ggml.bos_token_id"], values["tokenizer.ggml.eot_token_id"]) == (0, 262)
+    assert load_tokenizer_of(values).encode(f"{END_OF_TEXT}last\n\n") == [0, 280, 262]
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["1 'a' 2", "1 a 1", "x 'a' 1", "1 'a\\' 1", "1 b'\\x4' 1", "1 '(' + 'a' 4", "1 '\\udc80' 1", "99999999 'a' 1"],
+)
+def test_damaged_lists_are_refused(tmp_path: Path, line: str) -> None:
+    (tmp_path / FILE).write_text(f"{line}\n", encoding="utf-8")
+    with pytest.raises(ModelFileError, match="damaged"):
+        load_tokenizer(tmp_path)
 
 
 @pytest.mark.all

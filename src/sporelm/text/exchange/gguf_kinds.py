@@ -20,6 +20,7 @@ from sporelm.text.hf_folder import (
 )
 from sporelm.text.library import guarded
 from sporelm.text.plamo_folder import LISTED
+from sporelm.text.rwkv_folder import FILE as RWKV_LIST
 from sporelm.text.sentencepiece_model import SentencePieceModel, read_model
 from sporelm.text.token_bytes import SPACE
 from sporelm.text.token_types import CONTROL, NORMAL, UNUSED, USER_DEFINED
@@ -74,6 +75,10 @@ def read_vocabulary(path: Path, folder: Folder, size: int | None, pre: str | Non
         from sporelm.text.exchange.gguf_pieces import of_plamo
 
         return of_plamo(folder, size)
+    if spec is None and (path / RWKV_LIST).is_file():
+        from sporelm.text.exchange.gguf_pieces import of_rwkv
+
+        return of_rwkv(folder, path / RWKV_LIST, size)
     model = _sentencepiece(path)
     if spec is None:
         from sporelm.text.exchange.gguf_pieces import of_sentencepiece

@@ -23,6 +23,7 @@ from sporelm.text.exchange.gguf_kinds import (
 from sporelm.text.gguf_vocabulary import Vocabulary as Checked
 from sporelm.text.hf_folder import Folder
 from sporelm.text.plamo_folder import LISTED, fields_for, metadata_of_folder
+from sporelm.text.rwkv_folder import listed
 from sporelm.text.sentencepiece_folder import extra_tokens, kind_of_folder
 from sporelm.text.sentencepiece_model import BPE, SentencePieceModel
 from sporelm.text.token_bytes import SPACE
@@ -52,6 +53,16 @@ def of_sentencepiece(path: Path, folder: Folder, model: SentencePieceModel, size
         fields |= _unigram_fields(model.charsmap, model.remove_extra_whitespaces)
     found = "llama" if model.kind == BPE else "t5"
     return Vocabulary(found, tokens, types, ids, fields, scores, model.types.index(UNKNOWN))
+
+
+def of_rwkv(folder: Folder, file: Path, size: int | None) -> Vocabulary:
+    """ "rwkv", from the list that its folders have."""
+    tokens, types = listed(folder, file)
+    count = len(tokens)
+    more = range(count, padded(count, size, str(file)))
+    ids = {text: token for token, text in enumerate(tokens)}
+    tokens, types = [*tokens, *map(absent, more)], [*types, *[UNUSED] * len(more)]
+    return Vocabulary("rwkv", tokens, types, ids, {})
 
 
 def of_scored_pieces(listed: Listed, spec: Mapping[str, Any], beside: SentencePieceModel | None) -> Vocabulary:
