@@ -106,6 +106,28 @@ WHOLE = (
         None,
     ),
     Case(
+        "lfm3-vl",
+        whole(
+            "Lfm3Vl",
+            "lfm3_vl",
+            text("lfm3", layer_types=["conv", "full_attention"], norm_eps=1e-5, head_dim=8, **NO_IDS),
+            tied=True,
+            vision_config=CLIP,
+            projector_hidden_size=16,
+        ),
+        None,
+    ),
+    Case(
+        "hyperclovax-vision",
+        whole(
+            "HyperCLOVAXVisionV2",
+            "hyperclovax_vision_v2",
+            text("hyperclovax", head_dim=8, logits_scaling=0.7, residual_multiplier=0.8),
+            vision_config=GLM_TOWER | {"model_type": "qwen2_5_vl_vision"},
+        ),
+        None,
+    ),
+    Case(
         "glm4v",
         whole("Glm4v", "glm4v", text("glm4v_text", **GLM_TURNS, **NO_IDS), vision_config=GLM_TOWER),
         None,

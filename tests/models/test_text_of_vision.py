@@ -202,10 +202,20 @@ def test_text_of_a_whole(case: Case, load: Callable[..., Stepper], tmp_path: Pat
     assert_close(again / span, found / span, "logits")
 
 
-@pytest.mark.parametrize(("inner", "output"), [("language_model.model.", "language_model."), ("model.", "")])
-def test_older_names_of_a_whole(inner: str, output: str, load: Callable[..., Stepper], tmp_path: Path) -> None:
-    case = next(case for case in WHOLE if case.name == "llava")
-    places = [write_case(tmp_path / kind, case) for kind in ("new", "old")]
+@pytest.mark.parametrize(
+    ("name", "architecture", "inner", "output"),
+    [
+        ("llava", "LlavaForConditionalGeneration", "language_model.model.", "language_model."),
+        ("llava", "LlavaForConditionalGeneration", "model.", ""),
+        ("hyperclovax-vision", "HCXVisionV2ForCausalLM", "model.language_model.model.", "model.language_model."),
+    ],
+)
+def test_older_names_of_a_whole(
+    name: str, architecture: str, inner: str, output: str, load: Callable[..., Stepper], tmp_path: Path
+) -> None:
+    case = next(case for case in WHOLE if case.name == name)
+    older = replace(case, config=case.config | {"architectures": [architecture]})
+    places = [write_case(tmp_path / kind, each) for kind, each in (("new", case), ("old", older))]
     tensors = {key.replace("model.language_model.", inner): values for key, values in case.tensors().items()}
     tensors[f"{output}lm_head.weight"] = tensors.pop("lm_head.weight")
     save_file(tensors, places[1] / "model.safetensors")
@@ -296,4 +306,5 @@ def test_three_positions_that_are_one_turn_a_head_as_one_does(by_turns: bool) ->
 def test_every_whole_is_compared_with_transformers() -> None:
     """Those whose text model is of no other class are among the families' own cases."""
     wholes, families = ({case.config["architectures"][0] for case in cases} for cases in (WHOLE, CASES))
-    assert wholes <= set(WHOLES) <= wholes | families
+    published = {"HCXVisionV2ForCausalLM"}  # HyperCLOVAXVisionV2ForConditionalGeneration, as its makers call it
+    assert wholes <= set(WHOLES) <= wholes | families | published

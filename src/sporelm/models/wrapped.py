@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from sporelm.errors import UnsupportedModel
 from sporelm.models.registry import known_architectures
-from sporelm.weights.beside_vision import OTHERS, OUTER, inner_names, text_names, without_images
+from sporelm.weights.beside_vision import OTHERS, OUTER, inner_names, text_names, whole_names, without_images
 from sporelm.weights.family import Family
 from sporelm.weights.fields import shown
 from sporelm.weights.names import HF
@@ -43,8 +43,10 @@ TEXTS: Mapping[str, TextModel] = {
     "glm4v_text": TextModel("Glm4ForCausalLM", 151552, 4096, 13696, 40, 32, _GLM),
     "gpt_oss": TextModel("GptOssForCausalLM", 201088, 2880, 2880, 36, 64),
     "granite": TextModel("GraniteForCausalLM", 32000, 4096, 11008, 32, 32),
+    "hyperclovax": TextModel("HyperCLOVAXForCausalLM", 32000, 4096, 11008, 32, 32),
     "lfm2": TextModel("Lfm2ForCausalLM", 65536, 2560, 12288, 32, 32),
     "lfm2_moe": TextModel("Lfm2MoeForCausalLM", 65536, 2048, 7168, 32, 32),
+    "lfm3": TextModel("Lfm3ForCausalLM", 128000, 2048, 7680, 24, 16),
     "llama": TextModel("LlamaForCausalLM", 32000, 4096, 11008, 32, 32),
     "mistral": TextModel("MistralForCausalLM", 32000, 4096, 14336, 32, 32),
     "mistral4": TextModel("Mistral4ForCausalLM", 131072, 4096, 12288, 36, 32),
@@ -65,11 +67,14 @@ WHOLES: Mapping[str, str] = {
     "Glm4vForConditionalGeneration": "glm4v_text",
     "Glm4vMoeForConditionalGeneration": "glm4v_moe_text",
     "GotOcr2ForConditionalGeneration": "qwen2",
+    "HCXVisionV2ForCausalLM": "hyperclovax",
+    "HyperCLOVAXVisionV2ForConditionalGeneration": "hyperclovax",
     "Idefics2ForConditionalGeneration": "mistral",
     "Idefics3ForConditionalGeneration": "llama",
     "InternVLForConditionalGeneration": "qwen2",
     "Kimi_K25ForConditionalGeneration": "deepseek_v3",
     "Lfm2VlForConditionalGeneration": "lfm2",
+    "Lfm3VlForConditionalGeneration": "lfm3",
     "LightOnOcrForConditionalGeneration": "qwen3",
     "LlavaForConditionalGeneration": "llama",
     "LlavaNextForConditionalGeneration": "llama",
@@ -144,5 +149,6 @@ def text_values(values: dict[str, Any], where: str) -> dict[str, Any]:
 def wrapped(family: Family, whole: str) -> Family:
     """The family of a text model by the names in folders of a class of `WHOLES`."""
     names = (*text_names(family.names), *inner_names(family.names, inner_of(whole)))
+    names = (*names, *whole_names(family.names, "model.language_model."))  # HyperCLOVA X
     others = {**family.others, HF: (*family.others.get(HF, ()), *names)}
     return replace(family, others=others, ignored=(*family.ignored, *OTHERS))

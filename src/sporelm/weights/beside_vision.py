@@ -10,7 +10,8 @@ OUTER = ("tie_word_embeddings", "quantization_config")  # beside the text model'
 # Parts that do not read text, left unread: towers that see or hear, and what brings their rows into the text.
 _PARTS = (
     *("visual", "vision_tower", "vision_model", "embed_vision", "audio_tower", "embed_audio", "multi_modal_projector"),
-    *("aligner", "connector", "projector", "mm_projector", "vision_projection", "visual_embeddings_table"),
+    *("aligner", "connector", "projector", "mm_projector", "vision_projection", "vision_projector"),
+    "visual_embeddings_table",
     *("high_res_vision_model", "acoustic_tokenizer_encoder", "semantic_tokenizer_encoder"),
     *("image_tower", "video_tower", "vision_encoder", "vision_embedder"),
     "vit_large_projector",
@@ -46,10 +47,15 @@ def inner_names(table: Table, inner: str = "model.language_model.") -> Table:
     return tuple(_within(names, "model.", inner) for names in table)
 
 
+def whole_names(table: Table, front: str) -> Table:
+    """The names in folders that have them as they are, with `front` before each."""
+    before = inner_names(table, f"{front}model.")
+    return tuple(_within(names, "lm_head.", f"{front}lm_head.") for names in before)
+
+
 def text_names(table: Table) -> Table:
     """The names in such folders: those of the text model alone, those of today, and those that transformers 4 wrote."""
-    before = inner_names(table, "language_model.model.")
-    return (*table, *inner_names(table), *(_within(names, "lm_head.", "language_model.lm_head.") for names in before))
+    return (*table, *inner_names(table), *whole_names(table, "language_model."))
 
 
 def _within(names: Names, start: str, other: str) -> Names:
