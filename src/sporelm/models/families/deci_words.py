@@ -39,6 +39,9 @@ def reworded(values: dict[str, Any]) -> dict[str, Any]:
             if strange:
                 raise UnsupportedModel(f"{part.where}: {strange[0]} {shown(part.values[strange[0]])} is not supported")
         group = attention.integer("n_heads_in_group", 1, heads) if attention.values.get("n_heads_in_group") else 0
+        if group and heads % group:
+            what = f"{heads} query heads are no whole groups of {group}"
+            raise ModelFileError(f"config.json: block_configs: {what}")
         linear = attention.flag("replace_with_linear", False)
         lists["layer_heads"].append(heads if group or linear else 0)
         lists["layer_kv_heads"].append(heads // group if group else 0)
