@@ -12,6 +12,10 @@ DEBERTA |= {"position_biased_input": False, "position_buckets": 16, "max_relativ
 NEAR = {"position_buckets": 8, "max_relative_positions": 40, "pos_att_type": ["c2p", "p2c"]}
 ERNIE = BERT | {"use_task_id": False}
 TASKS = {"use_task_id": True, "task_type_vocab_size": 3}
+T5 = {"d_model": 48, "d_kv": 8, "d_ff": 88, "num_layers": 2, "num_heads": 6, "n_positions": 96, "vocab_size": 131}
+T5 |= {"feed_forward_proj": "relu", "layer_norm_epsilon": 1e-6, "is_encoder_decoder": True}
+GATED = {"feed_forward_proj": "gated-gelu", "d_model": 70, "num_heads": 7, "d_kv": 12}
+WIDE_T5 = {"d_model": 256, "d_ff": 512, "num_heads": 32, "d_kv": 8}
 
 CASES: tuple[Case, ...] = (
     encoder("electra", "ElectraModel", "electra", ELECTRA),
@@ -23,6 +27,9 @@ CASES: tuple[Case, ...] = (
     encoder("ernie-bert", "ErnieModel", "ernie", ERNIE, WIDE),
     encoder("ernie-bert-odd-tasks", "ErnieModel", "ernie", ERNIE | ODD | TASKS),
     encoder("ernie-bert-scores", "ErnieForSequenceClassification", "ernie", ERNIE | ONE),
+    encoder("t5-encoder", "T5EncoderModel", "t5", T5, WIDE_T5),
+    encoder("t5-encoder-odd-gated", "T5EncoderModel", "t5", T5 | GATED),
+    encoder("mt5-encoder", "MT5EncoderModel", "mt5", T5 | GATED, WIDE_T5),
     encoder("deberta2", "DebertaV2Model", "deberta-v2", DEBERTA),
     encoder("deberta2-odd", "DebertaV2Model", "deberta-v2", DEBERTA | ODD | {"type_vocab_size": 2} | NEAR),
     encoder("deberta2-scores", "DebertaV2ForSequenceClassification", "deberta-v2", DEBERTA | ONE),

@@ -3,6 +3,7 @@
 PYTHONPATH=src python tests/models/make_family_goldens.py [NAME ...]
 """
 
+import json
 import sys
 import tempfile
 from pathlib import Path
@@ -28,17 +29,22 @@ def transformers_logits(case: Case, folder: Path) -> np.ndarray:
 
     Of an encoder: what it makes of each token, [tokens, width], or the scores of its head, [1, labels].
     """
+    if case.reads:
+        return encoded(case, folder)
+    return decoded(case, write_case(folder, case))
+
+
+def decoded(case: Case, folder: Path) -> np.ndarray:
+    """float32 [tokens, vocab] of a case's prompt, by the folder of its model, whoever wrote that."""
     import torch
     import transformers
     from transformers import AutoModelForCausalLM
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-    if case.reads:
-        return encoded(case, folder)
-    write_case(folder, case)
     _add_idle_experts(case, folder)
-    writes = case.config["model_type"] in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-    kind: Any = AutoModelForCausalLM if writes else getattr(transformers, case.config["architectures"][0])
+    config = json.loads((folder / "config.json").read_text())
+    writes = config["model_type"] in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    kind: Any = AutoModelForCausalLM if writes else getattr(transformers, config["architectures"][0])
     plain: dict[str, Any] = {"attn_implementation": "eager", "dtype": torch.float32}
     if case.config.get("alibi"):
         plain["attn_implementation"] = "sdpa"  # Falcon's eager attention adds linear biases twice
@@ -72,11 +78,14 @@ def _add_idle_experts(case: Case, folder: Path) -> None:
 def encoded(case: Case, folder: Path) -> np.ndarray:
     """What an encoder gives for its prompt, in two parts where it has token types."""
     import torch
+    import transformers
     from transformers import AutoModel, AutoModelForSequenceClassification
 
     write_case(folder, case)
     scores = case.config["architectures"][0].endswith("ForSequenceClassification")
-    kind = AutoModelForSequenceClassification if scores else AutoModel
+    kind: Any = AutoModelForSequenceClassification if scores else AutoModel
+    if case.config["architectures"][0].endswith("EncoderModel"):  # half of what the configuration is of
+        kind = getattr(transformers, case.config["architectures"][0])
     plain: dict[str, Any] = {"attn_implementation": "eager", "dtype": torch.float32}
     if not scores and case.config["model_type"] in POOLED:
         plain["add_pooling_layer"] = False

@@ -162,6 +162,21 @@ def test_as_a_gguf_file_and_back(case: Case, cpu: Any, folder: Callable[[Case], 
     assert_close(made(again, [given(case)])[0], found, "f32")
 
 
+@pytest.mark.parametrize("kept", [("encoder.embed_tokens.weight",), ("encoder.embed_tokens.weight", "shared.weight")])
+def test_t5s_embedding_has_two_names(
+    kept: tuple[str, ...], cpu: Any, folder: Callable[[Case], Path], tmp_path: Path
+) -> None:
+    """Folders have one of them, or both; and the decoder, of which nothing is read."""
+    case = next(case for case in ENCODERS if case.name == "t5-encoder")
+    place = write_encoder(tmp_path / "other", case)
+    tensors = case.tensors()
+    table = tensors.pop("shared.weight")
+    more = {"decoder.final_layer_norm.weight": np.ones(48, np.float32)}
+    save_file(tensors | dict.fromkeys(kept, table) | more, place / "model.safetensors", metadata={"format": "pt"})
+    wanted, found = (made(opened_runner(path, cpu, eager=True), [given(case)])[0] for path in (folder(case), place))
+    assert_close(found, wanted, "exact")
+
+
 def test_a_head_of_one_layer(cpu: Any, folder: Callable[[Case], Path], tmp_path: Path) -> None:
     """llama.cpp's converter leaves BERT's pooler out."""
     case, file = next(case for case in ENCODERS if case.name == "bert-labels"), tmp_path / "m.gguf"

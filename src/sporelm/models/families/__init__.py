@@ -424,6 +424,12 @@ FAMILIES = (
     Listed("starcoder", "StarCoder 1", ("starcoder", "GPTBigCodeForCausalLM"), ("transformers", "llama.cpp")),
     Listed("starcoder2", "StarCoder2", ("starcoder2", "Starcoder2ForCausalLM"), ("transformers", "llama.cpp")),
     Listed("step35", "Step 3.5 Flash, Step 3.7 Flash", ("step35", "Step3p5ForCausalLM"), ("transformers", "llama.cpp")),
+    Listed(
+        "t5_encoder",
+        "T5 and mT5, their encoders: sentence-t5, GTR (encoders)",
+        ("t5encoder", "T5EncoderModel", "MT5EncoderModel"),
+        ("transformers", "llama.cpp"),
+    ),
     Listed("vaultgemma", "VaultGemma", ("vaultgemma", "VaultGemmaForCausalLM"), ("transformers",)),
     Listed("xglm", "XGLM", ("xglm", "XGLMForCausalLM"), ("transformers",)),
     Listed("xverse", "XVERSE", ("xverse", "XverseForCausalLM"), ("numpy", "llama.cpp")),

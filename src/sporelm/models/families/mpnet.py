@@ -1,25 +1,20 @@
 """MPNet (all-mpnet-base-v2 and its kin): BERT with a learned number for each distance, the same in all layers."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from sporelm.errors import UnsupportedModel
+from sporelm.models.biased_encoder import LEARNED, BiasedEncoder
 from sporelm.models.blocks import MLP, TextAttention, TextLayer
-from sporelm.models.distances import BUCKETS, spread_biases
-from sporelm.models.encoder import Encoder
+from sporelm.models.distances import BUCKETS
 from sporelm.models.families.bert_names import BEFORE, HEADS, Said
-from sporelm.models.inputs import BIASES
 from sporelm.models.registry import architecture
 from sporelm.models.text_facts import TextFacts, label_words, labels_of, noticed, said
 from sporelm.weights.config import ModelConfig
 from sporelm.weights.family import Family, Field, HfClass, fields
 from sporelm.weights.fields import Fields
-from sporelm.weights.names import HF, Kind, Names, Param, Table
+from sporelm.weights.names import HF, Kind, Names, Table
 
-LEARNED = "distances.weight"
 NUMBERS = {"max_position_embeddings": 512, "vocab_size": 30527, "layer_norm_eps": 1e-12, "pad_token_id": 1}
 PARTS = (
     *(f"attention.attn.{part}" for part in "qkvo"),
@@ -81,14 +76,8 @@ def _words(config: ModelConfig) -> dict[str, Any]:
         reads=True,
     )
 )
-class MPNet(Encoder):
+class MPNet(BiasedEncoder):
     """BERT's layer without token types, with T5's relative positions beside learned ones (Song et al. 2020)."""
-
-    def params(self) -> list[Param]:
-        return [*super().params(), Param(LEARNED, (BUCKETS, self.config.heads), plain=True)]
-
-    def learned_tables(self, weights: Mapping[str, Any], context: int) -> dict[str, np.ndarray]:
-        return {BIASES: spread_biases(weights[LEARNED].numpy(), context)}
 
     def layer(self, config: ModelConfig, index: int) -> TextLayer:
         name = f"layers.{index}"

@@ -1,0 +1,95 @@
+"""Encoders of T5 and mT5 alone: sentence-t5, GTR, Instructor."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from sporelm.errors import UnsupportedModel
+from sporelm.models.biased_encoder import LEARNED, BiasedEncoder
+from sporelm.models.blocks import MLP, GatedMLP, RMSNorm, TextAttention, TextLayer
+from sporelm.models.distances import BUCKETS, FARTHEST
+from sporelm.models.registry import architecture
+from sporelm.models.text_facts import TextFacts, noticed, said
+from sporelm.weights.config import MOST_HEAD_DIM, ModelConfig
+from sporelm.weights.family import Family, Field, HfClass, fields
+from sporelm.weights.fields import Fields
+from sporelm.weights.names import HF, Kind, Names
+
+BLOCK = "encoder.block.{}.layer."
+GATED, PLAIN = "gated-gelu", "relu"
+EMBEDDINGS = ("shared.weight", "encoder.embed_tokens.weight")  # folders have one of them, or both, which are one
+PARTS = {f"attn_{part}": (f"attn_{part}", f"0.SelfAttention.{part}") for part in "qkvo"}
+PARTS |= {"attn_norm": ("attn_norm", "0.layer_norm"), "ffn_norm": ("ffn_norm", "1.layer_norm")}
+PARTS |= {"ffn_gate": ("ffn_gate", "1.DenseReluDense.wi_0"), "ffn_up": ("ffn_up", "1.DenseReluDense.wi_1")}
+PARTS |= {"ffn_up_plain": ("ffn_up", "1.DenseReluDense.wi")}  # of a block without a gate
+PARTS |= {f"ffn_down{plain}": ("ffn_down", "1.DenseReluDense.wo") for plain in ("", "_plain")}
+NAMES = (
+    Names("embedding.weight", "token_embd.weight", EMBEDDINGS[0]),
+    Names("output_norm.weight", "enc.output_norm.weight", "encoder.final_layer_norm.weight"),
+    Names(LEARNED, "enc.blk.0.attn_rel_b.weight", f"{BLOCK}0.SelfAttention.relative_attention_bias.weight".format(0)),
+    *(
+        Names(f"layers.{{}}.{ours}.weight", f"enc.blk.{{}}.{gguf}.weight", f"{BLOCK}{hf}.weight")
+        for ours, (gguf, hf) in PARTS.items()
+    ),
+)
+NUMBERS: dict[str, Any] = {"d_model": 512, "d_kv": 64, "d_ff": 2048, "num_layers": 6, "num_heads": 8}
+NUMBERS |= {"n_positions": 512, "vocab_size": 32128, "feed_forward_proj": PLAIN, "layer_norm_epsilon": 1e-6}
+
+
+def _finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
+    return replace(config, scales=replace(config.scales, attention=1.0))
+
+
+def _noticed(config: ModelConfig, metadata: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> ModelConfig:
+    count = metadata.get("t5encoder.attention.relative_buckets_count", BUCKETS)
+    if count != BUCKETS:
+        raise UnsupportedModel(f"relative_buckets_count {str(count)[:40]} is not supported; {BUCKETS} is")
+    gated = "enc.blk.0.ffn_gate.weight" in shapes
+    return replace(noticed(config, metadata, shapes), activation=GATED if gated else PLAIN)
+
+
+def _said(config: ModelConfig) -> dict[str, tuple[str, Any]]:
+    return said(config, "t5encoder") | {"t5encoder.attention.relative_buckets_count": ("u32", BUCKETS)}
+
+
+@architecture(
+    Family(
+        "t5encoder",
+        (HfClass("T5EncoderModel", "t5", NUMBERS), HfClass("MT5EncoderModel", "mt5", NUMBERS)),
+        fields(
+            Field("layers", "block_count", "u32", "num_layers"),
+            Field("width", "embedding_length", "u32", "d_model"),
+            Field("ffn", "feed_forward_length", "u32", "d_ff"),
+            Field("heads", "attention.head_count", "u32", "num_heads"),
+            Field("head_dim", "attention.key_length", "u32", "d_kv", 2, MOST_HEAD_DIM),
+            Field("head_dim", "attention.value_length", "u32", ""),
+            Field("eps", "attention.layer_norm_rms_epsilon", "f32", "layer_norm_epsilon"),
+            Field("activation", "", "str", "feed_forward_proj", default=PLAIN, words=(PLAIN, GATED)),
+            without=("kv_heads", "rotary", "window"),
+        ),
+        NAMES,
+        others={HF: (Names("embedding.weight", "token_embd.weight", EMBEDDINGS[1]),)},
+        fixed={"rotary": 0},
+        only={"relative_attention_num_buckets": (BUCKETS,), "relative_attention_max_distance": (FARTHEST,)},
+        finish=_finished,
+        noticed=_noticed,
+        said=_said,
+        positions="n_positions",
+        ignored=(*EMBEDDINGS, "decoder.*", "lm_head.weight"),
+        own=TextFacts,
+        reads=True,
+    )
+)
+class T5Encoder(BiasedEncoder):
+    """Norms in front, scores without a scale, numbers for distances, ReLU or a gate with GELU (Raffel et al. 2020)."""
+
+    norms = RMSNorm
+    outer_norms = ("", "output_norm")
+    placed = False
+
+    def layer(self, config: ModelConfig, index: int) -> TextLayer:
+        name = f"layers.{index}"
+        first, second = (self.norm(f"{name}.{part}_norm") for part in ("attn", "ffn"))
+        gated = config.activation == GATED
+        mlp = GatedMLP(name, config, "gelu_tanh") if gated else MLP(name, config, "relu", part="_plain")
+        return TextLayer(first, TextAttention(name, config, biased=True), second, mlp, post=False)
