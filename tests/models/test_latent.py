@@ -270,6 +270,27 @@ def test_what_indexers_do_not_do_is_refused(name: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+def test_indexers_of_layers_that_share_are_left_unread(cpu: Any, load: Callable[..., Stepper], tmp_path: Path) -> None:
+    """Older files have them in every layer, and do not say which share: with a long context those of GLM-5.2 do."""
+    case = replace(SHARED, config=SHARED.config | {"indexer_types": ["full"] * 3 + ["shared"] * 2})
+    _, file = written(tmp_path, case)
+    made, old = open_gguf(file), tmp_path / "old.gguf"
+    writer = GgufWriter(old)
+    for key, value in made.metadata.items():
+        if key != "glm-dsa.attention.indexer.types":
+            writer.add(key, *((1 << 20, "u32") if key == "glm-dsa.context_length" else (value,)))
+    for name in made.tensors:
+        for copy in {name, name.replace("blk.2.indexer", "blk.4.indexer")}:
+            writer.add_tensor(copy, replace(made.tensor(name), name=copy))
+    writer.write()
+    made.close()
+    runners = [load(place, cpu, context=128, eager=True) for place in (file, old)]
+    expected, found = (runner.step([(0, case.ids()[:40])])["logits"] for runner in runners)
+    assert_close(found, expected, "exact")
+    for runner in runners:
+        runner.close()
+
+
 def test_layers_share_by_list_pattern_or_schedule() -> None:
     """As `GlmMoeDsaConfig` of transformers reads them."""
     plain = {name: value for name, value in SHARED.config.items() if name != "indexer_types"} | {"num_hidden_layers": 8}

@@ -81,6 +81,7 @@ def _words(config: ModelConfig) -> dict[str, Any]:
         said=_said,
         words=_words,
         unsaid=latent.unsaid,
+        ignored=("blk.{}.indexer.*",),  # which files of before `types` have for layers that share, too
         partial_rotary=True,
         further_layers=True,
         own=sparse.SparseShape,
