@@ -24,7 +24,8 @@ del LING3_ODD["q_lora_rank"]
 LING3_WIDE = {**WIDE_HEADS, "architectures": ["BailingMoeV3ForCausalLM"], "q_lora_rank": 256, "head_dim": 128}
 LING3_WIDE |= {"n_group": 1, "topk_group": 1, "num_experts": 6, "layer_group_size": 3, "rotary_dim": 16}
 LING3_WIDE["moe_shared_expert_intermediate_size"] = 512
-LING3_WIDE |= {"partial_rotary_factor": 0.5, "share_expert_swiglu_limit_list": [None, 0]}
+LING3_WIDE |= {"partial_rotary_factor": 0.5, "share_expert_swiglu_limit_list": [None, 0, 0.6]}
+LING3_WIDE["expert_swiglu_limit_list"] = [0, 0, 0.5, 0.4]
 LONGCAT = named("LongcatFlashForCausalLM", "longcat_flash", **LATENT, num_layers=2, ffn_hidden_size=80, head_dim=8)
 LONGCAT |= {"n_routed_experts": 6, "zero_expert_num": 4, "moe_topk": 3, "expert_ffn_hidden_size": 24}
 LONGCAT |= {"routed_scaling_factor": 1.5, "rope_parameters": {"rope_type": "default", "rope_theta": 1e7}}

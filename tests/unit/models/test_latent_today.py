@@ -1,12 +1,19 @@
 """What the configurations of Ling 3, LongCat-Flash, Youtu-LLM and their kin may say, and what is refused."""
 
+import json
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from families import EVERY
+from families import EVERY, write_case
+from hf_folders import tokenizer_json, write_tokenizer
 from sporelm.errors import UnsupportedModel
-from sporelm.models import config_from_hf
+from sporelm.models import config_from_hf, open_model
+from sporelm.tools.hf.from_hf import from_hf
+from sporelm.tools.hf.to_hf import to_hf
+from sporelm.tools.output import Output, save
 from sporelm.weights.config import ModelConfig
 
 BY_NAME = {case.name: case for case in EVERY}
@@ -23,7 +30,7 @@ def of_hf(name: str, **change: Any) -> ModelConfig:
         ("axk1", {"topk_method": "greedy"}, "topk_method 'greedy' is not supported; noaux_tc is"),
         ("axk2", {"n_group": 4, "topk_group": 2}, "n_group 4 is not supported; None is"),
         ("ling3", {"no_kda_lora": False}, "no_kda_lora False is not supported; True is"),
-        ("ling3", {"expert_swiglu_limit_list": [None, 7.0]}, "expert_swiglu_limit_list .* is not supported; None is"),
+        ("ling3", {"expert_swiglu_limit_list": [7.0, None]}, "limits of layers without experts are not supported"),
         ("ling3", {"gated_attention_proj_granularity_type": "element_wise"}, "'element_wise' is not supported"),
         ("ling3", {"moe_shared_expert_intermediate_size": 20}, "must be 48, as wide as its experts; it is 20"),
         ("ling3", {"q_lora_rank": 20}, "BailingHybridForCausalLM has no q_lora_rank, it is 20; BailingMoeV3ForCausal"),
@@ -79,3 +86,17 @@ def test_longcat_flash_in_the_words_of_transformers() -> None:
     }
     changed = {words.get(name, name): value for name, value in config.items()}
     assert config_from_hf(changed | {"num_hidden_layers": 4}, "config.json") == found
+
+
+def test_limits_of_ling_3_go_into_gguf_files_and_back(tmp_path: Path) -> None:
+    """transformers leaves them aside, llama.cpp and vLLM do not; a short list has zeros behind."""
+    case = BY_NAME["ling3"]
+    config = case.config | MAKERS | {"expert_swiglu_limit_list": [0, None, 7.0]}
+    place = write_case(tmp_path / "model", replace(case, config=config))
+    write_tokenizer(place, tokenizer_json(case.model.config.vocab))
+    save([Output(tmp_path / "m.gguf", from_hf(place).model)])
+    source = open_model(tmp_path / "m.gguf")
+    assert (source.config.own.limits, source.config.own.shared_limits) == ((0, 0, 7, 0), (0, 0, 0, 0))
+    source.close()
+    back = json.loads(to_hf(tmp_path / "m.gguf").texts["config.json"])
+    assert (back["expert_swiglu_limit_list"], back["share_expert_swiglu_limit_list"]) == ([0, 0, 7.0, 0], None)

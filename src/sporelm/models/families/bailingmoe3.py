@@ -4,7 +4,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from sporelm.models.blocks import DeltaHeads, GatedLatentAttention, Layer, SplitDeltaNet, pre_norm
+from sporelm.models.blocks import (
+    DeltaHeads,
+    GatedLatentAttention,
+    Layer,
+    LimitedMixture,
+    SplitDeltaNet,
+    feed_forward,
+    pre_norm,
+)
 from sporelm.models.blocks.gated_heads import head_tables
 from sporelm.models.decoder import Decoder
 from sporelm.models.families.bailingmoe import ATTENTION
@@ -99,11 +107,13 @@ class BailingMoe3(Decoder):
 
     def layer(self, config: ModelConfig, index: int) -> Layer:
         name, own = f"layers.{index}", config.own
+        limits, block = (own.limits[index], own.shared_limits[index]), feed_forward(name, config, index)
+        block = LimitedMixture(name, config, *limits) if any(limits) else block
         if index in own.attention:
-            return pre_norm(config, index, GatedLatentAttention(name, config, each=False))
+            return pre_norm(config, index, GatedLatentAttention(name, config, each=False), block)
         heads, dim = own.delta_heads, own.delta_dim
         numbers = DeltaHeads(own.taps, heads, heads, dim, dim, heads * dim)
-        return pre_norm(config, index, SplitDeltaNet(name, config, numbers, channels=True, least=own.least))
+        return pre_norm(config, index, SplitDeltaNet(name, config, numbers, channels=True, least=own.least), block)
 
     def tables(self, context: int) -> dict[str, np.ndarray]:
         return super().tables(context) | head_tables(self.config.own.value, [self.config.heads])

@@ -8,6 +8,7 @@ from sporelm.errors import UnsupportedModel
 from sporelm.models.families import kimi_words
 from sporelm.models.families.delta_fields import KINDS
 from sporelm.models.families.layer_kinds import attention_layers
+from sporelm.models.families.step35_limits import limits_of
 from sporelm.weights import latent
 from sporelm.weights.config import MOST_LAYERS, ModelConfig
 from sporelm.weights.experts import with_leading
@@ -24,7 +25,10 @@ WORDS = {
 }
 WORDS |= {"num_experts_per_token": "num_experts_per_tok", "n_shared_experts": "num_shared_experts"}
 WORDS |= {"num_local_experts": "num_experts", "linear_conv_kernel_dim": "short_conv_kernel_size"}
-LIMITS = ("expert_swiglu_limit_list", "share_expert_swiglu_limit_list")
+LIMITS = {
+    "limits": ("expert_swiglu_limit_list", "swiglu_clamp_exp"),
+    "shared_limits": ("share_expert_swiglu_limit_list", "swiglu_clamp_shexp"),
+}
 MOST_DECAY = 100.0
 DEFAULTS: dict[str, Any] = {"kv_lora_rank": 512, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "v_head_dim": 128}
 DEFAULTS |= {"num_experts": 512, "num_experts_per_tok": 8, "num_shared_experts": 1, "moe_intermediate_size": 768}
@@ -44,14 +48,16 @@ ONLY |= {
 }
 ONLY |= dict.fromkeys(("use_mla_nope", "use_bias", "use_qkv_bias", "value_norm", "up_proj_norm"), (False,))
 ONLY |= dict.fromkeys(("use_nGPT", "scale_router_input"), (False,))
-ONLY |= {"moe_router_enable_expert_bias": (True,), "group_norm_size": (1,), **dict.fromkeys(LIMITS, (None,))}
+ONLY |= {"moe_router_enable_expert_bias": (True,), "group_norm_size": (1,)}
 
 
 @dataclass(frozen=True)
 class LingShape(kimi_words.KimiShape):
-    """With the bound of decays: e to the power of it is what a row leaves of a state at least; 0: there is none."""
+    """With the bound of decays, and the limits of each layer's experts, and of the block beside them; 0: none."""
 
-    least: float = 0.0
+    least: float = 0.0  # e to the power of it is what a row leaves of a state at least
+    limits: tuple[float, ...] = ()
+    shared_limits: tuple[float, ...] = ()
 
 
 FIELDS = (
@@ -69,9 +75,10 @@ def reworded(values: dict[str, Any]) -> dict[str, Any]:
     found.pop("partial_rotary_factor", None)
     if isinstance(rope := values.get("rope_parameters"), Mapping):
         found["rope_parameters"] = {name: value for name, value in rope.items() if name != "partial_rotary_factor"}
-    for name in LIMITS:
-        if isinstance(limits := values.get(name), list) and not any(limits):
-            found[name] = None
+    layers = values.get("num_hidden_layers")
+    for name, _ in LIMITS.values():  # short lists mean that layers after them have none
+        if isinstance(limits := values.get(name), list) and type(layers) is int and layers <= MOST_LAYERS:
+            found[name] = limits + [0] * (layers - len(limits))
     return with_leading(latent.reworded(found))
 
 
@@ -91,13 +98,19 @@ def finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
     if own.q_rank and config.architecture == HYBRID:
         raise UnsupportedModel(f"{values.where}: {HYBRID} has no q_lora_rank, it is {shown(own.q_rank)}; {MAKERS} has")
     bounded = values.flag("kda_safe_gate" if kind == HF else "kda.safe_gate", True)
-    own = replace(config.own, attention=attention, delta_heads=config.heads, least=own.least if bounded else 0.0)
+    limits = {ours: limits_of(values, keys[kind != HF], config.layers) for ours, keys in LIMITS.items()}
+    if any(limit for each in limits.values() for limit in each[: experts.leading]):
+        raise UnsupportedModel(f"{values.where}: limits of layers without experts are not supported")
+    least = own.least if bounded else 0.0
+    own = replace(own, attention=attention, delta_heads=config.heads, least=least, **limits)
     return replace(config, own=own, experts=replace(experts, shared_ffn=experts.shared_width))
 
 
 def said(config: ModelConfig) -> dict[str, tuple[str, Any]]:
     """More of GGUF metadata."""
-    return {**kimi_words.said(config, "bailingmoe3"), "bailingmoe3.kda.safe_gate": ("bool", True)}
+    limits = {gguf: ("[f32]", list(getattr(config.own, ours))) for ours, (_, gguf) in LIMITS.items()}
+    found = {"kda.safe_gate": ("bool", True), **{key: entry for key, entry in limits.items() if any(entry[1])}}
+    return kimi_words.said(config, "bailingmoe3") | {f"bailingmoe3.{key}": entry for key, entry in found.items()}
 
 
 def words(config: ModelConfig) -> dict[str, Any]:
@@ -106,6 +119,8 @@ def words(config: ModelConfig) -> dict[str, Any]:
     kinds = [KINDS[layer in own.attention] for layer in range(config.layers)]
     found = {**latent.words(config), "head_dim": own.delta_dim, "short_conv_kernel_size": own.taps}
     found |= {"layer_types": kinds, "layer_group_size": min(own.attention, default=config.layers) + 1}
+    limits = {hf: list(getattr(own, ours)) for ours, (hf, _) in LIMITS.items()}
+    found |= {name: values if any(values) else None for name, values in limits.items()}
     return found | {"kda_safe_gate": own.least < 0, "num_nextn_predict_layers": 0}
 
 

@@ -46,11 +46,12 @@ def finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
     if config.rotary % 2 or type(config.rope_scaling) not in (RopeScaling, Llama3):
         what = f"{config.rotary} numbers of a head are rotated, scaled by {type(config.rope_scaling).__name__}"
         raise UnsupportedModel(f"{values.where}: {what}; only whole pairs may be, and only scaled by llama3")
-    limits = {ours: _limits(values, hf if kind == HF else gguf, layers) for ours, (hf, gguf) in LIMITS.items()}
+    limits = {ours: limits_of(values, hf if kind == HF else gguf, layers) for ours, (hf, gguf) in LIMITS.items()}
     return replace(config, own=replace(config.own, **limits))
 
 
-def _limits(values: Fields, key: str, layers: int) -> tuple[float, ...]:
+def limits_of(values: Fields, key: str, layers: int) -> tuple[float, ...]:
+    """A limit for each layer, 0 where there is none. Raises ModelFileError for those that cannot be."""
     told: Any = values.values.get(key)
     told = told.tolist() if hasattr(told, "tolist") else told
     told = [0.0] * layers if told is None else [told] * layers if isinstance(told, int | float) else told
