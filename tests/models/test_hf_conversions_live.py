@@ -1,12 +1,16 @@
 """transformers reads what to-hf writes: the logits and the ids of the folder that from-hf was given."""
 
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from hf_folders import write_model
+from families import CASES, POSITIONS, Case, write_case
+from hf_folders import tokenizer_json, write_model, write_tokenizer
+from sporelm.errors import UnsupportedModel
 from sporelm.tools.hf.from_hf import from_hf
 from sporelm.tools.hf.save_folder import save_folder
 from sporelm.tools.hf.to_hf import to_hf
@@ -48,3 +52,32 @@ def test_logits_and_ids_come_back(transformers: Any, tiny: Tiny, tmp_path: Path)
     ids = [transformers.AutoTokenizer.from_pretrained(place).encode("abc!Hi") for place in (folder, back)]
     assert ids[0] == ids[1]
     assert len(ids[0]) == 6
+
+
+@pytest.fixture
+def goldens(transformers: Any) -> Iterator[Any]:
+    """The script that asks transformers."""
+    sys.path.insert(0, str(Path(__file__).parent))
+    try:
+        import make_family_goldens
+
+        yield make_family_goldens
+    finally:
+        sys.path.pop(0)
+
+
+@pytest.mark.all
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("case", [case for case in CASES if not case.numpy], ids=lambda case: case.name)
+def test_folders_of_families_come_back(goldens: Any, case: Case, tmp_path: Path) -> None:
+    """transformers makes the same of a family's folder that has been a GGUF file."""
+    folder, file, back = write_case(tmp_path / "model", case), tmp_path / "m.gguf", tmp_path / "back"
+    write_tokenizer(folder, tokenizer_json(case.model.config.vocab))
+    try:
+        save([Output(file, from_hf(folder).model)])
+    except UnsupportedModel as why:
+        pytest.skip(str(why))
+    save_folder(to_hf(file), back, shard_bytes=1 << 30)
+    wanted = np.load(goldens.GOLDENS / f"{case.name}.npy")
+    found = goldens.decoded(case, back)[list(POSITIONS)]
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-4 * np.ptp(wanted))

@@ -10,10 +10,9 @@ from sporelm.models.blocks.layer_inputs import LAYER_INPUT_NAMES, fed_through
 from sporelm.models.blocks.rms_norm import ones_table
 from sporelm.models.blocks.side_mixture import FUSED, SIDE_NAMES, SideMixture
 from sporelm.models.decoder import Decoder
-from sporelm.models.families.gemma import USUAL
 from sporelm.models.families.gemma2 import MOST
 from sporelm.models.families.gemma4_lists import finished, noticed, of_gguf, said
-from sporelm.models.families.gemma4_words import Gemma4Parts, of_hf, of_kind, words
+from sporelm.models.families.gemma4_words import ONLY, Gemma4Parts, class_of, of_hf, of_kind, words
 from sporelm.models.inputs import StepInputs
 from sporelm.models.position_tables import position_tables
 from sporelm.models.registry import architecture
@@ -28,8 +27,6 @@ DEFAULTS = {"num_key_value_heads": 4, "head_dim": 256, "global_head_dim": 512, "
 NORMS = ("attn", "attn_post", "ffn", "ffn_post")
 DEFAULTS |= {"max_position_embeddings": 131072, "tie_word_embeddings": True, "sliding_window": 512}
 UNIFIED = DEFAULTS | {"hidden_size_per_layer_input": 0, "sliding_window": 1024, "max_position_embeddings": 262144}
-ONLY: dict[str, tuple[Any, ...]] = {**USUAL, "hidden_activation": ("gelu_pytorch_tanh",)}
-ONLY["use_bidirectional_attention"] = (None, "vision", False)  # rows of images see each other
 NAMES = changed(
     COMMON,
     *HEAD_NORMS,
@@ -77,6 +74,7 @@ FLAGS = (("sliding_window", "window"), ("attention_k_eq_v", "own.tied"), ("use_d
         regrouped=of_gguf,
         reworded=of_hf,
         said=said,
+        choose=class_of,
         words=words,
         tells_layers=True,
         own=Gemma4Parts,

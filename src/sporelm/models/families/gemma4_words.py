@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sporelm.errors import UnsupportedModel
+from sporelm.models.families.gemma import USUAL
 from sporelm.models.families.proportion import FULL, LOCAL, SHARE, kinds_words, of_kinds, turning
 from sporelm.weights.beside_vision import text_part
 from sporelm.weights.config import ModelConfig
@@ -14,6 +15,8 @@ from sporelm.weights.fields import Fields, shown
 STEP = 6  # layers from one without a window to the next, where files do not say
 KV_HEADS = "num_global_key_value_heads"  # of layers without a window
 ROTARY: dict[str, Any] = {"rope_parameters": {"rope_theta": 1e6}, SHARE: 0.25}  # where folders do not say it
+ONLY: dict[str, tuple[Any, ...]] = {**USUAL, "hidden_activation": ("gelu_pytorch_tanh",)}
+ONLY["use_bidirectional_attention"] = (None, "vision", False)  # rows of images see each other
 
 
 @dataclass(frozen=True)
@@ -81,6 +84,12 @@ def with_hf(config: ModelConfig, values: Fields) -> ModelConfig:
         window=window_of(values, "sliding_window", 512),
         rope_scaling=turning(config, values),
     )
+
+
+def class_of(config: ModelConfig) -> str:
+    """transformers' first class wants rows for each layer where layers borrow keys and values; the other has none."""
+    unified = config.own.borrowing and not config.own.inputs and config.experts is None
+    return f"Gemma4{'Unified' if unified else ''}ForCausalLM"
 
 
 def words(config: ModelConfig) -> dict[str, Any]:
