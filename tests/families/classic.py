@@ -80,7 +80,11 @@ XGLM_ODD = {"d_model": 70, "attention_heads": 7, "scale_embedding": False, "tie_
 ARCTIC = named("ArcticForCausalLM", "arctic", num_local_experts=5, num_experts_per_tok=2, moe_layer_frequency=1)
 ARCTIC["parallel_attn_mlp_res"] = True
 
+REFACT = as_gpt2("GPTRefactForCausalLM", "gpt_refact", multi_query=True)
+
 CASES = (
+    Case("refact", REFACT, None, "refact"),
+    Case("refact-odd-tied", REFACT | {"n_embd": 70, "n_head": 7, "n_inner": 700} | TIED, None, "refact"),
     Case("arctic", ARCTIC, WIDE | {"num_local_experts": 4}, "arctic"),
     Case("arctic-odd-tied", ARCTIC | ODD | TIED | {"num_experts_per_tok": 3}, None, "arctic"),
     Case("biogpt", BIO, None),

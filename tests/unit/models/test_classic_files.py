@@ -76,3 +76,14 @@ def test_a_layer_left_out_keeps_rows_as_they_are() -> None:
     assert (left.params(), left.memory()) == ([], ())
     rows = np.ones((2, 48), np.float32)
     assert left(rows, None, {}) is rows
+
+
+def test_the_first_folders_of_refact_hold_keys_and_gates_apart() -> None:
+    family = BY_NAME["refact"].model.family
+    held = [f"transformer.h.0.{name}.weight" for name in ("attn.k", "attn.v", "mlp.linear_1", "mlp.linear_3")]
+    found = {names.ours: names.hf for names in family.of_file("hf", held).names}
+    assert [found[f"layers.{{}}.{name}.weight"] for name in ("attn_k", "attn_v", "ffn_gate", "ffn_up")] == [
+        name.replace(".0.", ".{}.") for name in held
+    ]
+    usual = {names.ours: names.hf for names in family.of_file("hf", ["transformer.h.0.attn.kv.weight"]).names}
+    assert usual["layers.{}.attn_k.weight"] != found["layers.{}.attn_k.weight"]
