@@ -51,7 +51,7 @@ FAMILIES = (
     ),
     Listed(
         "bert",
-        "BERT, DistilBERT, ERNIE 1 to 3, RoBERTa, XLM-RoBERTa, CamemBERT: bge, e5, MiniLM and rerankers of them (encoders)",
+        "BERT, DistilBERT, ERNIE 3, RoBERTa, XLM-RoBERTa, CamemBERT: bge, e5, MiniLM and rerankers of them (encoders)",
         (
             *("bert", "BertModel", "BertForMaskedLM", "BertForPreTraining", "BertForSequenceClassification"),
             *("ErnieModel", "ErnieForMaskedLM", "ErnieForPreTraining", "ErnieForSequenceClassification"),
