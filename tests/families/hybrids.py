@@ -19,6 +19,22 @@ PLAMO2 |= {"mamba_d_state": 8, "mamba_d_conv": 4, "mamba_num_heads": 6, "mamba_s
 PLAMO2 |= {"attention_window_size": 9, "full_attention_idx": [3]}
 PLAMO2_ODD = {"hidden_size_per_head": 10, "mamba_num_heads": 7, "mamba_step": 8, "mamba_d_conv": 3, "mamba_d_state": 5}
 PLAMO2_WIDE = {"hidden_size_per_head": 32, "mamba_num_heads": 16, "mamba_d_state": 64, "attention_window_size": 2048}
+ZAMBA2 = named("Zamba2ForCausalLM", "zamba2", rms_norm_eps=1e-5, hidden_act="gelu", num_hidden_layers=5) | TIED
+ZAMBA2 |= {
+    "layers_block_type": ["mamba", "hybrid", "hybrid", "mamba", "hybrid"],
+    "n_mamba_heads": 6,
+    "mamba_d_state": 24,
+}
+ZAMBA2 |= {"mamba_ngroups": 2, "num_mem_blocks": 2, "adapter_rank": 5, "use_mem_rope": True, "chunk_size": 32}
+ZAMBA2 |= {"pad_token_id": None, "use_long_context": False}
+ZAMBA2_ODD = {"hidden_size": 35, "num_attention_heads": 7, "n_mamba_heads": 7, "mamba_ngroups": 1, "mamba_d_state": 9}
+ZAMBA2_ODD |= {
+    "num_key_value_heads": 7,
+    "use_shared_attention_adapter": True,
+    "use_mem_rope": False,
+    "num_mem_blocks": 1,
+}
+ZAMBA2_ODD |= {"add_bias_linear": True}
 
 CASES = (
     Case("bamba", BAMBA, WIDE | BAMBA_WIDE),
@@ -29,4 +45,6 @@ CASES = (
     Case("plamo2-odd-tied", PLAMO2 | ODD | TIED | PLAMO2_ODD, None, numpy="plamo2"),
     Case("plamo3", PLAMO3, WIDE | {"head_dim": 32}, numpy="plamo3"),
     Case("plamo3-odd-tied", PLAMO3 | ODD | TIED | {"head_dim": 10, "sliding_window_pattern": 8}, None, numpy="plamo3"),
+    Case("zamba2", ZAMBA2, None),
+    Case("zamba2-odd-biases", ZAMBA2 | ZAMBA2_ODD, None),
 )

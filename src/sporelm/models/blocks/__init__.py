@@ -32,6 +32,7 @@ from sporelm.models.blocks.post_norm import PostNormLayer, Unchanged
 from sporelm.models.blocks.pre_norm import NormKind, pre_norm
 from sporelm.models.blocks.rms_norm import RMSNorm
 from sporelm.models.blocks.selective_space import SelectiveSpace, SpaceChannels
+from sporelm.models.blocks.shared_transformer import SharedBlocks, SharedThenSpace, SharedTransformer
 from sporelm.models.blocks.short_conv import ShortConv
 from sporelm.models.blocks.split_delta_net import SplitDeltaNet
 from sporelm.models.blocks.state_space import SpaceHeads, StateSpace
@@ -87,6 +88,9 @@ __all__ = [
     "RMSNorm",
     "RankedHeads",
     "SelectiveSpace",
+    "SharedBlocks",
+    "SharedThenSpace",
+    "SharedTransformer",
     "ShortConv",
     "SpaceChannels",
     "SpaceHeads",

@@ -434,4 +434,5 @@ FAMILIES = (
     Listed("vaultgemma", "VaultGemma", ("vaultgemma", "VaultGemmaForCausalLM"), ("transformers",)),
     Listed("xglm", "XGLM", ("xglm", "XGLMForCausalLM"), ("transformers",)),
     Listed("xverse", "XVERSE", ("xverse", "XverseForCausalLM"), ("numpy", "llama.cpp")),
+    Listed("zamba2", "Zamba2", ("zamba2", "Zamba2ForCausalLM"), ("transformers",)),
 )
