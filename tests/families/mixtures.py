@@ -21,7 +21,8 @@ EXAONE = named("ExaoneMoeForCausalLM", "exaone_moe", num_experts=8, num_experts_
 EXAONE |= {"num_hidden_layers": 4, "moe_intermediate_size": 24, "sliding_window": 9, "head_dim": 16}
 EXAONE |= {"pad_token_id": None, "eos_token_id": 2}
 EXAONE_ODD = {"head_dim": 10, "n_group": 4, "topk_group": 2, "num_hidden_layers": 3, "first_k_dense_replace": 2}
-EXAONE_ODD |= {"layer_types": ["full_attention", "sliding_attention", "full_attention"]}
+FULL = "full_attention"
+EXAONE_ODD |= {"layer_types": [FULL, "sliding_attention", FULL]}
 GLM4MOE = named("Glm4MoeForCausalLM", "glm4_moe", n_routed_experts=8, num_experts_per_tok=3, n_shared_experts=1)
 GLM4MOE |= {"moe_intermediate_size": 24, "first_k_dense_replace": 1, "routed_scaling_factor": 1.5, "head_dim": 16}
 GLM4MOE |= {"num_hidden_layers": 3, "use_qk_norm": True, "pad_token_id": None}
@@ -99,6 +100,7 @@ CASES = (
     Case("ernie-moe-last-dense", ERNIE | {"moe_layer_end_index": 1}, None),
     Case("exaone-moe", EXAONE, WIDE | {"moe_intermediate_size": 256, "head_dim": 64, "first_k_dense_replace": 2}),
     Case("exaone-moe-odd-tied-groups", EXAONE | ODD | TIED | EXAONE_ODD, None),
+    Case("exaone-moe-without-positions", EXAONE | {"num_hidden_layers": 2, "layer_types": [FULL] * 2}, None),
     Case("glm4moe", GLM4MOE, WIDE | {"moe_intermediate_size": 256, "head_dim": 64}),
     Case(
         "glm4moe-groups-biases-tied",

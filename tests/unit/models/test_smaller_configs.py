@@ -8,6 +8,7 @@ import pytest
 from families import CASES
 from sporelm.errors import ModelError, ModelFileError, UnsupportedModel
 from sporelm.models import config_from_gguf, config_from_hf
+from sporelm.models.registry import model_of
 from sporelm.weights.config import ModelConfig
 
 BY_NAME = {case.name: case for case in CASES}
@@ -52,6 +53,16 @@ def test_refused(name: str, change: dict[str, Any], kind: type[ModelError], mess
     with pytest.raises(kind, match=message) as caught:
         config_from_hf(BY_NAME[name].config | change, "config.json")
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("window", [None, 9])
+def test_exaone_4_of_full_layers_is_rotated_only_without_a_window(window: int | None) -> None:
+    """As in transformers; a GGUF file has no window in either case."""
+    change = {"layer_types": ["full_attention"] * 64, "num_hidden_layers": 64, "sliding_window": window}
+    found = config_from_hf(BY_NAME["exaone4"].config | change, "config.json")
+    unsaid = model_of(found.architecture).family.unsaid
+    assert unsaid is not None
+    assert unsaid(found) == ("all of its layers do without positions" if window else "")
 
 
 def test_mistral_4_inside_of_mistral_3() -> None:

@@ -39,8 +39,15 @@ def _finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
     return config if config.layers == WINDOWED else replace(config, window=None)
 
 
+def unrotated(config: ModelConfig) -> str:
+    """`Family.unsaid` of a window that no layer has: a GGUF file has none then, and its layers would be rotated."""
+    none_has_it = config.window is not None and len(config.full_layers) == config.layers
+    return "all of its layers do without positions" if none_has_it else ""
+
+
 def _unsaid(config: ModelConfig) -> str:
-    return "it has a window, and not 64 layers" if config.window and config.layers != WINDOWED else ""
+    reason = unrotated(config)
+    return "it has a window, and not 64 layers" if config.window and config.layers != WINDOWED else reason
 
 
 def _words(config: ModelConfig) -> dict[str, Any]:

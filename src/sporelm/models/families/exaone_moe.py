@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from sporelm.models.blocks import Attention, Layer, pre_norm
 from sporelm.models.decoder import Decoder
-from sporelm.models.families.exaone4 import fourth, windowed
+from sporelm.models.families.exaone4 import fourth, unrotated, windowed
 from sporelm.models.registry import architecture
 from sporelm.weights.config import ModelConfig
 from sporelm.weights.experts import (
@@ -76,6 +76,7 @@ def _finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
         fixed=V3_CHOICE,
         finish=_finished,
         reworded=with_leading,
+        unsaid=unrotated,
         full_layers=fourth,
         ignored=("mtp.*",),
         tells_layers=True,
