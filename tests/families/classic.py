@@ -40,6 +40,8 @@ JAIS_ODD = {"embeddings_scale": 2.5, "width_scale": 0.4, "scale_qk_dot_by_d": Fa
 MAIN = named("MaincoderForCausalLM", "maincoder", head_dim=8, intermediate_size_mlp=88, tie_word_embeddings=True)
 MAIN_WIDE = {key: value for key, value in WIDE.items() if key != "intermediate_size"}
 MAIN_WIDE |= {"head_dim": 32, "intermediate_size_mlp": 512}
+MAIN_ODD = {key: value for key, value in MAIN.items() if key != "intermediate_size_mlp"}
+MAIN_ODD |= ODD | {"head_dim": 10, "tie_word_embeddings": False}
 del MAIN["intermediate_size"]
 
 
@@ -116,5 +118,5 @@ CASES = (
     Case("openelm", ELM, ELM_WIDE, "openelm"),
     Case("openelm-odd", ELM | ELM_ODD, None, "openelm"),
     Case("maincoder", MAIN, MAIN_WIDE, "maincoder"),
-    Case("maincoder-odd", MAIN | ODD | {"head_dim": 10}, None, "maincoder"),
+    Case("maincoder-odd", MAIN_ODD, None, "maincoder"),
 )

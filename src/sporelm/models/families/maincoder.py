@@ -30,6 +30,7 @@ DEFAULTS = {"num_key_value_heads": 4, "head_dim": 96, "rms_norm_eps": 1e-5, "rop
         NAMES,
         fixed={"rope_style": "adjacent"},
         only={"hidden_act": ("silu",), "use_qk_norm": (True,), "attention_bias": (False,)},
+        reworded=lambda values: {"intermediate_size_mlp": values.get("intermediate_size"), **values},
     )
 )
 class Maincoder(Decoder):
