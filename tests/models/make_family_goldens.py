@@ -4,7 +4,6 @@ PYTHONPATH=src python tests/models/make_family_goldens.py [NAME ...]
 """
 
 import json
-import json
 import sys
 import tempfile
 from pathlib import Path
@@ -30,13 +29,6 @@ def transformers_logits(case: Case, folder: Path) -> np.ndarray:
 
     Of an encoder: what it makes of each token, [tokens, width], or the scores of its head, [1, labels].
     """
-    if case.reads:
-        return encoded(case, folder)
-    return decoded(case, write_case(folder, case))
-
-
-def decoded(case: Case, folder: Path) -> np.ndarray:
-    """float32 [tokens, vocab] of a case's prompt, by the folder of its model, whoever wrote that."""
     if case.reads:
         return encoded(case, folder)
     return decoded(case, write_case(folder, case))
