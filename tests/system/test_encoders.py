@@ -384,6 +384,17 @@ def test_a_folder_of_a_class_with_a_head_that_fills_gaps(tmp_path: Path, name: s
             assert said is name.endswith(("ForMaskedLM", "ForPreTraining"))
 
 
+def test_what_rows_make_of_distances_has_its_place_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = write_encoder(tmp_path, CASES["deberta2-scores"])
+    with LLM(folder, threads=1) as llm:
+        ranked, room = llm.rerank(QUERY, DOCUMENTS), llm.model_bytes + 200_000
+    monkeypatch.setattr("sporelm.api.encoding.available_on", lambda backend: room)
+    each = 4 * (12 * 48 + 3 * 88 + 2 * 6 * 2 * 16)  # of a token, in a step: twice 32 columns for each of six heads
+    with LLM(folder, threads=1) as llm:
+        assert llm.max_context == 200_000 // each
+        assert llm.rerank(QUERY, DOCUMENTS) == ranked
+
+
 def test_a_text_that_does_not_fit_into_memory_is_said(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with LLM(place / "bert", threads=1) as llm:
         room = llm.model_bytes + 100_000

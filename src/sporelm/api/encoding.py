@@ -73,7 +73,8 @@ def encoder_limits(options: "Options", model: Incoming) -> Limits:
 
 def text_bytes(model: Incoming, tokens: int) -> int:
     """About what the values of a step of so many tokens take: what one layer computes, its keys and values included."""
-    return tokens * 4 * (12 * model.config.width + 3 * model.config.ffn)
+    beside = model.model.beside if isinstance(model.model, Encoder) else 0
+    return tokens * 4 * (12 * model.config.width + 3 * model.config.ffn + beside)
 
 
 def encoder_engine(

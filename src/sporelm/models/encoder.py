@@ -28,6 +28,7 @@ class Encoder(ABC):
     norms: NormKind = LayerNorm  # the kind of its norms
     outer_norms = ("embedding_norm", "")  # in front of the first layer, and behind the last; "": there is none
     placed = True  # positions have rows of their own, unless they turn rows or lessen scores
+    beside = 0  # numbers that a step holds for each token, beside those that all encoders' do
     passes = 1  # times that a text goes through the layers
 
     def __init__(self, config: ModelConfig) -> None:

@@ -78,6 +78,7 @@ class DebertaV2(Encoder):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
         self.learned_norm = LayerNorm(f"{LEARNED}_norm", config.width, config.eps)
+        self.beside = 4 * config.heads * config.own.buckets  # for either sign of a distance, of queries and of keys
 
     def params(self) -> list[Param]:
         rows = Param(f"{LEARNED}.weight", (2 * self.config.own.buckets, self.config.width), plain=True)
