@@ -137,6 +137,6 @@ def bytes_like(size: int) -> tuple[dict[str, Any], dict[str, Any]]:
 
 TOKENIZERS = {  # by model_type; others have BERT's
     "roberta": bytes_like,
-    **dict.fromkeys(("xlm-roberta", "camembert", "jina_embeddings_v3"), unigram),
+    **dict.fromkeys(("xlm-roberta", "xlm-roberta-xl", "camembert", "jina_embeddings_v3"), unigram),
     "mpnet": mpnet_pieces,
 }

@@ -16,6 +16,8 @@ T5 = {"d_model": 48, "d_kv": 8, "d_ff": 88, "num_layers": 2, "num_heads": 6, "n_
 T5 |= {"feed_forward_proj": "relu", "layer_norm_epsilon": 1e-6, "is_encoder_decoder": True}
 GATED = {"feed_forward_proj": "gated-gelu", "d_model": 70, "num_heads": 7, "d_kv": 12}
 WIDE_T5 = {"d_model": 256, "d_ff": 512, "num_heads": 32, "d_kv": 8}
+PLAIN_BERT = {key: value for key, value in BERT.items() if key != "position_embedding_type"}
+XL = PLAIN_BERT | {"type_vocab_size": 1, "layer_norm_eps": 1e-5, "pad_token_id": 1}
 
 CASES: tuple[Case, ...] = (
     encoder("electra", "ElectraModel", "electra", ELECTRA),
@@ -30,6 +32,10 @@ CASES: tuple[Case, ...] = (
     encoder("t5-encoder", "T5EncoderModel", "t5", T5, WIDE_T5),
     encoder("t5-encoder-odd-gated", "T5EncoderModel", "t5", T5 | GATED),
     encoder("mt5-encoder", "MT5EncoderModel", "mt5", T5 | GATED, WIDE_T5),
+    encoder("megatron-bert", "MegatronBertModel", "megatron-bert", PLAIN_BERT),
+    encoder("megatron-bert-scores", "MegatronBertForSequenceClassification", "megatron-bert", PLAIN_BERT | ODD | ONE),
+    encoder("xlm-roberta-xl", "XLMRobertaXLModel", "xlm-roberta-xl", XL),
+    encoder("xlm-roberta-xl-scores", "XLMRobertaXLForSequenceClassification", "xlm-roberta-xl", XL | THREE),
     encoder("deberta2", "DebertaV2Model", "deberta-v2", DEBERTA),
     encoder("deberta2-odd", "DebertaV2Model", "deberta-v2", DEBERTA | ODD | {"type_vocab_size": 2} | NEAR),
     encoder("deberta2-scores", "DebertaV2ForSequenceClassification", "deberta-v2", DEBERTA | ONE),

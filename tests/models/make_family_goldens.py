@@ -17,6 +17,7 @@ DERIVED = ("slope_rate", "query_decay", "key_decay", "diagonal_decay")
 GOLDENS = HERE / "goldens" / "families"
 # Their poolers are for training.
 POOLED = ("bert", "roberta", "xlm-roberta", "camembert", "mpnet", "jina_embeddings_v3", "albert", "ernie")
+POOLED += ("megatron-bert", "xlm-roberta-xl")
 sys.path.insert(0, str(HERE.parent))
 
 from families import EVERY, POSITIONS, WHOLE, Case, write_case  # noqa: E402

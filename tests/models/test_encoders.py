@@ -125,7 +125,7 @@ def test_alone_is_among_others(run: Run) -> None:
     assert_close(found[2], made(runner, [Text(ids[3:30], 20)])[0], "exact")
 
 
-UNIGRAM = ("xlm-roberta", "camembert", "jina_embeddings_v3")
+UNIGRAM = ("xlm-roberta", "xlm-roberta-xl", "camembert", "jina_embeddings_v3")
 
 
 def pre_of(case: Case) -> str | None:

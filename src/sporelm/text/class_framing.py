@@ -23,12 +23,13 @@ _OF_CLASS = {
     **dict.fromkeys(("RobertaTokenizer", "XLMRobertaTokenizer", "CamembertTokenizer", "MPNetTokenizer"), _ROBERTA),
 }
 _OF_KIND = {
-    **dict.fromkeys(("bert", "distilbert", "ernie", "nomic_bert"), "BertTokenizer"),
+    **dict.fromkeys(("bert", "distilbert", "ernie", "megatron-bert", "nomic_bert"), "BertTokenizer"),
     "albert": "AlbertTokenizer",
     "deberta-v2": "DebertaV2Tokenizer",
     "electra": "ElectraTokenizer",
     "roberta": "RobertaTokenizer",
     "xlm-roberta": "XLMRobertaTokenizer",
+    "xlm-roberta-xl": "XLMRobertaTokenizer",
     "camembert": "CamembertTokenizer",
     "mpnet": "MPNetTokenizer",
     "jina_embeddings_v3": "XLMRobertaTokenizer",

@@ -182,7 +182,7 @@ def special_tokens_of(
     )
 
 
-OF_ROBERTA = ("bert", "jina-bert-v3", "nomic-bert-moe", "gte")  # architectures of which some have its tokenizer
+OF_ROBERTA = ("bert", "jina-bert-v3", "megatron-bert", "nomic-bert-moe", "gte")  # of which some have its tokenizer
 UNTYPED = ("mpnet",)  # architectures with WordPiece whose pairs are RoBERTa's
 
 

@@ -36,6 +36,8 @@ MOST_LINES = 120  # of a family's file: it reads like the paper's figure
         ("t5-encoder", {"feed_forward_proj": "gated-silu"}, UnsupportedModel, "feed_forward_proj 'gated-silu' is not"),
         ("t5-encoder", {"relative_attention_num_buckets": 64}, UnsupportedModel, "num_buckets 64 is not supported"),
         ("t5-encoder", {"relative_attention_max_distance": 64}, UnsupportedModel, "max_distance 64 is not supported"),
+        ("megatron-bert", {"is_decoder": True}, UnsupportedModel, "is_decoder True is not supported; False is"),
+        ("xlm-roberta-xl", {"pad_token_id": 0}, UnsupportedModel, "pad_token_id must be 1"),
         ("electra", {"hidden_act": "relu"}, UnsupportedModel, "hidden_act 'relu' is not supported; gelu is"),
         ("bert-scores", {"id2label": None, "num_labels": 0}, ModelFileError, "num_labels is 0"),
         ("xlm-roberta", {"pad_token_id": 0}, UnsupportedModel, "pad_token_id must be 1"),

@@ -295,6 +295,15 @@ FAMILIES = (
         ("transformers", "llama.cpp"),
     ),
     Listed("mamba2", "Mamba 2, Codestral Mamba", ("mamba2", "Mamba2ForCausalLM"), ("transformers", "llama.cpp")),
+    Listed(
+        "megatron_bert",
+        "Megatron-BERT, XLM-RoBERTa-XL (encoders)",
+        (
+            *("megatron-bert", "MegatronBertModel", "MegatronBertForMaskedLM", "MegatronBertForSequenceClassification"),
+            *("XLMRobertaXLModel", "XLMRobertaXLForMaskedLM", "XLMRobertaXLForSequenceClassification"),
+        ),
+        ("transformers",),
+    ),
     Listed("mellum", "Mellum 2", ("mellum", "MellumForCausalLM"), ("transformers", "llama.cpp")),
     Listed("mimo2", "MiMo-V2-Flash", ("mimo2", "MiMoV2FlashForCausalLM"), ("transformers", "llama.cpp")),
     Listed("minicpm", "MiniCPM 1 and 2", ("minicpm", "MiniCPMForCausalLM"), ("numpy", "llama.cpp")),
