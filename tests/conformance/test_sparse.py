@@ -11,6 +11,7 @@ from conformance.cases_latent import COMMON, Latents
 from conformance.test_equalities import assert_same
 from conformance.test_latent import LENGTH, Prompt
 from sporelm import ops
+from sporelm.errors import BackendError
 from sporelm.ops.attention import PAGE
 from sporelm.ops.cache import KV_TYPES, canonical_of
 
@@ -52,3 +53,11 @@ def test_a_row_chooses_the_same_in_any_company(cpu: Any, kv: str) -> None:
     alone, several = rows((599, 600), (300, 333))
     assert_same(alone, whole[599:])
     assert_same(several, whole[300:333])
+
+
+def test_contexts_without_room_for_scores_are_refused(cpu: Any) -> None:
+    on, pages = On(cpu, "room"), 1 << 17
+    (cache,) = cpu.page_pool(1, [(8,)], KV_TYPES["f16"])
+    places = (on.ints([0, 20]), on.ints([20]), on.ints(np.zeros((1, pages), np.int32)))
+    with pytest.raises(BackendError, match=r"scores at most 41[0-9]* positions, not 8388608; lower --max-context"):
+        ops.choose_slots(on.rows(20, 16), on.rows(20, 2), cache, *places, k=5)

@@ -9,6 +9,8 @@ from sporelm.backends.cpu.kernels.attention import SPLIT
 from sporelm.backends.cpu.kernels.latent_pages import LatentPages
 from sporelm.backends.cpu.kernels.latent_rows import split_shape
 from sporelm.backends.cpu.storage import page_store
+from sporelm.backends.cpu.team import SCRATCH
+from sporelm.errors import BackendError
 from sporelm.ops import Call
 from sporelm.ops.attention import PAGE
 from sporelm.ops.spec import fixed, spec_of
@@ -41,7 +43,11 @@ def _choose_slots(low: Emitter, call: Call) -> None:
     fields |= {"table_stride": stride_of(table), "k": call.options["k"]}
     to = {"out": low.at(out), "out_stride": stride_of(out)}
     if most(tokens) > FEW:
-        low.emit(indexer.score_and_choose(target, index, positions), fields | to, cell_of(tokens))
+        kernel = indexer.score_and_choose(target, index, positions)
+        if kernel.scratch > SCRATCH:
+            room = positions - (kernel.scratch - SCRATCH + 3) // 4
+            raise BackendError(f"an indexer scores at most {room} positions, not {positions}; lower --max-context")
+        low.emit(kernel, fields | to, cell_of(tokens))
         return
     spans = -(-positions // indexer.SPAN)
     keys = {"keys": low.shared("index keys", most(tokens) * positions * 4), "keys_stride": positions * 4}

@@ -37,7 +37,7 @@ from sporelm.ops import Call
 
 SPINS = 4000  # turns of the barrier's loop before it yields its core
 PATIENCE = 30000  # turns before an idle worker parks
-SCRATCH = 4 << 20  # bytes of scratch memory a thread; untouched pages cost nothing
+SCRATCH = 16 << 20  # bytes of scratch memory a thread; untouched pages cost nothing
 CLOSED = "the thread team is closed; open a new back-end"
 FORKED = "the threads of this back-end stayed in the process that was forked; open the model in this process"
 

@@ -84,7 +84,7 @@ def score_and_choose(target: Any, index: Index, positions: int) -> Kernel:
                 scorer.score(f, table, k.index(0), count, count, keys)
             _choose(k, f, keys, table, count, k.at(f.out, token * f.out_stride))
 
-    name = f"score_and_choose_{index.name}_{positions}"
+    name = f"score_and_choose_{index.name}"
     return Kernel(name, index.fields("out:p out_stride:i"), body, scratch=own + 4 * positions)
 
 
