@@ -68,7 +68,9 @@ OPTIONS = {
     | EVERY,
     "bench tune": {"--target", "--format", "--quick", "--json"} | EVERY,
     "eval": {"--lora", "--json", "--max-tokens"} | UNGUESSED | EVERY,
-    "embed": {"-f", "--file", "--pooling", "--prompt-name", "--truncate", "--no-normalize", "--json"} | UNGUESSED | EVERY,
+    "embed": {"-f", "--file", "--pooling", "--prompt-name", "--truncate", "--no-normalize", "--json"}
+    | UNGUESSED
+    | EVERY,
     "rerank": {"-f", "--file", "--top-n", "--no-normalize", "--json"} | UNGUESSED | EVERY,
     "tokenize": {"--json"} | EVERY,
     "pull": {"--revision"} | EVERY,
