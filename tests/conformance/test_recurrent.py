@@ -75,6 +75,38 @@ def selective(on: On, channels: int) -> tuple[np.ndarray, tuple[int, ...], Step]
     return on.values(ROWS, ends[-1] + size), (size, channels), step
 
 
+def gated_unit(on: On, dim: int) -> tuple[np.ndarray, tuple[int, ...], Step]:
+    width = 3 * dim
+    vectors = on.tensor(on.values(width)), on.rows(3, dim), on.rows(3, dim)
+
+    def step(rows: np.ndarray, *held: Any) -> Any:
+        parts = [on.tensor(np.ascontiguousarray(part)) for part in np.split(rows, 3, axis=1)]
+        return ops.gated_lru(*parts, *vectors, *held)
+
+    return on.values(ROWS, 3 * width), (3, dim), step
+
+
+def generalized(on: On, dim: int) -> tuple[np.ndarray, tuple[int, ...], Step]:
+    width = 3 * dim
+    vectors = on.tensor(on.values(width)), on.tensor(on.values(width)), on.rows(3, dim)
+
+    def step(rows: np.ndarray, *held: Any) -> Any:
+        parts = [on.tensor(np.ascontiguousarray(part)) for part in np.split(rows, 5, axis=1)]
+        return ops.wkv7(*parts, *vectors, *held)[0]
+
+    return on.values(ROWS, 5 * width), (width, dim), step
+
+
+def faded_by_row(on: On, dim: int) -> tuple[np.ndarray, tuple[int, ...], Step]:
+    width, bonus = 3 * dim, on.rows(3, dim)
+
+    def step(rows: np.ndarray, *held: Any) -> Any:
+        parts = [on.tensor(np.ascontiguousarray(part)) for part in np.split(rows, 4, axis=1)]
+        return ops.wkv6(*parts, bonus, *held)
+
+    return on.values(ROWS, 4 * width), (width, dim), step
+
+
 def generalized(on: On, dim: int) -> tuple[np.ndarray, tuple[int, ...], Step]:
     width = 3 * dim
     vectors = on.tensor(on.values(width)), on.tensor(on.values(width)), on.rows(3, dim)
@@ -104,6 +136,8 @@ MADE = {
     "delta of odd rows that decay": lambda on: delta_by_row(on, 7, 10),
     "lightning": lambda on: faded(on, 64),
     "lightning of odd heads": lambda on: faded(on, 10),
+    "gated unit": lambda on: gated_unit(on, 64),
+    "gated unit of odd heads": lambda on: gated_unit(on, 10),
     "generalized": lambda on: generalized(on, 64),
     "generalized of odd heads": lambda on: generalized(on, 10),
     "faded by row": lambda on: faded_by_row(on, 64),

@@ -35,6 +35,11 @@ ZAMBA2_ODD |= {
     "num_mem_blocks": 1,
 }
 ZAMBA2_ODD |= {"add_bias_linear": True}
+RGEMMA = named("RecurrentGemmaForCausalLM", "recurrent_gemma", num_hidden_layers=4, attention_window_size=9) | TIED
+RGEMMA |= {"conv1d_width": 4, "logits_soft_cap": 9.0, "block_types": ["recurrent", "attention", "recurrent"]}
+RGEMMA |= {"hidden_activation": "gelu_pytorch_tanh", "pad_token_id": None}
+RGEMMA_ODD = {"hidden_size": 84, "num_attention_heads": 7, "num_key_value_heads": 1, "lru_width": 70, "conv1d_width": 3}
+RGEMMA_ODD |= {"attention_bias": True, "tie_word_embeddings": False}
 
 CASES = (
     Case("bamba", BAMBA, WIDE | BAMBA_WIDE),
@@ -47,4 +52,6 @@ CASES = (
     Case("plamo3-odd-tied", PLAMO3 | ODD | TIED | {"head_dim": 10, "sliding_window_pattern": 8}, None, numpy="plamo3"),
     Case("zamba2", ZAMBA2, None),
     Case("zamba2-odd-biases", ZAMBA2 | ZAMBA2_ODD, None),
+    Case("recurrent-gemma", RGEMMA, None),
+    Case("recurrent-gemma-odd-untied-biases", RGEMMA | RGEMMA_ODD, None),
 )

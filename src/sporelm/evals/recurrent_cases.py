@@ -25,6 +25,7 @@ def recurrent_cases() -> Iterator[Case]:
     yield Case("ssm_scan", "", scan)
     yield Case("lightning_attention", "", faded)
     yield Case("selective_scan", "", selected)
+    yield Case("gated_lru", "", gated_unit)
     yield Case("wkv7", "", generalized)
     yield Case("wkv6", "", faded_by_row)
     yield Case("mix_rows", "", partial(mixed, more=False))
@@ -91,6 +92,38 @@ def selected(backend: Backend) -> Any:
     given = [backend.tensor(values(ROWS, n, seed=n)) for n in (width, width, GROUPS, GROUPS)]
     decay, skip = backend.tensor(-np.exp(values(GROUPS, width))), backend.tensor(values(width, seed=1))
     return _after(backend, values(3, GROUPS, width), lambda *held: ops.selective_scan(*given, decay, skip, *held))
+
+
+def gated_unit(backend: Backend) -> Any:
+    given = [backend.tensor(values(ROWS, HEADS * SIZE, seed=n)) for n in range(3)]
+    biases = [backend.tensor(values(HEADS, SIZE, seed=n)) for n in range(2)]
+    decay = backend.tensor(values(HEADS * SIZE))
+    return _after(backend, values(3, HEADS, SIZE), lambda *held: ops.gated_lru(*given, decay, *biases, *held))
+
+
+def faded(backend: Backend) -> Any:
+    x, kept = backend.tensor(values(ROWS, HEADS * 3 * SIZE)), backend.tensor(np.exp(-np.exp(values(HEADS))))
+    return _after(backend, values(3, HEADS * SIZE, SIZE), lambda *held: ops.lightning_attention(x, kept, *held))
+
+
+def generalized(backend: Backend) -> Any:
+    """RWKV-7's rule; what rows add by themselves goes before the states."""
+    width = HEADS * SIZE
+    given = [backend.tensor(values(ROWS, width, seed=n)) for n in range(5)]
+    vectors = [backend.tensor(values(width, seed=n)) for n in range(2)]
+    bonus = backend.tensor(values(HEADS, SIZE))
+    (made, alone), held = _after(
+        backend, values(3, width, SIZE), lambda *held: ops.wkv7(*given, *vectors, bonus, *held)
+    )
+    return made, alone, held
+
+
+def faded_by_row(backend: Backend) -> Any:
+    """RWKV-6's state."""
+    width = HEADS * SIZE
+    given = [backend.tensor(values(ROWS, width, seed=n)) for n in range(4)]
+    bonus = backend.tensor(values(HEADS, SIZE))
+    return _after(backend, values(3, width, SIZE), lambda *held: ops.wkv6(*given, bonus, *held))
 
 
 def faded(backend: Backend) -> Any:

@@ -15,6 +15,7 @@ from sporelm.ops.attention import attention, store_kv
 from sporelm.ops.blocks import count_nonfinite, dequantize_blocks, quantize_blocks
 from sporelm.ops.elementwise import add, clamped_swiglu, silu_mul
 from sporelm.ops.experts import combine_experts, linear_experts, linear_experts_silu_mul
+from sporelm.ops.gated_lru import gated_lru
 from sporelm.ops.gated_norm import gated_rms_norm
 from sporelm.ops.graph import Call, Graph, Value, trace
 from sporelm.ops.heads import linear_heads
@@ -66,6 +67,7 @@ __all__ = [
     "dequantize_blocks",
     "embedding",
     "gated_delta_rule",
+    "gated_lru",
     "gated_rms_norm",
     "gaussian_topk",
     "group_norm",

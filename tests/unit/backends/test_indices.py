@@ -92,6 +92,23 @@ class Arguments:
         given = (x, self.f32(3, 8), two, two if read is None else read, self.f32(2, 8), self.f32(8))
         return ops.selective_scan(*given, self.f32(2, 2, 8), *rows)
 
+    def opened(self, x: Any, take: Any = None) -> Any:
+        """Two heads of four numbers."""
+        bias, rows = self.f32(2, 4), (self.i32(0, 3), self.i32(3), self.i32(0))
+        given = (x, self.f32(3, 8), self.f32(3, 8) if take is None else take, self.f32(8), bias, bias)
+        return ops.gated_lru(*given, self.f32(2, 2, 4), *rows)
+
+    def generalized(self, x: Any, bonus: Any = None) -> Any:
+        """Two heads of four numbers."""
+        one, rows = self.f32(3, 8), (self.i32(0, 3), self.i32(3), self.i32(0))
+        vectors = self.f32(8), self.f32(8), self.f32(2, 4) if bonus is None else bonus
+        return ops.wkv7(x, one, one, one, one, *vectors, self.f32(2, 8, 4), *rows)
+
+    def faded_by_row(self, x: Any, keys: Any = None) -> Any:
+        """Two heads of four numbers."""
+        one, rows = self.f32(3, 8), (self.i32(0, 3), self.i32(3), self.i32(0))
+        return ops.wkv6(x, one, one if keys is None else keys, one, self.f32(2, 4), self.f32(2, 8, 4), *rows)
+
     def generalized(self, x: Any, bonus: Any = None) -> Any:
         """Two heads of four numbers."""
         one, rows = self.f32(3, 8), (self.i32(0, 3), self.i32(3), self.i32(0))
@@ -203,6 +220,7 @@ WRONG: dict[str, tuple[Callable[[Arguments], Any], str]] = {
     "add vectors": (lambda a: ops.add(a.f32(8), a.f32(8)), "x f32.* 2 dimensions"),
     "silu_mul": (lambda a: ops.silu_mul(a.f32(2, 8), a.other(2, 8, kind=np.float16)), "up?.*f16|y f16"),
     "rms_norm x": (lambda a: ops.rms_norm(a.other(1, 64, kind=np.float16), a.f32(64), eps=1e-5), "x f16"),
+    "rms_norm of heads": (lambda a: ops.rms_norm(a.f32(1, 64), a.f32(3, 16), eps=1e-5), "must have a row for each"),
     "rms_norm weight": (lambda a: ops.rms_norm(a.f32(1, 64), a.other(64), eps=1e-5), "weight i32"),
     "add_rms_norm": (lambda a: ops.add_rms_norm(a.f32(1, 8), a.other(1, 8), a.f32(8), eps=1e-5), "residual i32"),
     "rope x": (
@@ -251,6 +269,10 @@ WRONG: dict[str, tuple[Callable[[Arguments], Any], str]] = {
     "embedding table": (lambda a: ops.embedding(a.i32(0), a.f32(4, 8)), "table f32.* not of a number format"),
     "select_rows": (lambda a: ops.select_rows(a.other(2, 8), a.i32(0)), "x i32"),
     "select_rows rows": (lambda a: ops.select_rows(a.f32(2, 8), a.f32(1)), "rows f32"),
+    "join_columns": (lambda a: ops.join_columns(a.f32(2, 8), a.other(2, 8)), "y i32"),
+    "join_columns rows": (lambda a: ops.join_columns(a.f32(2, 8), a.f32(1, 8)), "must have as many rows"),
+    "gated_lru": (lambda a: a.opened(a.other(3, 8)), "x i32"),
+    "gated_lru gates": (lambda a: a.opened(a.f32(3, 8), take=a.f32(3, 4)), "take f32.* must be like x"),
     "select_columns": (lambda a: ops.select_columns(a.other(2, 8), a.i32(0)), "x i32"),
     "select_columns columns": (lambda a: ops.select_columns(a.f32(2, 8), a.f32(1)), "columns f32"),
     "argmax": (lambda a: ops.argmax(a.other(2, 8)), "logits i32"),

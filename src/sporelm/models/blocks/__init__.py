@@ -12,6 +12,7 @@ from sporelm.models.blocks.embedding import Embedding
 from sporelm.models.blocks.gated_heads import HeadGatedAttention
 from sporelm.models.blocks.gated_latent import GatedLatentAttention
 from sporelm.models.blocks.gated_mlp import GatedMLP
+from sporelm.models.blocks.gated_recurrence import GatedRecurrence, LruNumbers
 from sporelm.models.blocks.head_space import HeadSpace, RankedHeads
 from sporelm.models.blocks.latent_attention import LatentAttention
 from sporelm.models.blocks.layer import Layer, ParallelLayer, Part
@@ -59,6 +60,7 @@ __all__ = [
     "FinchNumbers",
     "GatedChannelMix",
     "GatedMLP",
+    "GatedRecurrence",
     "HeadGatedAttention",
     "HeadSpace",
     "LatentAttention",
@@ -73,6 +75,7 @@ __all__ = [
     "LimitedMLP",
     "LimitedMixture",
     "Linear",
+    "LruNumbers",
     "Memory",
     "MixLayer",
     "MixRanks",

@@ -150,6 +150,13 @@ class Item:
             if changed is not None:
                 self._put(changed, place)
 
+    def kept(self) -> list[Val]:
+        """The first row of the state."""
+        return self._get(self.state)
+
+    def keep(self, values: list[Val]) -> None:
+        self._put(values, self.state)
+
     def _get(self, place: Val) -> list[Val]:
         return [self.k.load(self.k.vf, place, n * 4 * self.k.lanes) for n in range(self.count)]
 
