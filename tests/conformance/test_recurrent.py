@@ -107,27 +107,6 @@ def faded_by_row(on: On, dim: int) -> tuple[np.ndarray, tuple[int, ...], Step]:
     return on.values(ROWS, 4 * width), (width, dim), step
 
 
-def generalized(on: On, dim: int) -> tuple[np.ndarray, tuple[int, ...], Step]:
-    width = 3 * dim
-    vectors = on.tensor(on.values(width)), on.tensor(on.values(width)), on.rows(3, dim)
-
-    def step(rows: np.ndarray, *held: Any) -> Any:
-        parts = [on.tensor(np.ascontiguousarray(part)) for part in np.split(rows, 5, axis=1)]
-        return ops.wkv7(*parts, *vectors, *held)[0]
-
-    return on.values(ROWS, 5 * width), (width, dim), step
-
-
-def faded_by_row(on: On, dim: int) -> tuple[np.ndarray, tuple[int, ...], Step]:
-    width, bonus = 3 * dim, on.rows(3, dim)
-
-    def step(rows: np.ndarray, *held: Any) -> Any:
-        parts = [on.tensor(np.ascontiguousarray(part)) for part in np.split(rows, 4, axis=1)]
-        return ops.wkv6(*parts, bonus, *held)
-
-    return on.values(ROWS, 4 * width), (width, dim), step
-
-
 MADE = {
     "convolution": convolution,
     "delta": lambda on: delta(on, 64),

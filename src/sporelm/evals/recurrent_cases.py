@@ -126,31 +126,6 @@ def faded_by_row(backend: Backend) -> Any:
     return _after(backend, values(3, width, SIZE), lambda *held: ops.wkv6(*given, bonus, *held))
 
 
-def faded(backend: Backend) -> Any:
-    x, kept = backend.tensor(values(ROWS, HEADS * 3 * SIZE)), backend.tensor(np.exp(-np.exp(values(HEADS))))
-    return _after(backend, values(3, HEADS * SIZE, SIZE), lambda *held: ops.lightning_attention(x, kept, *held))
-
-
-def generalized(backend: Backend) -> Any:
-    """RWKV-7's rule; what rows add by themselves goes before the states."""
-    width = HEADS * SIZE
-    given = [backend.tensor(values(ROWS, width, seed=n)) for n in range(5)]
-    vectors = [backend.tensor(values(width, seed=n)) for n in range(2)]
-    bonus = backend.tensor(values(HEADS, SIZE))
-    (made, alone), held = _after(
-        backend, values(3, width, SIZE), lambda *held: ops.wkv7(*given, *vectors, bonus, *held)
-    )
-    return made, alone, held
-
-
-def faded_by_row(backend: Backend) -> Any:
-    """RWKV-6's state."""
-    width = HEADS * SIZE
-    given = [backend.tensor(values(ROWS, width, seed=n)) for n in range(4)]
-    bonus = backend.tensor(values(HEADS, SIZE))
-    return _after(backend, values(3, width, SIZE), lambda *held: ops.wkv6(*given, bonus, *held))
-
-
 def mixed(backend: Backend, *, more: bool) -> Any:
     x, delta, *added = (backend.tensor(values(ROWS, 37, seed=n)) for n in range(4))
     mixes = tuple(backend.tensor(values(37, seed=n)) for n in range(2))

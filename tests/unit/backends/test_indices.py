@@ -109,17 +109,6 @@ class Arguments:
         one, rows = self.f32(3, 8), (self.i32(0, 3), self.i32(3), self.i32(0))
         return ops.wkv6(x, one, one if keys is None else keys, one, self.f32(2, 4), self.f32(2, 8, 4), *rows)
 
-    def generalized(self, x: Any, bonus: Any = None) -> Any:
-        """Two heads of four numbers."""
-        one, rows = self.f32(3, 8), (self.i32(0, 3), self.i32(3), self.i32(0))
-        vectors = self.f32(8), self.f32(8), self.f32(2, 4) if bonus is None else bonus
-        return ops.wkv7(x, one, one, one, one, *vectors, self.f32(2, 8, 4), *rows)
-
-    def faded_by_row(self, x: Any, keys: Any = None) -> Any:
-        """Two heads of four numbers."""
-        one, rows = self.f32(3, 8), (self.i32(0, 3), self.i32(3), self.i32(0))
-        return ops.wkv6(x, one, one if keys is None else keys, one, self.f32(2, 4), self.f32(2, 8, 4), *rows)
-
     def kept(self, x: Any, weight: Any = None) -> Any:
         """Latents of 4 numbers, with keys of 4 that are rotated."""
         norm, table = self.f32(4) if weight is None else weight, self.f32(10, 4)
