@@ -19,8 +19,8 @@ def blended(on: On, tokens: int, width: int, scale: float) -> Any:
     return ops.blend(*(on.rows(tokens, width, scale=scale) for _ in range(3)))
 
 
-def grouped(on: On, tokens: int, group: int, groups: int, scale: float) -> Any:
-    weight, bias = (on.tensor(on.values(group * groups)) for _ in range(2))
+def grouped(on: On, tokens: int, group: int, groups: int, scale: float, alike: bool = False) -> Any:
+    weight, bias = (on.tensor(on.values(group * (1 if alike else groups))) for _ in range(2))
     return ops.group_norm(on.rows(tokens, group * groups, scale=scale), weight, bias, group=group, eps=6.4e-4)
 
 
@@ -55,8 +55,13 @@ def cases() -> Iterator[Case]:
     for tokens, group, groups, scale in ((1, 64, 3, 1.0), (7, 10, 7, 1.0), (3, 33, 2, 100.0)):
         name = f"{groups} of {group} x{tokens} by {scale}"
         yield case("group_norm", name, grouped, tokens, group, groups, scale, rare=scale > 1)
+        yield case("group_norm", f"{name} alike", grouped, tokens, group, groups, scale, True, rare=scale > 1)
     shapes: tuple[tuple[int, int, int], ...] = ((2, 64, 64), (3, 10, 10), (2, 7, 70))
-    states: tuple[tuple[str, Callable[..., Any]], ...] = (("wkv7", generalized), ("wkv6", faded))
+    states: tuple[tuple[str, Callable[..., Any]], ...] = (
+        ("wkv7", generalized),
+        ("wkv6", faded),
+        ("gated_linear_attention", gated),
+    )
     for op, work in states:
         for pooled in (False, True):
             for shape in shapes:

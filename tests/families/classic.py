@@ -84,7 +84,14 @@ ARCTIC["parallel_attn_mlp_res"] = True
 
 REFACT = as_gpt2("GPTRefactForCausalLM", "gpt_refact", multi_query=True)
 
+PERSIMMON = named("PersimmonForCausalLM", "persimmon", partial_rotary_factor=0.5, num_key_value_heads=6)
+PERSIMMON_ODD: dict[str, Any] = {"hidden_size": 70, "num_attention_heads": 7, "num_key_value_heads": 7}
+PERSIMMON_ODD |= {"partial_rotary_factor": 0.4, "tie_word_embeddings": True}
+
 CASES = (
+    Case("persimmon", PERSIMMON, None),
+    Case("persimmon-odd-tied", PERSIMMON | PERSIMMON_ODD, None),
+    Case("persimmon-bare-heads", PERSIMMON | {"qk_layernorm": False}, None),
     Case("refact", REFACT, None, "refact"),
     Case("refact-odd-tied", REFACT | {"n_embd": 70, "n_head": 7, "n_inner": 700} | TIED, None, "refact"),
     Case("arctic", ARCTIC, WIDE | {"num_local_experts": 4}, "arctic"),

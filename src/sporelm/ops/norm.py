@@ -89,16 +89,19 @@ def layer_norm(x, weight=None, bias=None, *, eps):  # x [tokens, width], weight 
 
 
 def _grouped(x: Any, weight: Any, bias: Any, *, group: int, eps: float) -> Spec:
-    wide = centred_rows(rows("x", x), weight, bias)
+    wide = rows("x", x)
     require(group > 0 and fixed(wide.shape[1]) % group == 0, f"x {wide} must be whole groups of {group} columns")
+    if vector("weight", weight).shape != (group,):
+        return centred_rows(wide, weight, bias)
+    require(vector("bias", bias).shape == (group,), f"bias {spec_of(bias)} must be like weight {spec_of(weight)}")
     return wide
 
 
 @op(_grouped)
-def group_norm(x, weight, bias, *, group, eps):  # x [tokens, width], weight and bias [width]
+def group_norm(x, weight, bias, *, group, eps):  # x [tokens, width], weight and bias [width], or [group] for all runs
     """layer_norm of each run of `group` columns by itself (Wu, He 2018)."""
-    runs = layer_norm.meaning(x.reshape(-1, group), eps=eps).reshape(x.shape)
-    return runs * weight + bias
+    runs = layer_norm.meaning(x.reshape(-1, group), eps=eps).reshape(-1, len(weight))
+    return (runs * weight + bias).reshape(x.shape)
 
 
 @op(normed_sum)

@@ -88,3 +88,6 @@ def test_groups_are_normed_each_by_itself() -> None:
     vectors = (BACKEND.tensor(np.array(each, np.float32)) for each in ([1, 1, 2, 2], [0, 0, 1, 1]))
     made = ops.group_norm(BACKEND.tensor(x), *vectors, group=2, eps=0.0)
     assert np.allclose(made.numpy(), [[-1, 1, -1, 3]])
+    vectors = (BACKEND.tensor(np.array(each, np.float32)) for each in ([2, 3], [0, 1]))  # of all groups
+    made = ops.group_norm(BACKEND.tensor(x), *vectors, group=2, eps=0.0)
+    assert np.allclose(made.numpy(), [[-2, 4, -2, 4]])

@@ -43,3 +43,18 @@ class HeadLayerNorm:
 
     def __call__(self, x: Any, weights: Mapping[str, Any]) -> Any:  # x [tokens, heads * head_dim]
         return ops.layer_norm(x, weights[self.weight.name], eps=self.eps)
+
+
+class SharedHeadLayerNorm(HeadLayerNorm):
+    """The same with one weight and one bias for all heads."""
+
+    def __init__(self, name: str, head_dim: int, eps: float) -> None:
+        self.eps, self.head_dim = eps, head_dim
+        self.vectors = [Param(f"{name}.{kind}", (head_dim,)) for kind in ("weight", "bias")]
+
+    def params(self) -> list[Param]:
+        return self.vectors
+
+    def __call__(self, x: Any, weights: Mapping[str, Any]) -> Any:  # x [tokens, heads * head_dim]
+        vectors = [weights[param.name] for param in self.vectors]
+        return ops.group_norm(x, *vectors, group=self.head_dim, eps=self.eps)

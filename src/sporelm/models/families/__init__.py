@@ -374,6 +374,7 @@ FAMILIES = (
         ("pangu-embedded", "PanguEmbeddedForCausalLM"),
         ("numpy", "llama.cpp"),
     ),
+    Listed("persimmon", "Persimmon", ("persimmon", "PersimmonForCausalLM"), ("transformers",)),
     Listed("phi2", "Phi-1, Phi-1.5, Phi-2", ("phi2", "PhiForCausalLM"), ("transformers", "llama.cpp")),
     Listed("phi3", "Phi-3, Phi-3.5, Phi-4", ("phi3", "Phi3ForCausalLM"), ("transformers", "llama.cpp")),
     Listed("phimoe", "Phi-3.5-MoE", ("phimoe", "PhimoeForCausalLM", "PhiMoEForCausalLM"), ("transformers",)),
