@@ -57,11 +57,7 @@ def cases() -> Iterator[Case]:
         yield case("group_norm", name, grouped, tokens, group, groups, scale, rare=scale > 1)
         yield case("group_norm", f"{name} alike", grouped, tokens, group, groups, scale, True, rare=scale > 1)
     shapes: tuple[tuple[int, int, int], ...] = ((2, 64, 64), (3, 10, 10), (2, 7, 70))
-    states: tuple[tuple[str, Callable[..., Any]], ...] = (
-        ("wkv7", generalized),
-        ("wkv6", faded),
-        ("gated_linear_attention", gated),
-    )
+    states: tuple[tuple[str, Callable[..., Any]], ...] = (("wkv7", generalized), ("wkv6", faded))
     for op, work in states:
         for pooled in (False, True):
             for shape in shapes:
