@@ -18,13 +18,10 @@ from sporelm.weights.names import HF, Kind
 
 HYBRID, MAKERS = "BailingHybridForCausalLM", "BailingMoeV3ForCausalLM"
 # The words of transformers -> those of its makers, who have `head_dim` for that of the delta nets.
-WORDS = {
-    "model_max_length": "max_position_embeddings",
-    "moe_renormalize": "norm_topk_prob",
-    "num_expert_group": "n_group",
-}
+WORDS = {"model_max_length": "max_position_embeddings", "moe_renormalize": "norm_topk_prob"}
+WORDS |= {"num_expert_group": "n_group", "num_local_experts": "num_experts"}
 WORDS |= {"num_experts_per_token": "num_experts_per_tok", "n_shared_experts": "num_shared_experts"}
-WORDS |= {"num_local_experts": "num_experts", "linear_conv_kernel_dim": "short_conv_kernel_size"}
+WORDS["linear_conv_kernel_dim"] = "short_conv_kernel_size"
 LIMITS = {
     "limits": ("expert_swiglu_limit_list", "swiglu_clamp_exp"),
     "shared_limits": ("share_expert_swiglu_limit_list", "swiglu_clamp_shexp"),
@@ -36,19 +33,12 @@ DEFAULTS |= {"head_dim": 128, "short_conv_kernel_size": 4, "layer_group_size": 6
 DEFAULTS |= {"n_group": 8, "topk_group": 4, "routed_scaling_factor": 2.5, "norm_topk_prob": True}
 DEFAULTS |= {"rope_theta": 6e6, "max_position_embeddings": 262144}
 FLAGS = (("norm_topk_prob", "experts.renormalize"),)
-CLASSES = (
-    HfClass(HYBRID, "bailing_hybrid", DEFAULTS, FLAGS),
-    HfClass(MAKERS, "bailing_hybrid", DEFAULTS, FLAGS),
-)
+CLASSES = tuple(HfClass(name, "bailing_hybrid", DEFAULTS, FLAGS) for name in (HYBRID, MAKERS))
 ONLY: dict[str, tuple[Any, ...]] = {"hidden_act": ("silu",), "rope_interleave": (True,), "attention_bias": (False,)}
-ONLY |= {
-    "gated_attention_proj_granularity_type": ("head_wise",),
-    "no_kda_lora": (True,),
-    "score_function": ("sigmoid",),
-}
+ONLY |= {"gated_attention_proj_granularity_type": ("head_wise",), "score_function": ("sigmoid",)}
 ONLY |= dict.fromkeys(("use_mla_nope", "use_bias", "use_qkv_bias", "value_norm", "up_proj_norm"), (False,))
 ONLY |= dict.fromkeys(("use_nGPT", "scale_router_input"), (False,))
-ONLY |= {"moe_router_enable_expert_bias": (True,), "group_norm_size": (1,)}
+ONLY |= {"no_kda_lora": (True,), "moe_router_enable_expert_bias": (True,), "group_norm_size": (1,)}
 
 
 @dataclass(frozen=True)
@@ -60,10 +50,8 @@ class LingShape(kimi_words.KimiShape):
     shared_limits: tuple[float, ...] = ()
 
 
-FIELDS = (
-    *kimi_words.FIELDS,
-    Field("own.least", "kda.gate_lower_bound", "f32", "kda_lower_bound", -MOST_DECAY, 0.0, -5.0),
-)
+BOUND = Field("own.least", "kda.gate_lower_bound", "f32", "kda_lower_bound", -MOST_DECAY, 0.0, -5.0)
+FIELDS = (*kimi_words.FIELDS, BOUND)
 
 
 def reworded(values: dict[str, Any]) -> dict[str, Any]:
@@ -101,8 +89,7 @@ def finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
     limits = {ours: limits_of(values, keys[kind != HF], config.layers) for ours, keys in LIMITS.items()}
     if any(limit for each in limits.values() for limit in each[: experts.leading]):
         raise UnsupportedModel(f"{values.where}: limits of layers without experts are not supported")
-    least = own.least if bounded else 0.0
-    own = replace(own, attention=attention, delta_heads=config.heads, least=least, **limits)
+    own = replace(own, attention=attention, delta_heads=config.heads, least=own.least * bounded, **limits)
     return replace(config, own=own, experts=replace(experts, shared_ffn=experts.shared_width))
 
 
