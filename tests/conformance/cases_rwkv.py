@@ -45,6 +45,13 @@ def faded(on: On, heads: int, dim: int, value_dim: int, pooled: bool) -> Any:
     return stepped(on, (keys, value_dim), lambda *held: ops.wkv6(*given, *held), pooled)
 
 
+def gated(on: On, heads: int, dim: int, value_dim: int, pooled: bool) -> Any:
+    keys = heads * dim
+    given = on.rows(ROWS, 2 * keys), on.rows(ROWS, 2 * keys), on.rows(ROWS, keys), on.rows(ROWS, heads * value_dim)
+    whole: dict[str, Any] = {"heads": 2 * heads, "key_heads": heads}
+    return stepped(on, (2 * keys, value_dim), lambda *held: ops.gated_linear_attention(*given, *held, **whole), pooled)
+
+
 def cases() -> Iterator[Case]:
     for tokens, width, mixes in ((1, 64, 6), (7, 70, 1), (33, 128, 3)):
         for more in (False, True):
@@ -57,7 +64,11 @@ def cases() -> Iterator[Case]:
         yield case("group_norm", name, grouped, tokens, group, groups, scale, rare=scale > 1)
         yield case("group_norm", f"{name} alike", grouped, tokens, group, groups, scale, True, rare=scale > 1)
     shapes: tuple[tuple[int, int, int], ...] = ((2, 64, 64), (3, 10, 10), (2, 7, 70))
-    states: tuple[tuple[str, Callable[..., Any]], ...] = (("wkv7", generalized), ("wkv6", faded))
+    states: tuple[tuple[str, Callable[..., Any]], ...] = (
+        ("wkv7", generalized),
+        ("wkv6", faded),
+        ("gated_linear_attention", gated),
+    )
     for op, work in states:
         for pooled in (False, True):
             for shape in shapes:

@@ -107,6 +107,17 @@ def faded_by_row(on: On, dim: int) -> tuple[np.ndarray, tuple[int, ...], Step]:
     return on.values(ROWS, 4 * width), (width, dim), step
 
 
+def gated_linear(on: On, dim: int) -> tuple[np.ndarray, tuple[int, ...], Step]:
+    width = 4 * dim
+    ends = [width, 2 * width, 2 * width + 2 * dim]
+
+    def step(rows: np.ndarray, *held: Any) -> Any:
+        parts = [on.tensor(np.ascontiguousarray(part)) for part in np.split(rows, ends, axis=1)]
+        return ops.gated_linear_attention(*parts, *held, heads=4, key_heads=2)
+
+    return on.values(ROWS, 2 * width + 4 * dim), (width, dim), step
+
+
 MADE = {
     "convolution": convolution,
     "delta": lambda on: delta(on, 64),
@@ -119,6 +130,7 @@ MADE = {
     "gated unit of odd heads": lambda on: gated_unit(on, 10),
     "generalized": lambda on: generalized(on, 64),
     "generalized of odd heads": lambda on: generalized(on, 10),
+    "gated linear": lambda on: gated_linear(on, 10),
     "faded by row": lambda on: faded_by_row(on, 64),
     "scan": scan,
     "selective": lambda on: selective(on, 128),

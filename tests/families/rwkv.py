@@ -19,7 +19,16 @@ RWKV6 |= {"intermediate_size": 100, "layer_norm_epsilon": 1e-5, "tie_word_embedd
 RWKV6_ODD = {"hidden_size": 70, "head_size": 10, "intermediate_size": None, "head_size_divisor": 3}
 RWKV6_ODD |= {"attention_hidden_size": 70, "layer_norm_epsilon": 1e-3, "tie_word_embeddings": True}
 
+QRWKV6: dict[str, Any] = {"architectures": ["RWKV6Qwen2ForCausalLM"], "model_type": "rwkv6qwen2", "vocab_size": 131}
+QRWKV6 |= {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
+QRWKV6 |= {"intermediate_size": 100, "rms_norm_eps": 1e-5, "lora_rank_tokenshift": 8, "lora_rank_decay": 6}
+QRWKV6_ODD = {"hidden_size": 70, "num_attention_heads": 7, "num_key_value_heads": 1, "tie_word_embeddings": True}
+QRWKV6_ODD |= {"attention_bias": False}
+QRWKV6_WIDE = {"hidden_size": 256, "intermediate_size": 512, "lora_rank_tokenshift": 32, "lora_rank_decay": 32}
+
 CASES = (
+    Case("qrwkv6", QRWKV6, QRWKV6_WIDE, numpy="rwkv6qwen2"),
+    Case("qrwkv6-odd-tied", QRWKV6 | QRWKV6_ODD, None, numpy="rwkv6qwen2"),
     Case("rwkv6", RWKV6, {"hidden_size": 256, "head_size": 64, "intermediate_size": 512}, numpy="rwkv6"),
     Case("rwkv6-odd-tied", RWKV6 | RWKV6_ODD, None, numpy="rwkv6"),
     Case("rwkv7", RWKV7, RWKV7_WIDE | RANKS, numpy="rwkv7"),

@@ -12,7 +12,7 @@ from safetensors.numpy import load_file, save_file
 from available import opened
 from close import assert_close
 from families.case import write_case
-from families.rwkv import CASES, RWKV6, RWKV7
+from families.rwkv import CASES, QRWKV6, RWKV6, RWKV7
 from hf_folders import tokenizer_json, write_tokenizer
 from sporelm.errors import ModelFileError, SporeError, UnsupportedModel
 from sporelm.models import config_from_hf
@@ -109,6 +109,14 @@ def test_finch_files_of_other_converters(load: Callable[..., Stepper], tmp_path:
         to_hf(files[1])
 
 
+def test_usual_ranks_of_qrwkv6() -> None:
+    """Those that llama.cpp's converter takes where a folder says none."""
+    silent = {key: value for key, value in QRWKV6.items() if not key.startswith("lora_rank")}
+    for width, ranks in ((64, (32, 64)), (4096, (64, 128))):
+        own = config_from_hf(silent | {"hidden_size": width, "lora_rank_decay": None}, "config.json").own
+        assert (own.mix, own.decay) == ranks
+
+
 def test_ranks_that_finch_folders_cannot_say() -> None:
     config = replace(FINCH.model.config, own=replace(FINCH.model.config.own, mix=16))
     with pytest.raises(UnsupportedModel, match="its ranks are 16 and 64, which a folder"):
@@ -125,6 +133,9 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "another width within": (RWKV6 | {"attention_hidden_size": 96}, "attention_hidden_size 96 is not supported; 48"),
     "no divisor": (RWKV6 | {"head_size_divisor": 0}, "head_size_divisor is 0; it must be whole"),
     "heads of nothing": (RWKV6 | {"head_size": 0}, "head_size|num_attention_heads"),
+    "rotated queries": (QRWKV6 | {"use_rope": True}, "use_rope True is not supported; False is"),
+    "keys that count whole": (QRWKV6 | {"balance_state": False}, "balance_state False is not supported"),
+    "a norm of heads": (QRWKV6 | {"groupnorm_att": True}, "groupnorm_att True is not supported"),
     "no ranks": ({"a_low_rank_dim": None}, "a_low_rank_dim is missing"),
     "a ratio that is none": ({"intermediate_size": None, "hidden_ratio": "x"}, "intermediate_size is missing"),
 }
@@ -134,5 +145,5 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 def test_refused(case: str) -> None:
     values, message = REFUSED[case]
     with pytest.raises(SporeError, match=message) as caught:
-        config_from_hf(RWKV7 | values, "config.json")
+        config_from_hf(values if "architectures" in values else RWKV7 | values, "config.json")
     assert "\n" not in str(caught.value)

@@ -28,6 +28,7 @@ def recurrent_cases() -> Iterator[Case]:
     yield Case("gated_lru", "", gated_unit)
     yield Case("wkv7", "", generalized)
     yield Case("wkv6", "", faded_by_row)
+    yield Case("gated_linear_attention", "", gated_linear)
     yield Case("mix_rows", "", partial(mixed, more=False))
     yield Case("mix_rows", "more", partial(mixed, more=True))
     yield Case("blend", "", blended)
@@ -124,6 +125,14 @@ def faded_by_row(backend: Backend) -> Any:
     given = [backend.tensor(values(ROWS, width, seed=n)) for n in range(4)]
     bonus = backend.tensor(values(HEADS, SIZE))
     return _after(backend, values(3, width, SIZE), lambda *held: ops.wkv6(*given, bonus, *held))
+
+
+def gated_linear(backend: Backend) -> Any:
+    """QRWKV6's state."""
+    width, few = HEADS * SIZE, GROUPS * SIZE
+    given = [backend.tensor(values(ROWS, n, seed=seed)) for seed, n in enumerate((width, width, few, few))]
+    whole: dict[str, Any] = {"heads": HEADS, "key_heads": GROUPS}
+    return _after(backend, values(3, width, SIZE), lambda *held: ops.gated_linear_attention(*given, *held, **whole))
 
 
 def mixed(backend: Backend, *, more: bool) -> Any:

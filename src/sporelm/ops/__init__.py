@@ -30,7 +30,7 @@ from sporelm.ops.recurrent import causal_conv1d, gated_delta_rule, ssm_scan
 from sporelm.ops.rope import rope, rope_store
 from sporelm.ops.routing import route
 from sporelm.ops.rows import argmax, embedding, join_columns, select_columns, select_rows, top_k
-from sporelm.ops.rwkv import blend, mix_rows, wkv6, wkv7
+from sporelm.ops.rwkv import blend, gated_linear_attention, mix_rows, wkv6, wkv7
 from sporelm.ops.selective import selective_scan
 from sporelm.ops.sparse import choose_slots, chosen_attention, store_rows
 from sporelm.ops.spec import Spec, Symbol
@@ -67,6 +67,7 @@ __all__ = [
     "dequantize_blocks",
     "embedding",
     "gated_delta_rule",
+    "gated_linear_attention",
     "gated_lru",
     "gated_rms_norm",
     "gaussian_topk",

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from sporelm.ops.arguments import plain, rows, vector
 from sporelm.ops.elementwise import like_both
 from sporelm.ops.op import op, require
-from sporelm.ops.recurrent import WHOSE, check_sequences, sequences, stepwise
+from sporelm.ops.recurrent import WHOSE, check_sequences, head_pairs, sequences, stepwise
 from sporelm.ops.spec import Spec, fixed, spec_of
 from sporelm.tensor.dtype import F32
 
@@ -146,6 +146,49 @@ def wkv6(r, w, k, v, bonus, state, starts, lengths, states):
             s *= decay[row, :, :, None]
             s += k[row][:, :, None] * v[row][:, None]
     return (out + np.sum(r * bonus * k, axis=-1, keepdims=True) * v).reshape(len(r), -1)
+
+
+def _grouped(
+    r: Any, w: Any, k: Any, v: Any, state: Any, starts: Any, lengths: Any, states: Any, *, heads: int, key_heads: int
+) -> Spec:
+    given, held = stepwise(r, state, starts, lengths, states)
+    require(0 < key_heads <= heads and heads % key_heads == 0, f"{heads} heads are no whole groups of {key_heads}")
+    require(given.shape[1] == held.shape[1], f"state {held} must have a row for each column of r {given}")
+    require(fixed(given.shape[1]) % heads == 0, f"r {given} must be {heads} whole heads")
+    require(rows("w", w) == given, f"w {spec_of(w)} must be like r {given}")
+    dim, value_dim = fixed(given.shape[1]) // heads, fixed(held.shape[2])
+    for name, value, width in (("k", k, dim), ("v", v, value_dim)):
+        wanted = Spec((given.shape[0], key_heads * width), F32)
+        require(rows(name, value) == wanted, f"{name} {spec_of(value)} must be {key_heads} heads of {width} columns")
+    return Spec((given.shape[0], heads * value_dim), F32)
+
+
+def _grouped_inside(r: Any, *args: Any, **_: Any) -> None:
+    check_sequences(r, *args[-4:])
+
+
+@op(_grouped, updates=("state",), indices=_grouped_inside, host=WHOSE)
+def gated_linear_attention(r, w, k, v, state, starts, lengths, states, *, heads, key_heads):
+    """Linear attention whose keys count by what fades (QRWKV6; Yang et al. 2023): float32 [tokens, heads * value_dim].
+
+    r, w [tokens, heads * dim]; k [tokens, key_heads * dim] and v [tokens, key_heads * value_dim], each for its group of
+    heads; state [slots, heads * dim, value_dim]. Of each head, with d = exp(-exp(w)): S = d S + ((1 - d) k) outer v, a
+    rate for each row of it, and r S / sqrt(dim).
+    """
+    dim = r.shape[1] // heads
+    whose = head_pairs(heads, key_heads, "each")
+    r, w = (each.reshape(len(r), heads, dim) for each in (r, w))
+    k, v = (each.reshape(len(r), key_heads, -1)[:, whose] for each in (k, v))
+    with np.errstate(over="ignore"):
+        decay = np.exp(-np.exp(w))
+    key, out = k * (1 - decay), np.empty((len(r), heads, state.shape[2]), np.float32)
+    for held, own in sequences(state, starts, lengths, states):
+        s = held.reshape(heads, dim, -1)
+        for row in own:
+            s *= decay[row, :, :, None]
+            s += key[row][:, :, None] * v[row][:, None]
+            out[row] = np.einsum("hk,hkv->hv", r[row], s)
+    return (out * np.float32(dim**-0.5)).reshape(len(r), -1)
 
 
 def _sigmoid(x: Vectors) -> Vectors:

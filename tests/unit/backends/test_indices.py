@@ -109,6 +109,12 @@ class Arguments:
         one, rows = self.f32(3, 8), (self.i32(0, 3), self.i32(3), self.i32(0))
         return ops.wkv6(x, one, one if keys is None else keys, one, self.f32(2, 4), self.f32(2, 8, 4), *rows)
 
+    def gated_linear(self, x: Any, keys: Any = None) -> Any:
+        """Two heads of four numbers, one of keys."""
+        one, two, rows = self.f32(3, 4), self.f32(3, 8), (self.i32(0, 3), self.i32(3), self.i32(0))
+        given = x, two, one if keys is None else keys, one, self.f32(2, 8, 4)
+        return ops.gated_linear_attention(*given, *rows, heads=2, key_heads=1)
+
     def kept(self, x: Any, weight: Any = None) -> Any:
         """Latents of 4 numbers, with keys of 4 that are rotated."""
         norm, table = self.f32(4) if weight is None else weight, self.f32(10, 4)
@@ -120,7 +126,6 @@ class Arguments:
 
     def indexed(self, q: Any, weights: Any, pages: Any = ((2, 0),), lengths: Any = (70,)) -> Any:
         """Two heads of one row."""
-        return ops.choose_slots(q, weights, self.latent, self.i32(0, 1), self.i32(*lengths), self.i32(*pages), k=3)
 
     def picked(self, latent: Any, *chosen: Any) -> Any:
         return ops.chosen_attention(latent, self.f32(1, 4), self.latent, self.i32(chosen), heads=1, scale=1.0)
@@ -385,6 +390,8 @@ WRONG: dict[str, tuple[Callable[[Arguments], Any], str]] = {
     "wkv7 bonus": (lambda a: a.generalized(a.f32(3, 8), a.f32(3, 4)), "r f32.* must have 4 columns for each of 3"),
     "wkv6": (lambda a: a.faded_by_row(a.other(3, 8)), "x i32"),
     "wkv6 keys": (lambda a: a.faded_by_row(a.f32(3, 8), a.f32(3, 4)), "k f32.* must be like r"),
+    "gated_linear_attention": (lambda a: a.gated_linear(a.other(3, 8)), "x i32"),
+    "gated_linear_attention keys": (lambda a: a.gated_linear(a.f32(3, 8), a.f32(3, 8)), "k f32.* must be 1 heads of 4"),
     "mix_rows": (lambda a: ops.mix_rows(a.other(3, 8), a.f32(3, 8), (a.f32(8),)), "x i32"),
     "mix_rows delta": (lambda a: ops.mix_rows(a.f32(3, 8), a.f32(2, 8), (a.f32(8),)), "shapes must be equal"),
     "mix_rows vectors": (lambda a: ops.mix_rows(a.f32(3, 8), a.f32(3, 8), (a.f32(7),)), "a number a column"),
@@ -411,8 +418,6 @@ WRONG: dict[str, tuple[Callable[[Arguments], Any], str]] = {
     "latent_attention rows": (lambda a: a.looked(a.f32(1, 4), a.f32(2, 4)), "must have as many rows"),
     "store_rows": (lambda a: ops.store_rows(a.other(1, 8), a.latent, a.i32(0)), "x i32"),
     "store_rows width": (lambda a: ops.store_rows(a.f32(1, 4), a.latent, a.i32(0)), "must be as wide as"),
-    "choose_slots": (lambda a: a.indexed(a.other(1, 16), a.f32(1, 2)), "q i32"),
-    "choose_slots heads": (lambda a: a.indexed(a.f32(1, 16), a.f32(1, 3)), "must be 3 heads of 8"),
     "chosen_attention": (lambda a: a.picked(a.other(1, 4), 0), "latent i32"),
     "chosen_attention rows": (lambda a: a.picked(a.f32(2, 4), 0), "must have as many rows"),
     "no weights": (lambda a: ops.linear_group(a.f32(2, 32), ()), "at least one weight"),

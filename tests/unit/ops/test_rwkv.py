@@ -35,6 +35,14 @@ def faded(whose: Any = None, **given: Any) -> Any:
     return ops.wkv6(*values, *(whose or (i32(0, 4), i32(4), i32(1))))
 
 
+def grouped(whose: Any = None, **given: Any) -> Any:
+    """Four rows of two heads of three channels, which share keys, five values each."""
+    shapes = {"r": (4, 6), "w": (4, 6), "k": (4, 3), "v": (4, 5), "state": (2, 6, 5)}
+    values = [given[name] if name in given else f32(*shape) for name, shape in shapes.items()]
+    whole = {"heads": given.get("heads", 2), "key_heads": given.get("key_heads", 1)}
+    return ops.gated_linear_attention(*values, *(whose or (i32(0, 4), i32(4), i32(1))), **whole)
+
+
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "decays": (lambda: ruled(w=f32(4, 5)), "w f32.* must be like r"),
     "rates": (lambda: ruled(a=f32(3, 6)), "a f32.* must be like r"),
@@ -49,6 +57,13 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "values of 6": (lambda: faded(v=f32(4, 6)), "v f32.* must be like what is made"),
     "a state of 6": (lambda: faded(state=f32(2, 8, 5)), "must have 3 rows for each of 2 heads"),
     "no such slot of 6": (lambda: faded((i32(0, 4), i32(4), i32(2))), "between 0 and 1"),
+    "grouped decays": (lambda: grouped(w=f32(4, 3)), "w f32.* must be like r"),
+    "grouped keys": (lambda: grouped(k=f32(4, 6)), "k f32.* must be 1 heads of 3 columns"),
+    "grouped values": (lambda: grouped(v=f32(3, 5)), "v f32.* must be 1 heads of 5 columns"),
+    "groups": (lambda: grouped(heads=3, key_heads=2), "3 heads are no whole groups of 2"),
+    "parts of heads": (lambda: grouped(heads=4), "r f32.* must be 4 whole heads"),
+    "a grouped state": (lambda: grouped(state=f32(2, 3, 5)), "must have a row for each column of r"),
+    "no such grouped slot": (lambda: grouped((i32(0, 4), i32(4), i32(2))), "between 0 and 1"),
     "too few mixes": (
         lambda: ops.mix_rows(f32(2, 3), f32(2, 3), (f32(3),) * 2, (f32(2, 3),)),
         "1 further mixes for 2 vectors",
@@ -81,6 +96,15 @@ def test_a_row_is_read_before_its_key_is_added() -> None:
     values = BACKEND.tensor(np.array([[8.0], [0.0], [0.0]], np.float32))
     made = ops.wkv6(one, fading, one, values, f32(1, 1, value=3.0), f32(1, 1, 1), i32(0, 3), i32(3), i32(0))
     assert np.allclose(made.numpy()[:, 0], [24, 8, 4], atol=1e-5)
+
+
+def test_a_key_counts_by_what_fades() -> None:
+    """QRWKV6: half of the first value is taken up, then half of that is left; two heads share it."""
+    one, fading = f32(2, 2, value=1.0), f32(2, 2, value=np.log(np.log(2)))
+    values = BACKEND.tensor(np.array([[8.0], [0.0]], np.float32))
+    given = one, fading, f32(2, 1, value=1.0), values, f32(1, 2, 1)
+    made = ops.gated_linear_attention(*given, i32(0, 2), i32(2), i32(0), heads=2, key_heads=1)
+    assert np.allclose(made.numpy(), [[4, 4], [2, 2]], atol=1e-5)
 
 
 def test_groups_are_normed_each_by_itself() -> None:

@@ -36,7 +36,11 @@ def group_norm(low: Emitter, call: Call) -> None:
     tokens, width = spec_of(x).shape
     group = int(call.options["group"])
     fields: dict[str, Any] = {"x": low.at(x), "x_stride": stride_of(x), "heads": fixed(width) // group}
-    fields |= {"weight": low.at(weight), "bias": low.at(bias), "weight_stride": 4 * group * (spec_of(weight).shape == spec_of(x).shape[1:])}
+    fields |= {
+        "weight": low.at(weight),
+        "bias": low.at(bias),
+        "weight_stride": 4 * group * (spec_of(weight).shape == spec_of(x).shape[1:]),
+    }
     fields |= {"eps": float(call.options["eps"]), "out": low.at(call.results[0]), "out_stride": stride_of(x)}
     kernel = norm.layer_norm_of_heads(low.places.target, group, bias=True)
     low.emit(kernel, fields, cell_of(tokens), grain=low.row_grain(tokens))
@@ -77,9 +81,26 @@ def wkv6(low: Emitter, call: Call) -> None:
     low.emit(rwkv.wkv6(target, shape), fields, sequences, factor=heads * shape.tiles(target))
 
 
+def gated_linear_attention(low: Emitter, call: Call) -> None:
+    r, w, k, v, *held = call.args
+    tokens, heads = spec_of(r).shape[0], int(call.options["heads"])
+    dim = fixed(spec_of(r).shape[1]) // heads
+    shape, target = Shape(dim, fixed(held[0].shape[2]), "each"), low.places.target
+    second = row_bytes(heads * dim, F32)
+    shared: dict[str, Any] = {"brought": low.shared("gates", 2 * second * most(tokens)), "brought_stride": 2 * second}
+    shared |= {"second": second, "heads": heads, "shared": int(call.options["key_heads"]), "stride": stride_of(r)}
+    fields = shared | {"w": low.at(w), "k": low.at(k), "k_stride": stride_of(k)}
+    low.emit(rwkv.grouped_brought(target, dim), fields, cell_of(tokens), grain=low.row_grain(tokens))
+    fields = shared | {"r": low.at(r), "v": low.at(v), "v_stride": stride_of(v), "out": low.at(call.results[0])}
+    fields |= {"out_stride": stride_of(call.results[0]), "scale": dim**-0.5, **sequence_fields(low, *held)}
+    sequences = cell_of(spec_of(held[2]).shape[0])
+    low.emit(rwkv.gated_linear_attention(target, shape), fields, sequences, factor=heads * shape.tiles(target))
+
+
 ROW_BY_ROW = frozenset({"blend", "group_norm", "mix_rows"})
 RULES: dict[str, Callable[[Any, Call], None]] = {
     "blend": blend,
+    "gated_linear_attention": gated_linear_attention,
     "group_norm": group_norm,
     "mix_rows": mix_rows,
     "wkv6": wkv6,

@@ -55,8 +55,8 @@ from sporelm.backends.torch.rows import (
     top_k,
     xielu,
 )
-from sporelm.backends.torch.rwkv import blend, group_norm, mix_rows, wkv6, wkv7
 from sporelm.backends.torch.selective import selective_scan
+from sporelm.backends.torch.rwkv import blend, gated_linear_attention, group_norm, mix_rows, wkv6, wkv7
 from sporelm.backends.torch.sparse import choose_slots, chosen_attention, store_rows
 from sporelm.backends.torch.texts import mean_rows, text_attention
 
@@ -69,7 +69,7 @@ FUNCTIONS = {
         add_layer_norm,
         count_nonfinite,
         *(causal_conv1d, gated_delta_rule, ssm_scan, gated_rms_norm, selective_scan, lightning_attention),
-        *(mix_rows, blend, group_norm, wkv7, wkv6),
+        *(mix_rows, blend, group_norm, wkv7, wkv6, gated_linear_attention),
         *(linear_heads, store_latent, latent_attention),
         *(store_rows, choose_slots, chosen_attention),
         *(route, part_idle, linear_experts, linear_experts_silu_mul, combine_experts),

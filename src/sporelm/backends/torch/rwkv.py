@@ -70,3 +70,29 @@ def wkv6(
             s *= decay[row, :, :, None]
             s += k[row].unsqueeze(2) * v[row].unsqueeze(1)
     return (out + (r * bonus * k).sum(dim=-1, keepdim=True) * v).flatten(1)
+
+
+def gated_linear_attention(
+    r: Tensor,
+    w: Tensor,
+    k: Tensor,
+    v: Tensor,
+    state: Tensor,
+    starts: Any,
+    lengths: Any,
+    states: Any,
+    *,
+    heads: int,
+    key_heads: int,
+) -> Tensor:
+    r, w = (each.unflatten(1, (heads, -1)) for each in (r, w))
+    k, v = (each.unflatten(1, (key_heads, -1)).repeat_interleave(heads // key_heads, dim=1) for each in (k, v))
+    decay = torch.exp(-torch.exp(w))
+    key, out = k * (1 - decay), torch.empty_like(v)
+    for held, start, stop in each_sequence(state, starts, lengths, states):
+        s = held.view(heads, r.shape[2], -1)
+        for row in range(start, stop):
+            s *= decay[row, :, :, None]
+            s += key[row].unsqueeze(2) * v[row].unsqueeze(1)
+            out[row] = torch.einsum("hk,hkv->hv", r[row], s)
+    return (out * r.shape[2] ** -0.5).flatten(1)

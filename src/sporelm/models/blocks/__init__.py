@@ -39,7 +39,7 @@ from sporelm.models.blocks.split_delta_net import SplitDeltaNet
 from sporelm.models.blocks.state_space import SpaceHeads, StateSpace
 from sporelm.models.blocks.text_attention import TextAttention
 from sporelm.models.blocks.text_layer import TextLayer
-from sporelm.models.blocks.time_mix6 import FinchNumbers, TimeMix6
+from sporelm.models.blocks.time_mix6 import FinchNumbers, GroupedTimeMix, TimeMix6
 from sporelm.models.blocks.time_mix7 import MixRanks, TimeMix7
 from sporelm.models.blocks.weighed_mixture import WeighedMixture
 
@@ -61,6 +61,7 @@ __all__ = [
     "GatedChannelMix",
     "GatedMLP",
     "GatedRecurrence",
+    "GroupedTimeMix",
     "HeadGatedAttention",
     "HeadSpace",
     "LatentAttention",

@@ -28,15 +28,33 @@ class FinchNumbers:
     halved: int = 0  # rows are halved after so many layers, and what is added to them is stored so; 0: never
 
 
+class RowMixes:
+    """Rows mixed with the ones before them, by what depends on the row: one result for each of `MIXES`."""
+
+    def __init__(self, name: str, width: int, rank: int) -> None:
+        self.first = Param(f"{name}.mix_x.weight", (width,))
+        self.mixes = [Param(f"{name}.mix_{part}.weight", (width,)) for part in MIXES]
+        self.more = [LowRank(f"{name}.mix_{part}_more", width, rank, width, bias=False) for part in MIXES]
+
+    def params(self) -> list[Param]:
+        return [self.first, *self.mixes, *(param for part in self.more for param in part.params())]
+
+    def __call__(self, x: Any, step: StepInputs, weights: Mapping[str, Any], row: Any) -> dict[str, Any]:
+        """Of x [tokens, width], and what a block keeps of the row before."""
+        delta = shifted(x, step, weights, row)
+        few = products(ops.mix_rows(x, delta, (weights[self.first.name],)), weights, *(each.down for each in self.more))
+        more = tuple(each.up(ops.softcap(part, cap=1.0), weights) for each, part in zip(self.more, few, strict=True))
+        mixes = tuple(weights[mix.name] for mix in self.mixes)
+        return dict(zip(MIXES, ops.mix_rows(x, delta, mixes, more), strict=True))
+
+
 class TimeMix6:
-    """o(norm(wkv(...)) * silu(gate)); by what rows are mixed depends on the row."""
+    """o(norm(wkv(...)) * silu(gate))."""
 
     def __init__(self, name: str, config: ModelConfig) -> None:
         own: FinchNumbers = config.own
         width, self.dim, self.eps = config.width, config.head_dim, own.eps
-        self.first = Param(f"{name}.mix_x.weight", (width,))
-        self.mixes = [Param(f"{name}.mix_{part}.weight", (width,)) for part in MIXES]
-        self.more = [LowRank(f"{name}.mix_{part}_more", width, own.mix, width, bias=False) for part in MIXES]
+        self.mixes = RowMixes(name, width, own.mix)
         self.r, self.k, self.v, self.g, self.o = (Linear(f"{name}.wkv_{part}", width, width) for part in "rkvgo")
         self.decay = LowRank(f"{name}.wkv_decay", width, own.decay, width, "tanh")
         self.bonus = Param(f"{name}.wkv.bonus", (config.heads, config.head_dim), plain=True)
@@ -44,20 +62,42 @@ class TimeMix6:
         self.memory = State(((1, width), (width, config.head_dim)))
 
     def params(self) -> list[Param]:
-        narrow = [param for part in (*self.more, self.decay) for param in part.params()]
         matrices = [param for part in (self.r, self.k, self.v, self.g, self.o) for param in part.params()]
-        return [self.first, *self.mixes, *narrow, *matrices, self.bonus, *self.norm]
+        return [*self.mixes.params(), *self.decay.params(), *matrices, self.bonus, *self.norm]
 
     def __call__(self, x: Any, step: StepInputs, weights: Mapping[str, Any], cache: Any) -> Any:  # x [tokens, width]
         row, state = cache
-        delta = shifted(x, step, weights, row)
-        few = products(ops.mix_rows(x, delta, (weights[self.first.name],)), weights, *(each.down for each in self.more))
-        more = tuple(each.up(ops.softcap(part, cap=1.0), weights) for each, part in zip(self.more, few, strict=True))
-        mixes = tuple(weights[mix.name] for mix in self.mixes)
-        mixed = dict(zip(MIXES, ops.mix_rows(x, delta, mixes, more), strict=True))
+        mixed = self.mixes(x, step, weights, row)
         parts = {"r": self.r, "k": self.k, "v": self.v, "g": self.g}
         r, k, v, gate = (part(mixed[name], weights) for name, part in parts.items())
         whose = step.starts, step.lengths, step.states
         made = ops.wkv6(r, self.decay(mixed["w"], weights), k, v, weights[self.bonus.name], state, *whose)
         norm = (weights[param.name] for param in self.norm)
         return self.o(ops.silu_mul(gate, ops.group_norm(made, *norm, group=self.dim, eps=self.eps)), weights)
+
+
+class GroupedTimeMix:
+    """o(linear attention(...) * sigmoid(gate)), keys and values shared by groups of heads (QRWKV6, Recursal 2024)."""
+
+    def __init__(self, name: str, config: ModelConfig) -> None:
+        own: FinchNumbers = config.own
+        width, self.heads, self.kv_heads = config.width, config.heads, config.kv_heads
+        self.mixes, few, bias = RowMixes(name, width, own.mix), config.kv_heads * config.head_dim, config.attention_bias
+        outs = (("q", width), ("k", few), ("v", few))
+        self.qkv = [Linear(f"{name}.attn_{part}", out, width, bias=bias) for part, out in outs]
+        self.g, self.o = (Linear(f"{name}.attn_{part}", width, width) for part in ("gate", "o"))
+        self.decay = LowRank(f"{name}.wkv_decay", width, own.decay, width, "tanh")
+        self.memory = State(((1, width), (width, config.head_dim)))
+
+    def params(self) -> list[Param]:
+        matrices = [param for part in (*self.qkv, self.g, self.o) for param in part.params()]
+        return [*self.mixes.params(), *self.decay.params(), *matrices]
+
+    def __call__(self, x: Any, step: StepInputs, weights: Mapping[str, Any], cache: Any) -> Any:  # x [tokens, width]
+        row, state = cache
+        mixed = self.mixes(x, step, weights, row)
+        q, k, v = (part(mixed[name], weights) for part, name in zip(self.qkv, "rkv", strict=True))
+        whose = step.starts, step.lengths, step.states
+        given, whole = (q, self.decay(mixed["w"], weights), k, v, state), {"heads": self.heads}
+        made = ops.gated_linear_attention(*given, *whose, **whole, key_heads=self.kv_heads)
+        return self.o(ops.activate_mul(self.g(mixed["g"], weights), made, kind="sigmoid"), weights)

@@ -423,6 +423,7 @@ FAMILIES = (
     Listed("refact", "Refact", ("refact", "GPTRefactForCausalLM"), ("numpy",)),
     Listed("recurrent_gemma", "RecurrentGemma", ("recurrentgemma", "RecurrentGemmaForCausalLM"), ("transformers",)),
     Listed("rwkv6", "RWKV-6 Finch", ("rwkv6", "Rwkv6ForCausalLM"), ("numpy", "llama.cpp")),
+    Listed("rwkv6qwen2", "QRWKV6", ("rwkv6qwen2", "RWKV6Qwen2ForCausalLM"), ("numpy", "llama.cpp")),
     Listed("rwkv7", "RWKV-7 Goose", ("rwkv7", "RWKV7ForCausalLM"), ("numpy", "llama.cpp")),
     Listed("seed_oss", "Seed-OSS", ("seed_oss", "SeedOssForCausalLM"), ("transformers", "llama.cpp")),
     Listed("smallthinker", "SmallThinker", ("smallthinker", "SmallThinkerForCausalLM"), ("numpy", "llama.cpp")),

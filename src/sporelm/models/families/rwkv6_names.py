@@ -19,7 +19,6 @@ _NORMED = (
     ("layers.{}.wkv_norm", "blk.{}.time_mix_ln", f"{TIME}ln_x"),
 )
 _RANKS = [lambda config: config.own.mix] * len(MIXES)
-_PARTS = range(len(MIXES))
 
 
 def _vector(ours: str, gguf: str, hf: str) -> Names:
@@ -31,44 +30,53 @@ def _each(name: str, number: int, **how: Any) -> Stored:
     return Stored(name, part=number, parts=len(MIXES), **how)
 
 
+def mix_names(time: str, order: str) -> Table:
+    """What rows are mixed by, and what makes decays. `time` begins the names in folders, which have the matrices that
+    make mixes in this order."""
+    held = {part: order.index(part) for part in MIXES}
+    return (
+        _vector("mix_x.weight", "time_mix_lerp_x", f"{time}time_maa_x"),
+        *(
+            Names(
+                f"layers.{{}}.mix_{part}.weight",
+                _each("blk.{}.time_mix_lerp_fused.weight", number, above=2),
+                Stored(f"{time}time_maa_{part}", above=2),
+            )
+            for number, part in enumerate(MIXES)
+        ),
+        *(
+            Names(
+                f"layers.{{}}.mix_{part}_more_a.weight",
+                Stored("blk.{}.time_mix_w1.weight", rows=stacked(number, *_RANKS)),
+                Stored(f"{time}time_maa_w1", rows=stacked(held[part], *_RANKS), transposed=True),
+            )
+            for number, part in enumerate(MIXES)
+        ),
+        *(
+            Names(
+                f"layers.{{}}.mix_{part}_more.weight",
+                _each("blk.{}.time_mix_w2.weight", number),
+                _each(f"{time}time_maa_w2", held[part], transposed=True),
+            )
+            for number, part in enumerate(MIXES)
+        ),
+        _vector("wkv_decay.bias", "time_mix_decay", f"{time}time_decay"),
+        *(
+            Names(
+                f"layers.{{}}.wkv_decay{end}.weight",
+                f"blk.{{}}.time_mix_decay_w{number}.weight",
+                Stored(f"{time}time_decay_w{number}", transposed=True),
+            )
+            for end, number in (("_a", 1), ("", 2))
+        ),
+    )
+
+
 NAMES: Table = (
     Names("embedding.weight", "token_embd.weight", "rwkv.embeddings.weight"),
     Names("output.weight", "output.weight", "head.weight"),
     *(Names(*(f"{name}.{kind}" for name in names)) for names in _NORMED for kind in ("weight", "bias")),
-    _vector("mix_x.weight", "time_mix_lerp_x", f"{TIME}time_maa_x"),
-    *(
-        Names(
-            f"layers.{{}}.mix_{part}.weight",
-            _each("blk.{}.time_mix_lerp_fused.weight", number, above=2),
-            Stored(f"{TIME}time_maa_{part}", above=2),
-        )
-        for number, part in enumerate(MIXES)
-    ),
-    *(
-        Names(
-            f"layers.{{}}.mix_{MIXES[number]}_more_a.weight",
-            Stored("blk.{}.time_mix_w1.weight", rows=stacked(number, *_RANKS)),
-            Stored(f"{TIME}time_maa_w1", rows=stacked(number, *_RANKS), transposed=True),
-        )
-        for number in _PARTS
-    ),
-    *(
-        Names(
-            f"layers.{{}}.mix_{MIXES[number]}_more.weight",
-            _each("blk.{}.time_mix_w2.weight", number),
-            _each(f"{TIME}time_maa_w2", number, transposed=True),
-        )
-        for number in _PARTS
-    ),
-    _vector("wkv_decay.bias", "time_mix_decay", f"{TIME}time_decay"),
-    *(
-        Names(
-            f"layers.{{}}.wkv_decay{end}.weight",
-            f"blk.{{}}.time_mix_decay_w{number}.weight",
-            Stored(f"{TIME}time_decay_w{number}", transposed=True),
-        )
-        for end, number in (("_a", 1), ("", 2))
-    ),
+    *mix_names(TIME, MIXES),
     Names("layers.{}.wkv.bonus", "blk.{}.time_mix_first.weight", f"{TIME}time_faaaa"),
     *(
         Names(f"layers.{{}}.wkv_{hf[0]}.weight", f"blk.{{}}.time_mix_{hf}.weight", f"{TIME}{hf}.weight")

@@ -201,3 +201,52 @@ def _row6(k: Builder, f: Any, item: Item, token: Val) -> None:
     alone = k.splat(k.load(f32, brought, f.second + item.head * 4))
     made = [k.fma(alone, v, total.value) for v, total in zip(values, sums, strict=True)]
     item.store(made, k.at(f.out, place))
+
+
+def grouped_brought(target: Any, dim: int) -> Kernel:
+    """How much each row of the heads' states decays at each token, and what is added to it. An item is a token."""
+
+    def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
+        with k.range(first, last) as token, k.range(f.heads) as head:
+            at, out = head * (4 * dim), k.at(f.brought, token * f.brought_stride)
+            own = head // (f.heads // f.shared) * (4 * dim)
+            w, key = k.at(f.w, token * f.stride + at), k.at(f.k, token * f.k_stride + own)
+            for kind, place in columns_of_head(k, dim):
+                decay = k.exp(-k.exp(k.load(kind, w, place)))
+                k.store(decay, k.at(out, at), place)
+                added = k.load(kind, key, place) * (k.const(kind, 1.0) - decay)
+                k.store(added, k.at(out, at + f.second), place)
+
+    text = "w:p stride:i k:p k_stride:i heads:i shared:i brought:p brought_stride:i second:i"
+    return Kernel(f"grouped_brought_{dim}", fields(text), body)
+
+
+def gated_linear_attention(target: Any, shape: Shape) -> Kernel:
+    """States of what the kernel above made. An item is a tile of a head's state of a sequence."""
+
+    def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
+        columns = 4 * shape.columns
+        with k.range(first, last) as number:
+            item = Item(k, f, shape, number, scratch)
+            with k.when(item.start < item.stop):
+                item.fetch()
+                own, group = item.head * (4 * shape.rows), item.shared * columns + item.at
+                with k.range(item.start, item.stop) as token:
+                    read, decays = k.at(f.r, token * f.stride + own), k.at(f.brought, token * f.brought_stride + own)
+                    values, sums = item.load(k.at(f.v, token * f.v_stride + group)), zeros(k, item.count)
+
+                    def change(at: Val, state: list[Val]) -> list[Val]:
+                        r, decay, key = (everywhere(k, p, at) for p in (read, decays, k.at(decays, f.second)))
+                        found = [k.fma(s, decay, key * v) for s, v in zip(state, values, strict=True)]
+                        for total, s in zip(sums, found, strict=True):
+                            total.set(k.fma(r, s, total.value))
+                        return found
+
+                    item.sweep(change)
+                    place = k.at(f.out, token * f.out_stride + item.head * columns + item.at)
+                    item.store([total.value * k.splat(f.scale) for total in sums], place)
+                item.leave()
+
+    text = "r:p stride:i v:p v_stride:i out:p out_stride:i scale:f shared:i heads:i brought:p brought_stride:i second:i"
+    name = f"gated_linear_attention_{shape.name}"
+    return Kernel(name, fields(f"{text} {SEQUENCES}"), body, scratch=shape.scratch(target))
