@@ -22,6 +22,10 @@ EXAONE |= {"num_hidden_layers": 4, "moe_intermediate_size": 24, "sliding_window"
 EXAONE |= {"pad_token_id": None, "eos_token_id": 2}
 EXAONE_ODD = {"head_dim": 10, "n_group": 4, "topk_group": 2, "num_hidden_layers": 3, "first_k_dense_replace": 2}
 FULL = "full_attention"
+FLINT = named("FlintForCausalLM", "flint", num_experts=6, num_experts_per_tok=2, moe_intermediate_size=24, head_dim=8)
+FLINT |= {"num_hidden_layers": 5, "shared_expert_intermediate_size": 40, "sliding_window": 9, "norm_topk_prob": True}
+FLINT_ODD = ODD | TIED | {"head_dim": 10, "num_hidden_layers": 4, "layer_types": ["sliding_attention", FULL] * 2}
+FLINT_ODD |= {"mlp_only_layers": [3], "decoder_sparse_step": 2, "norm_topk_prob": False, "attention_bias": True}
 EXAONE_ODD |= {"layer_types": [FULL, "sliding_attention", FULL]}
 GLM4MOE = named("Glm4MoeForCausalLM", "glm4_moe", n_routed_experts=8, num_experts_per_tok=3, n_shared_experts=1)
 GLM4MOE |= {"moe_intermediate_size": 24, "first_k_dense_replace": 1, "routed_scaling_factor": 1.5, "head_dim": 16}
@@ -73,6 +77,8 @@ QWEN3MOE = named("Qwen3MoeForCausalLM", "qwen3_moe", num_experts=6, num_experts_
 QWEN3MOE |= {"norm_topk_prob": True, "head_dim": 16}
 
 CASES = (
+    Case("flint", FLINT, None),
+    Case("flint-odd-tied-biases", FLINT | FLINT_ODD, None),
     Case("afmoe", AFMOE, WIDE | {"moe_intermediate_size": 256, "head_dim": 64, "num_dense_layers": 2}),
     Case("afmoe-odd-tied", AFMOE | ODD | TIED | {"head_dim": 12, "mup_enabled": False, "num_hidden_layers": 3}, None),
     Case("bailing", BAILING, WIDE | {"moe_intermediate_size": 256, "head_dim": 64}, "bailing"),

@@ -73,10 +73,16 @@ def test_the_embedding_of_mamba_has_two_names(tmp_path: Path, load: Callable[...
     assert_close(*logits(load, *places), "exact")
 
 
-def test_gates_of_lfm3_by_the_name_that_transformers_has(tmp_path: Path, load: Callable[..., Stepper]) -> None:
-    places = [write_case(tmp_path / place, BY_NAME["lfm3"]) for place in ("published", "renamed")]
+@pytest.mark.parametrize(
+    ("name", "published", "named"),
+    [("lfm3", ".self_attn.gate_proj.", ".self_attn.g_proj."), ("flint", ".softmax_offset", ".sinks")],
+)
+def test_tensors_by_the_names_that_transformers_has(
+    name: str, published: str, named: str, tmp_path: Path, load: Callable[..., Stepper]
+) -> None:
+    places = [write_case(tmp_path / place, BY_NAME[name]) for place in ("published", "renamed")]
     tensors = load_file(places[1] / "model.safetensors")
-    changed = {name.replace(".self_attn.gate_proj.", ".self_attn.g_proj."): values for name, values in tensors.items()}
+    changed = {name.replace(published, named): values for name, values in tensors.items()}
     assert changed.keys() != tensors.keys()
     save_file(changed, places[1] / "model.safetensors")
     assert_close(*logits(load, *places), "exact")

@@ -47,6 +47,13 @@ NORMED = "moe_normalize_expert_weights"
             UnsupportedModel,
             "layers are sliding_attention, but sliding_window is null",
         ),
+        ("flint", {"sliding_window": None}, UnsupportedModel, "sliding_window is null, and layers without one are not"),
+        (
+            "flint",
+            {"mlp_only_layers": [-1]},
+            ModelFileError,
+            r"mlp_only_layers is \[-1\]; it must be numbers of layers",
+        ),
     ],
 )
 def test_refused(name: str, change: dict[str, Any], kind: type[ModelError], message: str) -> None:

@@ -155,6 +155,7 @@ FAMILIES = (
     ),
     Listed("falcon_h1", "Falcon-H1", ("falcon-h1", "FalconH1ForCausalLM"), ("transformers", "llama.cpp")),
     Listed("flex_olmo", "FlexOlmo", ("flex_olmo", "FlexOlmoForCausalLM"), ("transformers",)),
+    Listed("flint", "Flint", ("flint", "FlintForCausalLM"), ("transformers",)),
     Listed("gemma", "Gemma 1", ("gemma", "GemmaForCausalLM"), ("transformers", "llama.cpp")),
     Listed("gemma2", "Gemma 2", ("gemma2", "Gemma2ForCausalLM"), ("transformers", "llama.cpp")),
     Listed(

@@ -27,14 +27,20 @@ GATE = Names(
 )
 
 
+def mlp_only(values: Fields, usual: tuple[int, ...] = ()) -> frozenset[int]:
+    """The layers that `mlp_only_layers` of a config.json names; the usual ones where it is absent."""
+    told = values.values.get("mlp_only_layers")
+    listed = list(usual) if told is None else told
+    if not isinstance(listed, list) or any(type(layer) is not int or layer < 0 for layer in listed):
+        raise ModelFileError(f"{values.where}: mlp_only_layers is {shown(listed)}; it must be numbers of layers")
+    return frozenset(listed)
+
+
 def finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
     """`mlp_only_layers` of config.json have no experts."""
     config = windowed(config, values, kind)
     assert config.experts is not None
-    listed = values.values.get("mlp_only_layers") or [] if kind == HF else []
-    if not isinstance(listed, list) or any(type(layer) is not int or layer < 0 for layer in listed):
-        raise ModelFileError(f"{values.where}: mlp_only_layers is {shown(listed)}; it must be numbers of layers")
-    return replace(config, experts=replace(config.experts, dense=frozenset(listed)))
+    return replace(config, experts=replace(config.experts, dense=mlp_only(values) if kind == HF else frozenset()))
 
 
 @architecture(
