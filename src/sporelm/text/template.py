@@ -1,5 +1,6 @@
 """Chat templates: messages in, the text that the model expects out."""
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property, lru_cache
@@ -27,6 +28,9 @@ _TOOL = {
     "function": {"name": _NAME, "description": "", "parameters": {"type": "object", "properties": {}, "required": []}},
 }
 _CALL = {"id": "abcdefghi", "type": "function", "function": {"name": _NAME, "arguments": {}}}
+_RESULT = {"role": "tool", "tool_call_id": "abcdefghi", "name": _NAME, "content": _PROBE}
+_FUNCTOOLS = "functools["  # Firefunction: its template has names of its own for the tools and the time
+_THINKING = re.compile(r"(?<![.\w])thinking is (un)?defined")
 _USER: dict[str, Any] = {"role": "user", "content": "x"}
 
 
@@ -93,6 +97,7 @@ class ChatTemplate:
         if any(isinstance(message.get("content"), list) for message in checked) and not self._takes_parts:
             checked = joined_parts(checked)
         extra = {name: plain_data(value, f"the template's variable {name!r}") for name, value in kwargs.items()}
+        extra = self._in_its_words(extra)
         given = check_tools(tools) if tools is not None else []
         return self._render(self._variables(checked, given, add_generation_prompt, extra))
 
@@ -111,8 +116,7 @@ class ChatTemplate:
     @cached_property
     def writes_results(self) -> bool:
         """Whether it writes what calls gave."""
-        result = {"role": "tool", "tool_call_id": "abcdefghi", "name": _NAME, "content": _PROBE}
-        told = [_USER, {"role": "assistant", "content": "", "tool_calls": [_CALL]}, result]
+        told = [_USER, {"role": "assistant", "content": "", "tool_calls": [_CALL]}, _RESULT]
         return _PROBE in self._trial(told, tools=[_TOOL])
 
     @cached_property
@@ -123,8 +127,12 @@ class ChatTemplate:
     @cached_property
     def _takes_no_content(self) -> bool:
         """Whether a message of calls alone may have None as its content, as far as a trial tells."""
-        without = self._trial([_USER, {"role": "assistant", "content": None, "tool_calls": [_CALL]}], tools=[_TOOL])
-        return bool(without) and "None" not in without
+        told = [_USER, {"role": "assistant", "content": None, "tool_calls": [_CALL]}]
+        for more in ([], [_RESULT]):  # some look at the last message alone in another way
+            without = self._trial([*told, *more], tools=[_TOOL])
+            if not without or "None" in without:
+                return False
+        return True
 
     @cached_property
     def _reasoning_names(self) -> tuple[str, ...]:
@@ -145,6 +153,17 @@ class ChatTemplate:
         text = self._trial([{"role": "user", "content": [{"type": "text", "text": _PROBE}]}])
         return _PROBE in text and f"'{_PROBE}'" not in text and f'"{_PROBE}"' not in text
 
+    def _in_its_words(self, given: dict[str, Any]) -> dict[str, Any]:
+        """The variables of a request, with what `enable_thinking` wishes under the name that the template has for it:
+        `thinking` (DeepSeek, Kimi K3) or `thinking_mode` (MiniMax-M3)."""
+        wish = given.get("enable_thinking")
+        if not isinstance(wish, bool) or "enable_thinking" in self.source:
+            return given
+        names: dict[str, Any] = {"thinking": wish} if _THINKING.search(self.source) else {}
+        if "thinking_mode" in self.source:
+            names["thinking_mode"] = "enabled" if wish else "disabled"
+        return {**names, **given}
+
     def _trial(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()) -> str:
         """What the template makes of messages, to learn its habits; nothing where it fails or refuses them."""
         try:
@@ -160,9 +179,16 @@ class ChatTemplate:
         extra: Mapping[str, Any],
     ) -> dict[str, Any]:
         """What the template sees, as plain data."""
+        own = {}
+        if _FUNCTOOLS in self.source:
+            from sporelm.text.sandbox import strftime_now
+
+            functions = [tool["function"] for tool in tools]
+            own = {"functions": json.dumps(functions, indent=4), "datetime": strftime_now("%Y-%m-%d %H:%M:%S")}
         return {
             **self._special_tokens,
             "documents": None,
+            **own,
             **extra,
             "messages": messages,
             "tools": list(tools) or None,

@@ -16,11 +16,14 @@ from sporelm.text.dialects.harmony import Harmony
 from sporelm.text.dialects.hermes import Hermes
 from sporelm.text.dialects.hy3 import Hy3, suffix_in
 from sporelm.text.dialects.invoke import Dsml, MiniMax
-from sporelm.text.dialects.json_block import CommandR, GigaChat, InternLm, Nemotron, ToolCalls
+from sporelm.text.dialects.json_block import CommandR, FireFunction, GigaChat, InternLm, Nemotron, ToolCalls
 from sporelm.text.dialects.kimi import Kimi
+from sporelm.text.dialects.kimi_k3 import KimiK3
 from sporelm.text.dialects.llama3 import Llama3
 from sporelm.text.dialects.llama4 import START, Llama4
 from sporelm.text.dialects.minicpm import MiniCpm
+from sporelm.text.dialects.minimax_m3 import THINKS as MINIMAX_THINK
+from sporelm.text.dialects.minimax_m3 import MiniMaxM3
 from sporelm.text.dialects.mistral import BRACKETS, Mistral
 from sporelm.text.dialects.pythonic import Lfm2, Olmo3
 from sporelm.text.dialects.qwen_coder import SEED_THINK, QwenCoder, Seed
@@ -30,13 +33,13 @@ from sporelm.text.tokenizer import Tokenizer
 DIALECTS: dict[str, type[Dialect]] = {
     each.name: each
     for each in (
-        Harmony, DeepSeek, Dsml, Kimi, Cohere, CommandR, Mistral, Gemma4, FunctionGemma, QwenCoder, Seed, Glm, Hy3,
-        MiniCpm, MiniMax, Solar, Apertus, Granite, Nemotron, ToolCalls, InternLm, GigaChat, Lfm2, Olmo3, Hermes,
-        Functionary, Recipients, Llama3, Llama4, Gemma, Generic,
+        Harmony, DeepSeek, Dsml, Kimi, KimiK3, Cohere, CommandR, Mistral, Gemma4, FunctionGemma, QwenCoder, Seed, Glm,
+        Hy3, MiniCpm, MiniMax, MiniMaxM3, Solar, Apertus, Granite, Nemotron, ToolCalls, InternLm, GigaChat,
+        FireFunction, Lfm2, Olmo3, Hermes, Functionary, Recipients, Llama3, Llama4, Gemma, Generic,
     )
 }  # fmt: skip
 STEPS = Thinking("Here are my reasoning steps:", "[BEGIN FINAL RESPONSE]")  # Apriel
-THOUGHTS = (ACTIONS, STEPS, INNER, THINK, BRACKETS, CHANNELS, SEED_THINK)
+THOUGHTS = (ACTIONS, STEPS, INNER, THINK, BRACKETS, CHANNELS, SEED_THINK, MINIMAX_THINK)
 
 _Test = Callable[[str], bool]
 
@@ -53,6 +56,7 @@ _BY_TEMPLATE: tuple[tuple[_Test, Callable[[Thinking | None], Dialect]], ...] = (
     (_has(BEGIN, "```json"), lambda thinking: DeepSeek(thinking, fenced=True)),
     (_has(SEPARATOR), lambda thinking: DeepSeek(thinking, fenced=False)),
     (_has("<|tool_calls_section_begin|>"), Kimi),
+    (_has("<|open|>", "<|close|>", "<|sep|>"), lambda thinking: KimiK3()),
     (_has("<|START_ACTION|>"), Cohere),
     (_has("Action:", "tool_name", "<|CHATBOT_TOKEN|>"), lambda thinking: CommandR(thinking)),
     (_has("[TOOL_CALLS]", "[ARGS]"), lambda thinking: Mistral(thinking, named=True)),
@@ -64,6 +68,8 @@ _BY_TEMPLATE: tuple[tuple[_Test, Callable[[Thinking | None], Dialect]], ...] = (
     (_has("<|function_call|>", "<|role_sep|>"), lambda thinking: GigaChat()),
     (_has("function call", "<|role_sep|>"), lambda thinking: GigaChat(message=True)),
     (_has("<minimax:tool_call>"), MiniMax),
+    (_has("]<]minimax[>[", "<invoke name="), MiniMaxM3),
+    (_has("functools["), FireFunction),
     (_has("<seed:tool_call>"), Seed),
     (_has("<function=", "<parameter="), QwenCoder),
     (_has("<arg_key>"), Glm),

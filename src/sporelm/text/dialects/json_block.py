@@ -107,3 +107,11 @@ class CommandR(JsonBlock):
 
     def forced(self, forms: Forms) -> Expression:
         return forms.sequence(self.opening, forms.json_call("parameters", name="tool_name", many=True), self.closing)
+
+
+class FireFunction(JsonBlock):
+    """Firefunction 2: functools[{"name": ..., "arguments": {...}}, ...]."""
+
+    name = "firefunction"
+    opening, closing = "functools", ""
+    begins = (opening,)

@@ -14,6 +14,9 @@ from sporelm.text.template import ChatTemplate
 VARIABLES: dict[str, type | tuple[type, ...]] = {
     "enable_thinking": bool,
     "thinking": bool,
+    "thinking_mode": str,
+    "thinking_effort": str,
+    "reasoning_strength": str,
     "preserve_thinking": bool,
     "clear_thinking": bool,
     "reasoning_effort": str,

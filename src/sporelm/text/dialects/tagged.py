@@ -61,7 +61,7 @@ class Tagged(Dialect):
             return False
         yield from source.space()
         name = source.take(len((yield from source.ahead(NAME))))
-        if not name or (self.name_close and not (yield from source.skip(self.name_close))):
+        if not name or not (yield from self.named(source)):
             return False
         following = (self.key_open, self.end)
         tag = yield from source.skip(*following)
@@ -79,8 +79,12 @@ class Tagged(Dialect):
                 yield from source.skip(tail)
         return True
 
+    def named(self, source: Source) -> Steps[bool]:
+        """Read what closes a name; False if something else comes."""
+        return not self.name_close or (yield from source.skip(self.name_close)) is not None
+
     def _argument(self, source: Source, arguments: "_Arguments") -> Steps[bool]:
-        key = source.take(len((yield from source.ahead(KEY))))
+        key = self.plain(source.take(len((yield from source.ahead(KEY)))))
         if not key:
             return False
         close = yield from source.which((self.key_close, *self.typed))
@@ -95,16 +99,21 @@ class Tagged(Dialect):
             yield from arguments.value(key, self.value_close, follow, lines=self.lines, types=self.typed.get(close))
         )
 
+    def plain(self, key: str) -> str:
+        """A key as the tool's schema has it."""
+        return key
+
     def forced(self, forms: Forms) -> Expression:
-        calls = forms.many(forms.each(lambda tool: self._forced(forms, tool)), "\n")
+        calls = forms.many(forms.each(lambda tool: self.forced_call(forms, tool)), "\n")
         begin, end = self.section
         return forms.sequence(begin + "\n", calls, "\n", end) if begin else calls
 
-    def _forced(self, forms: Forms, tool: Tool) -> Expression:
+    def forced_call(self, forms: Forms, tool: Tool) -> Expression:
+        """The form of a call of one tool."""
         parts: list[str] = [
             f"{self.opening}{self.line if self.opening and self.name_open else ''}{self.name_open}{tool.name}"
         ]
-        parts.append(self.name_close + self.line)
+        parts.append(self.forced_named(forms))
         schema = forms.schema(tool)
         for key, inner in (schema.get("properties") or {}).items():
             argument = forms.sequence(self.key_open + key, self.forced_value(forms, inner, schema), self.line)
@@ -112,6 +121,10 @@ class Tagged(Dialect):
             parts.append(argument if required else Expression(f"({argument})?"))
         parts.append(self.end + (self.line + self.closing if self.closing else ""))
         return forms.sequence(*parts)
+
+    def forced_named(self, forms: Forms) -> str:
+        """What closes a name."""
+        return self.name_close + self.line
 
     def forced_value(self, forms: Forms, schema: Any, root: Mapping[str, Any]) -> Expression:
         """What follows a key: the rest of its tag, and the value with its tags."""

@@ -43,6 +43,13 @@ HARMONY = "<|channel|>commentary to=functions.weather <|constrain|>json<|message
 KIMI = f"<|tool_calls_section_begin|><|tool_call_begin|>functions.weather:0<|tool_call_argument_begin|>{BOTH}<|tool_call_end|>"
 GEMMA = '<|tool_call>call:weather{days:2,near:{k:true},place:<|"|>a "b"\n<|"|>}<tool_call|>'
 
+K3 = '<|open|>tools<|sep|><|open|>call tool="weather" index="1"<|sep|><|open|>argument key="place" type="string"<|sep|>Zürich<|close|>argument<|sep|><|open|>argument key="days" type="number"<|sep|>2<|close|>argument<|sep|><|close|>call<|sep|>'
+K3_CLOCK = '<|open|>call tool="clock" index="2"<|sep|><|close|>call<|sep|><|close|>tools<|sep|>'
+SAID, UNSAID = "<|open|>response<|sep|>", "<|close|>response<|sep|>"
+M3 = '<tool_call>\n]<]minimax[>[<invoke name="weather">]<]minimax[>[<place>Zürich]<]minimax[>[</place>]<]minimax[>[<days>2]<]minimax[>[</days>]<]minimax[>[</invoke>\n'
+M3 = f"]<]minimax[>[{M3}"
+M3_CLOCK = ']<]minimax[>[<invoke name="clock">]<]minimax[>[</invoke>\n]<]minimax[>[</tool_call>'
+
 ANSWERS: dict[str, tuple[str, str, str, str, str, list[tuple[str, str, bool]]]] = {
     "plain": ("hermes", "", " Hello <b>\n\n", " Hello <b>\n\n", "", []),
     "one": ("hermes", "", HERMES, "", "", [call()]),
@@ -115,6 +122,11 @@ ANSWERS: dict[str, tuple[str, str, str, str, str, list[tuple[str, str, bool]]]] 
     "kimi": ("kimi", "", f"<think>Hm</think>{CHECKS}{KIMI}<|tool_call_begin|>functions.clock:1<|tool_call_argument_begin|>{{}}<|tool_call_end|><|tool_calls_section_end|>", CHECKS, "Hm", [call(), call("{}", "clock")]),
     "kimi, no number": ("kimi", "", "<|tool_call_begin|>clock<|tool_call_argument_begin|>{}<|tool_call_end|>", "", "", [call("{}", "clock")]),
     "kimi, no call": ("kimi", "", "<|tool_calls_section_begin|> is a mark", "<|tool_calls_section_begin|> is a mark", "", []),
+    "kimi k3": ("kimi_k3", "<|open|>think<|sep|>", f"Hm<|close|>think<|sep|>{SAID}{CHECKS}{UNSAID}{K3}{K3_CLOCK}<|close|>message<|sep|>", CHECKS, "Hm", [call(), call("{}", "clock")]),
+    "kimi k3, content": ("kimi_k3", SAID, f"Hi {UNSAID}<|close|>message<|sep|>", "Hi", "", []),
+    "kimi k3, types": ("kimi_k3", "", '<|open|>call tool="clock"<|sep|><|open|>argument key="a&quot;&amp;" type="array"<|sep|>["é", {"b": null}]<|close|>argument<|sep|><|open|>argument key="b" type="string"<|sep|>[1]<|close|>argument<|sep|><|open|>argument key="c"<|sep|>x y<|close|>argument<|sep|><|close|>call<|sep|>', "", "", [call('{"a\\"&": ["é", {"b": null}], "b": "[1]", "c": "x y"}', "clock")]),
+    "kimi k3, cut": ("kimi_k3", "", K3[: K3.index("ürich")], "", "", [call('{"place": "Z"}', complete=False)]),
+    "kimi k3, no call": ("kimi_k3", "", "<|open|>tools<|sep|> is a mark", "<|open|>tools<|sep|> is a mark", "", []),
     "gemma 4": ("gemma4", "", f"<|channel>thought\nHm\n<channel|>{CHECKS}{GEMMA}<|tool_call>call:clock{{}}<tool_call|>", CHECKS, "Hm", [call('{"days":2,"near":{"k":true},"place":"a \\"b\\"\\n"}'), call("{}", "clock")]),
     "gemma 4, cut": ("gemma4", "", GEMMA[: GEMMA.index("true")], "", "", [call('{"days":2,"near":{}}', complete=False)]),
     "gemma 4, odd keys": ("gemma4", "", "<|tool_call>call:clock{a\\x:1,b\x01:2}<tool_call|>", "", "", [call('{"a\\\\x":1,"b\\u0001":2}', "clock")]),
@@ -150,6 +162,13 @@ ANSWERS: dict[str, tuple[str, str, str, str, str, list[tuple[str, str, bool]]]] 
     "minimax": ("minimax", "<think>\n", 'Hm\n</think>\n\n' + CHECKS + '\n<minimax:tool_call>\n<invoke name="weather">\n<parameter name="place">a</parameter>\n b "</parameter>\n<parameter name="near">{"k": true}</parameter>\n</invoke>\n<invoke name="clock">\n</invoke>\n</minimax:tool_call>', CHECKS, "Hm", [call('{"place": "a</parameter>\\n b \\"", "near": {"k": true}}'), call("{}", "clock")]),
     "minimax, no call": ("minimax", "", "<minimax:tool_call> x <invoke name=\"", "<minimax:tool_call> x <invoke name=\"", "", []),
     "minimax, cut": ("minimax", "", '<minimax:tool_call>\n<invoke name="weather">\n<parameter name="place">Z</para', "", "", [call('{"place": "Z</para"}', complete=False)]),
+    "minimax m3": ("minimax_m3", "", f"<mm:think>Hm</mm:think>{CHECKS}{M3}{M3_CLOCK}", CHECKS, "Hm", [call(), call("{}", "clock")]),
+    "minimax m3, not thought": ("minimax_m3", "", f"</mm:think>\n\n{CHECKS} </mm:think>", f"{CHECKS} </mm:think>", "", []),
+    "minimax m3, one inside of the other": ("minimax_m3", "</mm:think>", M3_CLOCK.replace('">', '">]<]minimax[>[<a>]<]minimax[>[<item>1]<]minimax[>[</item>\n]<]minimax[>[<item>]<]minimax[>[<b>x "y" ]<]minimax[>[</b>]<]minimax[>[<b>z]<]minimax[>[</b>]<]minimax[>[</item>]<]minimax[>[</a>]<]minimax[>[<c>[1]]<]minimax[>[</c>]<]minimax[>[<d>]<]minimax[>[</d>'), "", "", [call('{"a": [1, {"b": "x \\"y\\" "}], "c": [1], "d": ""}', "clock")]),
+    "minimax m3, an object": ("minimax_m3", "", ']<]minimax[>[<invoke name="weather">]<]minimax[>[<place> ]<]minimax[>[<item>a]<]minimax[>[</place>]<]minimax[>[<near>]<]minimax[>[<k>true]<]minimax[>[</k>]<]minimax[>[</near>]<]minimax[>[</invoke> So', "So", "", [call('{"place": " ]<]minimax[>[<item>a", "near": {"k": true}}')]),
+    "minimax m3, cut": ("minimax_m3", "", ']<]minimax[>[<invoke name="weather">]<]minimax[>[<near>]<]minimax[>[<k>tr', "", "", [call('{"near": {}}', complete=False)]),
+    "minimax m3, broken": ("minimax_m3", "", f"{M3[: M3.index('2]<')]}2]<]minimax[>[</place>]<]minimax[>[</days> So]<]minimax[>[</invoke>", " So]<]minimax[>[</invoke>".strip(), "", [call('{"place": "Zürich", "days": "2]<]minimax[>[</place>"}', complete=False)]),
+    "minimax m3, no call": ("minimax_m3", "", "]<]minimax[>[<tool_call> is a mark", "]<]minimax[>[<tool_call> is a mark", "", []),
     "dsml": ("dsml", "<think>", f'Hm</think>{CHECKS}\n\n<｜DSML｜tool_calls>\n<｜DSML｜invoke name="weather">\n<｜DSML｜parameter name="place" string="true">2</｜DSML｜parameter>\n<｜DSML｜parameter name="days" string="false">2</｜DSML｜parameter>\n</｜DSML｜invoke>\n<｜DSML｜invoke name="clock">\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>', CHECKS, "Hm", [call('{"place": "2", "days": 2}'), call("{}", "clock")]),
     "dsml, values": ("dsml", "", '<｜DSML｜tool_calls>\n<｜DSML｜invoke name="clock">\n<｜DSML｜parameter name="a" string="false">["é", {"b": null}]</｜DSML｜parameter>\n<｜DSML｜parameter name="b" string="true">[1]</｜DSML｜parameter>\n<｜DSML｜parameter name="c" string="false">"x"</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>', "", "", [call('{"a": ["é", {"b": null}], "b": "[1]", "c": "x"}', "clock")]),
     "hy3": ("hy3", "<think:opensource>", f"Hm</think:opensource>{CHECKS}<tool_calls:opensource>\n<tool_call:opensource>weather<tool_sep:opensource>\n<arg_key:opensource>place</arg_key:opensource>\n<arg_value:opensource>Zürich</arg_value:opensource>\n<arg_key:opensource>days</arg_key:opensource>\n<arg_value:opensource>2</arg_value:opensource>\n</tool_call:opensource>\n<tool_call:opensource>clock<tool_sep:opensource>\n</tool_call:opensource>\n</tool_calls:opensource>", CHECKS, "Hm", [call(), call("{}", "clock")]),
@@ -165,6 +184,8 @@ ANSWERS: dict[str, tuple[str, str, str, str, str, list[tuple[str, str, bool]]]] 
     "gigachat": ("gigachat", "", f'{CHECKS}<|message_sep|>\n\nfunction call<|role_sep|>\n{{"name": "weather", "arguments": {BOTH}}}<|message_sep|>', CHECKS, "", [call()]),
     "gigachat 3.1": ("gigachat", "", f'{CHECKS}<|function_call|>{{"name": "weather", "arguments": {BOTH}}}', CHECKS, "", [call()]),
     "gigachat, spoken": ("gigachat", "", "A function call is <|function_call|> it", "A function call is <|function_call|> it", "", []),
+    "firefunction": ("firefunction", "", f'{CHECKS} functools[{{"name": "weather", "arguments": {BOTH}}}, {{"name": "clock", "arguments": {{}}}}]', CHECKS, "", [call(), call("{}", "clock")]),
+    "firefunction, spoken": ("firefunction", "", "import functools\nfunctools.partial(f)", "import functools\nfunctools.partial(f)", "", []),
     "command_r": ("command_r", "", f'Action:\n```json\n[\n    {{\n        "tool_name": "weather",\n        "parameters": {BOTH}\n    }},\n    {{"tool_name": "clock", "parameters": {{}}}}\n]```', "", "", [call(), call("{}", "clock")]),
     "command_r, no call": ("command_r", "", "Action:\n```json\n[1]\n```", "Action:\n```json\n[1]\n```", "", []),
     "functiongemma": ("functiongemma", "", 'Hi<start_function_call>call:weather{days:2,place:<escape>a "b", {c}<escape>}<end_function_call><start_function_call>call:clock{}<end_function_call>', "Hi", "", [call('{"days":2,"place":"a \\"b\\", {c}"}'), call("{}", "clock")]),
@@ -198,6 +219,9 @@ FORCED: dict[str, tuple[Dialect, str]] = {
     "deepseek 3.1": (DeepSeek(fenced=False), f"{BEGIN}{CALL}weather{SEPARATOR}{BOTH}{CALL_END}{CALL}clock{SEPARATOR}{{}}{CALL_END}{END}"),
     "cohere": (DIALECTS["cohere"](), f'<|START_THINKING|>x<|END_THINKING|><|START_ACTION|>[{{"tool_name": "weather", "parameters": {BOTH}}}, {{"tool_name": "clock", "parameters": {{}}}}]<|END_ACTION|>'),
     "kimi": (DIALECTS["kimi"](), f"<think>x</think>{KIMI}<|tool_call_begin|>functions.clock:1<|tool_call_argument_begin|>{{}}<|tool_call_end|><|tool_calls_section_end|>"),
+    "kimi_k3": (DIALECTS["kimi_k3"](), f"<|open|>think<|sep|>x<|close|>think<|sep|>{SAID}{UNSAID}{K3.removesuffix('<|close|>call<|sep|>')}<|open|>argument key=\"near\" type=\"object\"<|sep|>{{\"k\": true}}<|close|>argument<|sep|><|close|>call<|sep|>{K3_CLOCK}"),
+    "minimax_m3": (DIALECTS["minimax_m3"](), f"<mm:think>x</mm:think>{M3.replace(']<]minimax[>[</invoke>', ']<]minimax[>[<near>]<]minimax[>[<k>true]<]minimax[>[</k>]<]minimax[>[</near>]<]minimax[>[</invoke>')}{M3_CLOCK}"),
+    "firefunction": (DIALECTS["firefunction"](), f'functools[{{"name": "weather", "arguments": {BOTH}}}, {{"name": "clock", "arguments": {{}}}}]'),
     "harmony": (DIALECTS["harmony"](), f"<|channel|>analysis<|message|>Hm<|end|><|start|>assistant{HARMONY}{BOTH}"),
     "lfm2": (DIALECTS["lfm2"](), '<|tool_call_start|>[weather(place="Z\\n\\u00fc", days=2, near={"k": true}), clock()]<|tool_call_end|>'),
     "olmo3": (DIALECTS["olmo3"](), '<function_calls>\nweather(place="Z")\nclock()\n</function_calls>'),

@@ -54,6 +54,12 @@ def test_every_template_has_its_dialect(shared: Path) -> None:
         ("List of tools: <|tool_list_start|>[", "lfm2", "<think>"),
         ("<function_calls>\\nget(x='1')</function_calls>", "olmo3", None),
         ("<minimax:tool_call> <invoke name= <think>", "minimax", "<think>"),
+        ("']<]minimax[>[' '<tool_call>' '<invoke name=\"' '<mm:think>'", "minimax_m3", "<mm:think>"),
+        ("'<|open|>' + tag '<|sep|>' '<|close|>' + tag <|end_of_msg|>", "kimi_k3", "<|open|>think<|sep|>"),
+        ("<|start_header_id|> functools[{'name':", "firefunction", None),
+        ("<role>ASSISTANT</role> <tool_call>{name} <arg_key> <think>", "glm", "<think>"),  # Ling 3
+        ("<assistant> <tool_call> <arg_key> <think>", "glm", "<think>"),  # Laguna
+        ("<tool_call>\\n<function= <parameter= <think>", "qwen_coder", "<think>"),  # Step 3.5
         ("set dsml = '｜DSML｜' 'function_calls>'", "dsml", None),
         ("HYTK = ':new' '<tool_call{}>'.format '<tool_sep{}>' '<arg_key{}>'", "hy3", "<think:new>"),
         ("<tool_call>name<tool_sep><arg_key>", "hy3", "<think>"),
@@ -116,4 +122,4 @@ def test_llama_4_is_known_by_its_headers() -> None:
 
 def test_names_are_those_of_the_table() -> None:
     assert all(make().name == name for name, make in DIALECTS.items())
-    assert len(DIALECTS) == 31
+    assert len(DIALECTS) == 34

@@ -108,6 +108,8 @@ CLOSERS = {
     "gemma4": '<|"|>',
     "functiongemma": "<escape>",
     "minimax": "</parameter>",
+    "minimax_m3": "]<]minimax[>[</place>",
+    "kimi_k3": "<|close|>argument<|sep|>",
     "dsml": "</｜DSML｜parameter>",
     "hy3": "</arg_value:opensource>",
 }
@@ -187,6 +189,7 @@ FRAMED = {
     "harmony": ("<|channel|>final<|message|>", ""),
     "cohere": ("<|START_RESPONSE|>", "<|END_RESPONSE|>"),
     "solar": ("<|content|>", ""),
+    "kimi_k3": ("<|open|>response<|sep|>", "<|close|>response<|sep|>"),
     "recipients": ("all\n", ""),
 }
 

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -141,6 +142,35 @@ def test_reasoning_beside_content_and_calls_is_left_out_only_where_it_is_refused
 def test_no_content_is_an_empty_text_where_a_template_needs_one() -> None:
     assert ChatTemplate("{{ messages[1].content + '!' }}").render(asked()) == "!"
     assert ChatTemplate("{{ messages[1].content is none }}").render(asked()) == "True"
+    qwq = "{% set m = messages[1] %}{{ m.content if messages | length == 2 else m.content.split('x')[0] }}!"
+    assert ChatTemplate(qwq + "{{ m.tool_calls[0].function.name }}").render(asked()) == "!weather"
+
+
+@pytest.mark.parametrize(
+    ("source", "wish", "text"),
+    [
+        ("{% if not thinking is defined %}{% set thinking = true %}{% endif %}{{ thinking }}", False, "False"),
+        ("{% if thinking is undefined %}{% set thinking = true %}{% endif %}{{ thinking }}", None, "True"),
+        ("{{ thinking_mode }}", True, "enabled"),
+        ("{{ thinking_mode }}", False, "disabled"),
+        ("{{ enable_thinking }}{{ thinking_mode }}", True, "True"),
+        ("{{ messages[0].thinking is defined }}{{ thinking }}", True, "False"),
+    ],
+)
+def test_a_wish_for_reasoning_has_the_name_that_the_template_knows(source: str, wish: bool | None, text: str) -> None:
+    given = {} if wish is None else {"enable_thinking": wish}
+    assert ChatTemplate(source).render([USER], **given) == text
+    if wish is not None and "enable" not in source and "messages" not in source:
+        assert ChatTemplate(source).render([USER], **given, thinking="t", thinking_mode="t") == "t"
+
+
+def test_firefunction_is_told_of_functions_and_the_time() -> None:
+    template = ChatTemplate("formatted as functools[...]: {{ functions }} {{ datetime }}")
+    text = render_with_tools(template, choose(template.source), [USER], TOOLS)
+    assert '"name": "clock"' in text
+    assert re.search(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d$", text)
+    assert ": [] 2" in template.render([USER])
+    assert template.render([USER], functions="f", datetime="now").endswith(": f now")
 
 
 @pytest.mark.parametrize(

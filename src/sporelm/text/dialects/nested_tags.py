@@ -1,0 +1,126 @@
+"""Arguments as tags inside of tags: an object is a tag for each of its keys, a list one named item for each element.
+
+Each tag has a mark before it, which texts do not hold. What a text stands for, the tool's schema says.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from sporelm.text.dialects.json_text import DEEPEST, inside_string
+from sporelm.text.dialects.source import Out, Source, Steps
+from sporelm.text.dialects.tagged import TEXT, as_json
+from sporelm.text.dialects.tool import resolved, types_of
+
+ITEM = "item"
+KEY = re.compile(r"[^<>/\s][^<>\n]{0,255}")
+NESTED = frozenset(("object", "array", "any"))
+EMPTY = {frozenset(("object",)): "{}", frozenset(("array",)): "[]"}
+
+
+class NestedTags:
+    """Reads tags, and passes the JSON that they stand for on; what the end cuts off is closed, as in `Copier`.
+
+    mark      what stands before each tag
+    schema    of the outermost object
+    """
+
+    def __init__(self, source: Source, out: Out, mark: str, schema: Mapping[str, Any]) -> None:
+        self._source, self._out, self._mark, self._root = source, out, mark, schema
+        self._depth = 0
+
+    def object(self, close: str) -> Steps[bool]:
+        """The outermost object, up to what closes it; False if that does not come."""
+        return (yield from self._tags(self._root, close, items=False))
+
+    def _tags(self, schema: Any, close: str, *, items: bool) -> Steps[bool]:
+        self._out("[" if items else "{")
+        seen: set[str] = set()
+        self._depth += 1
+        while (tag := (yield from self._source.skip(f"{self._mark}<", close))) not in (None, close):
+            key = self._source.take(len((yield from self._source.ahead(KEY))))
+            if not key or not (yield from self._source.literal(">")):
+                break
+            head = f"{', ' if seen else ''}{'' if items else json.dumps(key, ensure_ascii=False) + ': '}"
+            out = self._out
+            if key in seen and not items:  # the first one counts
+                self._out = _nothing
+            found = yield from self._value(_inner(schema, key, self._root, items=items), f"{self._mark}</{key}>", head)
+            self._out = out
+            if not found:
+                break
+            seen.add(key)
+        self._depth -= 1
+        self._out("]" if items else "}")
+        return tag == close
+
+    def _value(self, schema: Any, close: str, head: str) -> Steps[bool]:
+        """A value up to its closing tag; `head` goes before it. False if the tag does not come."""
+        types = types_of(schema, self._root)
+        if types == TEXT:
+            self._out(head + '"')
+            found = yield from self._source.until((close,), lambda text: self._out(inside_string(text)))
+            self._out('"')
+            return found is not None
+        if not types or types & NESTED:
+            key = yield from self._key_ahead()
+            if key:
+                if self._depth >= DEEPEST:
+                    return False
+                self._out(head)
+                items = key == ITEM and types != {"object"}
+                return (yield from self._tags(schema, close, items=items))
+        parts: list[str] = []
+        if (yield from self._source.until((close,), parts.append)) is None:
+            return False
+        text = "".join(parts)
+        self._out(head + (as_json(text, types) if text.strip() else EMPTY.get(types, as_json(text, types))))
+        return True
+
+    def _key_ahead(self) -> Steps[str]:
+        """The key of the tag that comes here, unread; nothing where none does."""
+        place = self._source.hold()
+        yield from self._source.space()
+        found = yield from self._source.literal(f"{self._mark}<")
+        key = self._source.take(len((yield from self._source.ahead(KEY)))) if found else ""
+        self._source.back_to(place)
+        self._source.release()
+        return key
+
+
+def _nothing(text: str) -> None:
+    """Leave it out."""
+
+
+def _inner(schema: Any, key: str, root: Mapping[str, Any], *, items: bool) -> Any:
+    """The schema of a list's elements, or of what an object has at a key; None where nothing is said."""
+    for each in _choices(schema, root):
+        if items:
+            found = each.get("items")
+        else:
+            properties = each.get("properties")
+            found = properties.get(key) if isinstance(properties, Mapping) else None
+            found = found or each.get("additionalProperties")
+        if isinstance(found, Mapping):
+            return found
+    return None
+
+
+def _choices(schema: Any, root: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """A schema, and those of which it is one."""
+    one = resolved(schema, root)
+    yield one
+    for name in ("anyOf", "oneOf"):
+        if isinstance(one.get(name), list):
+            yield from (resolved(each, root) for each in one[name])
+
+
+def written(value: Any, mark: str) -> str:
+    """A value in tags: a text as it is, nothing for what is null in an object."""
+    if isinstance(value, Mapping):
+        pairs = [(key, inner) for key, inner in value.items() if inner is not None]
+        return "".join(f"{mark}<{key}>{written(inner, mark)}{mark}</{key}>" for key, inner in pairs)
+    if isinstance(value, list):
+        return "".join(f"{mark}<{ITEM}>{written(inner, mark)}{mark}</{ITEM}>" for inner in value)
+    return value if isinstance(value, str) else json.dumps(value)
