@@ -199,6 +199,7 @@ def test_chained_kernels_are_those_that_plans_know_of(cpu: CpuBackend) -> None:
         *("spread_streams", "merge_streams", "stream", "altup_predict", "altup_first", "altup_correct"),
         "gaussian_topk",
         "count_nonfinite",
+        *("blend", "group_norm", "mix_rows", "join_columns", "join_slots", "cut_slots"),
     } | BY_FORMAT.keys()  # lowered as others are that the plan has
     assert {call.op.name for call in plan.graph.calls} >= cpu.row_by_row - alike
     for regime in cpu.regimes:

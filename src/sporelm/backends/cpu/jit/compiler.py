@@ -17,9 +17,15 @@ from sporelm.backends.cpu.jit.cache import ObjectCache, source_digest
 from sporelm.backends.cpu.jit.emission import machine_of, native_triple, optimised
 from sporelm.backends.cpu.jit.kernel import Traceable
 from sporelm.ops.attention import PAGE
+from sporelm.ops.gated_lru import SHARPNESS
 from sporelm.ops.routing import MOST_EXPERTS
+from sporelm.ops.rwkv import FASTEST, LEAST_LENGTH
+from sporelm.ops.sparse import NONE
 
 log = logging.getLogger(__name__)
+# Numbers that kernels take from the meanings of ops.
+TAKEN = {"PAGE": PAGE, "MOST_EXPERTS": MOST_EXPERTS, "SHARPNESS": SHARPNESS, "NONE": NONE}
+TAKEN |= {"FASTEST": FASTEST, "LEAST_LENGTH": LEAST_LENGTH}
 told: set[str] = set()  # what was logged already, once a process
 
 
@@ -36,9 +42,9 @@ class Compiler:
         _tell_symbols()
         self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine_of(target))
         self._idle = False  # since `rest`
-        # a target's repr has its name, CPU, features and tiles; the numbers are those that kernels take from elsewhere
+        # a target's repr has its name, CPU, features and tiles
         versions = (llvmlite.__version__, str(llvm.llvm_version_info))
-        parts = (source_digest(), native_triple(), repr(target), f"page {PAGE}", f"experts {MOST_EXPERTS}", *versions)
+        parts = (source_digest(), native_triple(), repr(target), repr(TAKEN), *versions)
         self._salt = "\0".join(parts)
 
     def key(self, kernel: Traceable) -> str:
