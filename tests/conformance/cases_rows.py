@@ -49,6 +49,15 @@ def joined(on: On, tokens: int, *widths: int) -> Any:
     return ops.join_columns(*(on.rows(tokens, width) for width in widths))
 
 
+def slots_joined(on: On, tokens: int, count: int, width: int) -> Any:
+    wanted = on.random.permutation(count * width)
+    return ops.join_slots(on.tensor(on.values(tokens, count, width)), on.ints(wanted))
+
+
+def slots_cut(on: On, tokens: int, count: int, width: int) -> Any:
+    return ops.cut_slots(on.rows(tokens, count * width), on.ints(on.random.permutation(count * width)), k=count)
+
+
 def layer_norm(on: On, tokens: int, width: int, scale: float, shift: float, count: int) -> Any:
     x = on.tensor(on.values(tokens, width) * np.float32(scale) + np.float32(shift))
     vectors = [on.tensor(on.values(width)) for _ in range(count)]
@@ -215,6 +224,9 @@ def plain_cases() -> Iterator[Case]:
             yield case("select_columns", name, columns_selected, tokens, width, exact=True)
     for tokens, widths in ((1, (7, 1)), (2, (16, 33, 5)), (33, (320, 64, 48))):
         yield case("join_columns", f"{tokens} of {widths}", joined, tokens, *widths, exact=True)
+    for tokens, count, width in ((1, 1, 3), (2, 3, 16), (7, 2, 33), (33, 4, 64)):
+        yield case("join_slots", f"{tokens} of {count}x{width}", slots_joined, tokens, count, width, exact=True)
+        yield case("cut_slots", f"{tokens} of {count}x{width}", slots_cut, tokens, count, width, exact=True)
     for tokens, width in ((1, 7), (2, 16), (7, 33), (33, 320)):
         for count, vectors in enumerate((" bare", "", " bias")):
             name = f"{tokens}x{width}{vectors}"

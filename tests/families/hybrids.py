@@ -40,6 +40,10 @@ RGEMMA |= {"conv1d_width": 4, "logits_soft_cap": 9.0, "block_types": ["recurrent
 RGEMMA |= {"hidden_activation": "gelu_pytorch_tanh", "pad_token_id": None}
 RGEMMA_ODD = {"hidden_size": 84, "num_attention_heads": 7, "num_key_value_heads": 1, "lru_width": 70, "conv1d_width": 3}
 RGEMMA_ODD |= {"attention_bias": True, "tie_word_embeddings": False}
+JETMOE = named("JetMoeForCausalLM", "jetmoe", kv_channels=12, num_key_value_heads=3, num_local_experts=6) | TIED
+JETMOE |= {"num_experts_per_tok": 2, "rms_norm_eps": 1e-6, "num_attention_heads": 6, "activation_function": "silu"}
+JETMOE_ODD = {"hidden_size": 70, "num_key_value_heads": 1, "num_experts_per_tok": 3, "num_attention_heads": 3}
+JETMOE_ODD |= {"kv_channels": 10, "tie_word_embeddings": False}
 
 CASES = (
     Case("bamba", BAMBA, WIDE | BAMBA_WIDE),
@@ -54,4 +58,6 @@ CASES = (
     Case("zamba2-odd-biases", ZAMBA2 | ZAMBA2_ODD, None),
     Case("recurrent-gemma", RGEMMA, None),
     Case("recurrent-gemma-odd-untied-biases", RGEMMA | RGEMMA_ODD, None),
+    Case("jetmoe", JETMOE, None),
+    Case("jetmoe-odd-untied", JETMOE | JETMOE_ODD, None),
 )

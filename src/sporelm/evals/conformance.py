@@ -133,6 +133,8 @@ def cases() -> Iterator[Case]:
         yield Case("silu_mul", f"{tokens}", partial(elementwise, op=ops.silu_mul, tokens=tokens))
         yield Case("select_rows", f"{tokens}", partial(select_rows, tokens=tokens))
         yield Case("join_columns", f"{tokens}", partial(join_columns, tokens=tokens))
+        yield Case("join_slots", f"{tokens}", partial(join_slots, tokens=tokens))
+        yield Case("cut_slots", f"{tokens}", partial(cut_slots, tokens=tokens))
         yield Case("select_columns", f"{tokens}", partial(select_columns, tokens=tokens))
         for activation in ROW_FORMATS:
             name = f"{activation} {tokens}"
@@ -314,6 +316,16 @@ def select_columns(backend: Backend, *, tokens: int) -> Any:
 
 def join_columns(backend: Backend, *, tokens: int) -> Any:
     return ops.join_columns(*(backend.tensor(values(tokens, width)) for width in (WIDTH, 7, 33)))
+
+
+def join_slots(backend: Backend, *, tokens: int) -> Any:
+    turned = np.arange(3 * WIDTH - 1, -1, -1, dtype=np.int32)
+    return ops.join_slots(backend.tensor(values(tokens, 3, WIDTH)), backend.tensor(turned))
+
+
+def cut_slots(backend: Backend, *, tokens: int) -> Any:
+    turned = np.arange(WIDTH // 3 * 3 - 1, -1, -1, dtype=np.int32)
+    return ops.cut_slots(backend.tensor(values(tokens, WIDTH)), backend.tensor(turned), k=3)
 
 
 def quantize_rows(backend: Backend, *, tokens: int, activation: str) -> Any:

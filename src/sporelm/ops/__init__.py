@@ -32,6 +32,7 @@ from sporelm.ops.routing import route
 from sporelm.ops.rows import argmax, embedding, join_columns, select_columns, select_rows, top_k
 from sporelm.ops.rwkv import blend, gated_linear_attention, mix_rows, wkv6, wkv7
 from sporelm.ops.selective import selective_scan
+from sporelm.ops.slots import cut_slots, join_slots
 from sporelm.ops.sparse import choose_slots, chosen_attention, store_rows
 from sporelm.ops.spec import Spec, Symbol
 from sporelm.ops.texts import mean_rows, text_attention
@@ -64,6 +65,7 @@ __all__ = [
     "clip",
     "combine_experts",
     "count_nonfinite",
+    "cut_slots",
     "dequantize_blocks",
     "embedding",
     "gated_delta_rule",
@@ -73,6 +75,7 @@ __all__ = [
     "gaussian_topk",
     "group_norm",
     "join_columns",
+    "join_slots",
     "latent_attention",
     "layer_norm",
     "lightning_attention",

@@ -5,7 +5,7 @@ from typing import Any
 
 from sporelm.backends.cpu.entries import Emitter, cell_of, rows_of, stride_of
 from sporelm.backends.cpu.jit import Kernel
-from sporelm.backends.cpu.kernels import activation, norm, rows
+from sporelm.backends.cpu.kernels import activation, norm, rows, slots
 from sporelm.ops import Call
 from sporelm.ops.spec import fixed, spec_of
 
@@ -62,6 +62,25 @@ def _join_columns(low: Emitter, call: Call) -> None:
     low.emit(kernel, fields, cell_of(tokens), grain=low.row_grain(tokens))
 
 
+def _join_slots(low: Emitter, call: Call) -> None:
+    y, columns = call.args
+    out, (tokens, count, width) = call.results[0], spec_of(y).shape
+    wanted = fixed(spec_of(columns).shape[0])
+    fields: dict[str, Any] = {"x": low.at(y), "x_stride": stride_of(y), "token_bytes": fixed(count) * stride_of(y)}
+    fields |= {"width": fixed(width), "columns": low.at(columns), "out": low.at(out), "out_stride": stride_of(out)}
+    fields |= {"wanted": wanted, "padded": low.vectors(wanted) * low.places.target.lanes}
+    low.emit(slots.join_slots(low.places.target), fields, cell_of(tokens), grain=low.row_grain(tokens))
+
+
+def _cut_slots(low: Emitter, call: Call) -> None:
+    x, columns = call.args
+    out, (tokens, count, width) = call.results[0], spec_of(call.results[0]).shape
+    fields: dict[str, Any] = {"x": low.at(x), "x_stride": stride_of(x), "columns": low.at(columns), "out": low.at(out)}
+    fields |= {"token_bytes": fixed(count) * stride_of(out), "out_stride": stride_of(out), "slots": fixed(count)}
+    fields |= {"width": fixed(width), "padded": low.vectors(fixed(width)) * low.places.target.lanes}
+    low.emit(slots.cut_slots(low.places.target), fields, cell_of(tokens), grain=low.row_grain(tokens))
+
+
 def _scale_by(low: Emitter, call: Call) -> None:
     x, factor = call.args
     tokens, each, width = rows_of(x)
@@ -106,6 +125,8 @@ RULES: dict[str, Callable[[Any, Call], None]] = {
     "activate_mul": each_element(activation.activate_mul),
     "clip": each_element(activation.clip),
     "join_columns": _join_columns,
+    "join_slots": _join_slots,
+    "cut_slots": _cut_slots,
     "scale_by": _scale_by,
     "scale": each_element(activation.scale),
     "softcap": each_element(activation.softcap),

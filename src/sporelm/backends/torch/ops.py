@@ -43,7 +43,9 @@ from sporelm.backends.torch.rows import (
     clip,
     count_nonfinite,
     embedding,
+    cut_slots,
     join_columns,
+    join_slots,
     layer_norm,
     linear_activate_mul,
     rms_norm,
@@ -55,7 +57,7 @@ from sporelm.backends.torch.rows import (
     top_k,
     xielu,
 )
-from sporelm.backends.torch.selective import selective_scan
+from sporelm.backends.torch.selective import gated_lru, selective_scan
 from sporelm.backends.torch.rwkv import blend, gated_linear_attention, group_norm, mix_rows, wkv6, wkv7
 from sporelm.backends.torch.sparse import choose_slots, chosen_attention, store_rows
 from sporelm.backends.torch.texts import mean_rows, text_attention
@@ -64,7 +66,7 @@ FUNCTIONS = {
     function.__name__: function
     for function in (
         *(add, silu_mul, clamped_swiglu, rms_norm, add_rms_norm, embedding, select_columns, select_rows, argmax),
-        join_columns,
+        *(join_columns, join_slots, cut_slots, gated_lru),
         *(top_k, quantize_rows, activate, activate_mul, scale, scale_by, clip, softcap, xielu, layer_norm),
         add_layer_norm,
         count_nonfinite,

@@ -107,6 +107,14 @@ def join_columns(x: Tensor, y: Tensor, z: Tensor | None = None) -> Tensor:
     return torch.cat((x, y) if z is None else (x, y, z), dim=1)
 
 
+def join_slots(y: Tensor, columns: Tensor) -> Tensor:
+    return y.flatten(1).index_select(1, columns)
+
+
+def cut_slots(x: Tensor, columns: Tensor, *, k: int) -> Tensor:
+    return x.index_select(1, columns).unflatten(1, (k, -1)).contiguous()
+
+
 def count_nonfinite(values: Tensor) -> Tensor:
     return (~values.isfinite()).sum(dim=1, dtype=torch.int32)
 

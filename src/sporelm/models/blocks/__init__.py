@@ -4,6 +4,7 @@ from sporelm.models.blocks.alone import Alone
 from sporelm.models.blocks.altup import AltUpLayer, Laurel, Spread
 from sporelm.models.blocks.apart_attention import ApartAttention
 from sporelm.models.blocks.attention import Attention
+from sporelm.models.blocks.attention_experts import AttentionExperts, expert_head_tables
 from sporelm.models.blocks.beside import Beside
 from sporelm.models.blocks.channel_mix import ChannelMix, GatedChannelMix
 from sporelm.models.blocks.classifier import Classifier
@@ -49,6 +50,7 @@ __all__ = [
     "AltUpLayer",
     "ApartAttention",
     "Attention",
+    "AttentionExperts",
     "Beside",
     "ChannelMix",
     "Classifier",
@@ -109,6 +111,7 @@ __all__ = [
     "Unchanged",
     "WeighedMixture",
     "bare",
+    "expert_head_tables",
     "feed_forward",
     "pre_norm",
     "unbiased",

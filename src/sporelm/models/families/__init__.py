@@ -251,6 +251,7 @@ FAMILIES = (
     Listed("jais", "Jais 1", ("jais", "JAISLMHeadModel"), ("numpy", "llama.cpp")),
     Listed("jais2", "Jais 2", ("jais2", "Jais2ForCausalLM"), ("transformers", "llama.cpp")),
     Listed("jamba", "Jamba", ("jamba", "JambaForCausalLM"), ("transformers", "llama.cpp")),
+    Listed("jetmoe", "JetMoE", ("jetmoe", "JetMoeForCausalLM"), ("transformers",)),
     Listed(
         "jina_bert_v2",
         "Jina Embeddings v2 (encoders)",
