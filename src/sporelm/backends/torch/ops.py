@@ -42,8 +42,8 @@ from sporelm.backends.torch.rows import (
     clamped_swiglu,
     clip,
     count_nonfinite,
-    embedding,
     cut_slots,
+    embedding,
     join_columns,
     join_slots,
     layer_norm,
@@ -57,8 +57,8 @@ from sporelm.backends.torch.rows import (
     top_k,
     xielu,
 )
-from sporelm.backends.torch.selective import gated_lru, selective_scan
 from sporelm.backends.torch.rwkv import blend, gated_linear_attention, group_norm, mix_rows, wkv6, wkv7
+from sporelm.backends.torch.selective import gated_lru, selective_scan
 from sporelm.backends.torch.sparse import choose_slots, chosen_attention, store_rows
 from sporelm.backends.torch.texts import mean_rows, text_attention
 
