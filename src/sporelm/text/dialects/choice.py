@@ -25,6 +25,7 @@ from sporelm.text.dialects.minicpm import MiniCpm
 from sporelm.text.dialects.minimax_m3 import THINKS as MINIMAX_THINK
 from sporelm.text.dialects.minimax_m3 import MiniMaxM3
 from sporelm.text.dialects.mistral import BRACKETS, Mistral
+from sporelm.text.dialects.muse import Muse
 from sporelm.text.dialects.pythonic import Lfm2, Olmo3
 from sporelm.text.dialects.qwen_coder import SEED_THINK, QwenCoder, Seed
 from sporelm.text.dialects.solar import Solar
@@ -33,8 +34,8 @@ from sporelm.text.tokenizer import Tokenizer
 DIALECTS: dict[str, type[Dialect]] = {
     each.name: each
     for each in (
-        Harmony, DeepSeek, Dsml, Kimi, KimiK3, Cohere, CommandR, Mistral, Gemma4, FunctionGemma, QwenCoder, Seed, Glm,
-        Hy3, MiniCpm, MiniMax, MiniMaxM3, Solar, Apertus, Granite, Nemotron, ToolCalls, InternLm, GigaChat,
+        Harmony, Muse, DeepSeek, Dsml, Kimi, KimiK3, Cohere, CommandR, Mistral, Gemma4, FunctionGemma, QwenCoder, Seed,
+        Glm, Hy3, MiniCpm, MiniMax, MiniMaxM3, Solar, Apertus, Granite, Nemotron, ToolCalls, InternLm, GigaChat,
         FireFunction, Lfm2, Olmo3, Hermes, Functionary, Recipients, Llama3, Llama4, Gemma, Generic,
     )
 }  # fmt: skip
@@ -51,6 +52,7 @@ def _has(*marks: str) -> _Test:
 # The first whose marks are all in the template. DeepSeek V3.1 has no fence; old Mistral writes an array.
 _BY_TEMPLATE: tuple[tuple[_Test, Callable[[Thinking | None], Dialect]], ...] = (
     (_has("<|channel|>", "<|message|>"), lambda thinking: Harmony()),
+    (_has("<atem:function_calls>", "<|message|>"), Muse),
     (_has("｜DSML｜", "function_calls>"), lambda thinking: Dsml(thinking, word="function_calls")),
     (_has("｜DSML｜"), Dsml),
     (_has(BEGIN, "```json"), lambda thinking: DeepSeek(thinking, fenced=True)),

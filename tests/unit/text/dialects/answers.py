@@ -49,6 +49,11 @@ SAID, UNSAID = "<|open|>response<|sep|>", "<|close|>response<|sep|>"
 M3 = '<tool_call>\n]<]minimax[>[<invoke name="weather">]<]minimax[>[<place>Zürich]<]minimax[>[</place>]<]minimax[>[<days>2]<]minimax[>[</days>]<]minimax[>[</invoke>\n'
 M3 = f"]<]minimax[>[{M3}"
 M3_CLOCK = ']<]minimax[>[<invoke name="clock">]<]minimax[>[</invoke>\n]<]minimax[>[</tool_call>'
+MUSE = ' to=weather<|message|><atem:function_calls>\n<atem:invoke name="weather">\n<atem:parameter name="place">Zürich</atem:parameter>\n<atem:parameter name="days">2</atem:parameter>\n</atem:invoke>\n</atem:function_calls><|eom|><|start|>assistant'
+MUSE_CLOCK = (
+    ' to=clock<|message|><atem:function_calls>\n<atem:invoke name="clock">\n</atem:invoke>\n</atem:function_calls>'
+)
+MUSE_THINKS = " to=self<|message|>Hm<|eom|><|start|>assistant"
 
 ANSWERS: dict[str, tuple[str, str, str, str, str, list[tuple[str, str, bool]]]] = {
     "plain": ("hermes", "", " Hello <b>\n\n", " Hello <b>\n\n", "", []),
@@ -116,6 +121,11 @@ ANSWERS: dict[str, tuple[str, str, str, str, str, list[tuple[str, str, bool]]]] 
     "harmony, own tool": ("harmony", "", "<|channel|>analysis to=python code<|message|>1+1<|call|>", "", "1+1", []),
     "harmony, no header": ("harmony", "", "Just text <|chan", "Just text <|chan", "", []),
     "harmony, no JSON": ("harmony", "", HARMONY + "hello", "hello", "", []),
+    "muse": ("muse", "<|start|>assistant", f"{MUSE_THINKS} to=user<|message|>{CHECKS}<|eom|><|start|>assistant{MUSE}{MUSE_CLOCK}<|eot|>", CHECKS, "Hm", [call(), call("{}", "clock")]),
+    "muse, content": ("muse", "<|start|>assistant", f"{MUSE_THINKS}<|message|>A <atem:function_calls> \n<|eom|><|start|>assistant to=user<|message|>B<|eot|>", "A <atem:function_calls> \n\n\nB", "Hm", []),
+    "muse, no header": ("muse", "", " to=you: assistant <|mess", " to=you: assistant <|mess", "", []),
+    "muse, thinks to the end": ("muse", "", " to=self<|message|>Hm<|start|>assistant<|message|>Hi", "Hi", "Hm", []),
+    "muse, cut": ("muse", "", MUSE[: MUSE.index("ürich")], "", "", [call('{"place": "Z"}', complete=False)]),
     "cohere": ("cohere", "<|START_THINKING|>", f'Hm<|END_THINKING|><|START_ACTION|>[\n    {{"tool_call_id": "0", "tool_name": "weather", "parameters": {BOTH}}},\n    {{"tool_call_id": "1", "tool_name": "clock", "parameters": {{}}}}\n]<|END_ACTION|>', "", "Hm", [call(), call("{}", "clock")]),
     "cohere, response": ("cohere", "<|START_THINKING|><|END_THINKING|>", "<|START_RESPONSE|>Hi\n[1]<|END_RESPONSE|>", "Hi\n[1]", "", []),
     "cohere, no call": ("cohere", "", "<|START_ACTION|>[1]", "<|START_ACTION|>[1]", "", []),
@@ -222,6 +232,7 @@ FORCED: dict[str, tuple[Dialect, str]] = {
     "kimi_k3": (DIALECTS["kimi_k3"](), f"<|open|>think<|sep|>x<|close|>think<|sep|>{SAID}{UNSAID}{K3.removesuffix('<|close|>call<|sep|>')}<|open|>argument key=\"near\" type=\"object\"<|sep|>{{\"k\": true}}<|close|>argument<|sep|><|close|>call<|sep|>{K3_CLOCK}"),
     "minimax_m3": (DIALECTS["minimax_m3"](), f"<mm:think>x</mm:think>{M3.replace(']<]minimax[>[</invoke>', ']<]minimax[>[<near>]<]minimax[>[<k>true]<]minimax[>[</k>]<]minimax[>[</near>]<]minimax[>[</invoke>')}{M3_CLOCK}"),
     "firefunction": (DIALECTS["firefunction"](), f'functools[{{"name": "weather", "arguments": {BOTH}}}, {{"name": "clock", "arguments": {{}}}}]'),
+    "muse": (DIALECTS["muse"](), f"{MUSE_THINKS}{MUSE}{MUSE_CLOCK}"),
     "harmony": (DIALECTS["harmony"](), f"<|channel|>analysis<|message|>Hm<|end|><|start|>assistant{HARMONY}{BOTH}"),
     "lfm2": (DIALECTS["lfm2"](), '<|tool_call_start|>[weather(place="Z\\n\\u00fc", days=2, near={"k": true}), clock()]<|tool_call_end|>'),
     "olmo3": (DIALECTS["olmo3"](), '<function_calls>\nweather(place="Z")\nclock()\n</function_calls>'),

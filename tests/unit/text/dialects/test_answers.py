@@ -81,6 +81,7 @@ def check(name: str, text: str, cuts: list[int]) -> None:
 # Marks that may go without a call, besides those of reasoning and the frames of what is said.
 SILENT = {
     "harmony": ("<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|call|>", "<|return|>"),
+    "muse": ("<|start|>", "<|message|>", "<|eom|>", "<|eot|>"),
     "recipients": ("all\n",),
 }
 

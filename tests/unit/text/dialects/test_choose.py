@@ -56,6 +56,7 @@ def test_every_template_has_its_dialect(shared: Path) -> None:
         ("<minimax:tool_call> <invoke name= <think>", "minimax", "<think>"),
         ("']<]minimax[>[' '<tool_call>' '<invoke name=\"' '<mm:think>'", "minimax_m3", "<mm:think>"),
         ("'<|open|>' + tag '<|sep|>' '<|close|>' + tag <|end_of_msg|>", "kimi_k3", "<|open|>think<|sep|>"),
+        ("'<|start|>assistant' '<|message|>' '<atem:function_calls>'", "muse", None),
         ("<|start_header_id|> functools[{'name':", "firefunction", None),
         ("<role>ASSISTANT</role> <tool_call>{name} <arg_key> <think>", "glm", "<think>"),  # Ling 3
         ("<assistant> <tool_call> <arg_key> <think>", "glm", "<think>"),  # Laguna
@@ -122,4 +123,4 @@ def test_llama_4_is_known_by_its_headers() -> None:
 
 def test_names_are_those_of_the_table() -> None:
     assert all(make().name == name for name, make in DIALECTS.items())
-    assert len(DIALECTS) == 34
+    assert len(DIALECTS) == 35

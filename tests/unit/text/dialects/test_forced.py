@@ -92,7 +92,7 @@ def test_what_is_drawn_is_a_call(name: str, seed: int, letters: Tokenizer) -> No
     prompt = dialect.thinking.close if dialect.thinking else ""
     closer = CLOSERS.get(dialect.name, '"')
     found = matcher(dialect, letters, WEATHER, parallel=False, prompt=prompt)
-    begun = followed(found, letters, "<|channel|>commentary") if name == "harmony" else ""
+    begun = followed(found, letters, BEGUN.get(name, ""))
     text = begun + letters.decode(list(drawn(found, closer, letters, random.Random(seed))), continues=True)
     assert found.failure is None
     assert can_end(found, letters)
@@ -100,6 +100,7 @@ def test_what_is_drawn_is_a_call(name: str, seed: int, letters: Tokenizer) -> No
     assert [(call.name, call.complete) for call in reply.calls] == [("weather", True)], text
 
 
+BEGUN = {"harmony": "<|channel|>commentary", "muse": " to=weather"}  # or else it may think
 CLOSERS = {
     "qwen_coder": "\n</parameter>",
     "seed": "\n</parameter>",
@@ -110,6 +111,7 @@ CLOSERS = {
     "minimax": "</parameter>",
     "minimax_m3": "]<]minimax[>[</place>",
     "kimi_k3": "<|close|>argument<|sep|>",
+    "muse": "</atem:parameter>",
     "dsml": "</｜DSML｜parameter>",
     "hy3": "</arg_value:opensource>",
 }
@@ -189,6 +191,7 @@ FRAMED = {
     "harmony": ("<|channel|>final<|message|>", ""),
     "cohere": ("<|START_RESPONSE|>", "<|END_RESPONSE|>"),
     "solar": ("<|content|>", ""),
+    "muse": (" to=user<|message|>", ""),
     "kimi_k3": ("<|open|>response<|sep|>", "<|close|>response<|sep|>"),
     "recipients": ("all\n", ""),
 }

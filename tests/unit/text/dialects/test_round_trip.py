@@ -99,6 +99,19 @@ TYPED = """
 {%- else -%}[{{ m.role }}]{{ m.content }}{%- endif -%}
 {%- endfor -%}{% if tools %}{% endif %}
 """
+MESSAGES = """
+{%- for m in messages -%}
+{%- if m.tool_calls -%}
+{%- for c in m.tool_calls -%}
+{{ '<|start|>assistant to=' + c.function.name + '<|message|><atem:function_calls>\\n' }}
+{{- '<atem:invoke name="' + c.function.name + '">\\n' }}
+{%- for k, v in c.function.arguments.items() -%}
+{{ '<atem:parameter name="' + k + '">' + (v if v is string else v | tojson) + '</atem:parameter>\\n' }}
+{%- endfor -%}{{ '</atem:invoke>\\n</atem:function_calls>' + ('<|eot|>' if loop.last else '<|eom|>') }}
+{%- endfor -%}
+{%- else -%}<|start|>{{ m.role }}<|message|>{{ m.content }}<|eot|>{%- endif -%}
+{%- endfor -%}{% if add_generation_prompt %}<|start|>assistant{% endif %}{% if tools %}{% endif %}
+"""
 FUNCTOOLS = """
 {%- for m in messages -%}
 {%- if m.tool_calls -%}{%- set found = namespace(calls=[]) -%}
@@ -141,7 +154,7 @@ def test_templates_of_models(shared: Path, name: str) -> None:
 
 
 IN_WORDS = {"dsml": INVOKE, "lfm2": PYTHON, "apertus": KEYED, "minimax_m3": NESTED, "kimi_k3": TYPED}
-IN_WORDS |= {"firefunction": FUNCTOOLS}
+IN_WORDS |= {"firefunction": FUNCTOOLS, "muse": MESSAGES}
 
 
 @pytest.mark.parametrize("name", IN_WORDS)
