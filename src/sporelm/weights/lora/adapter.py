@@ -25,9 +25,10 @@ from sporelm.weights.names import GGUF, HF, Kind, Param, Stored, Table, listed, 
 from sporelm.weights.resident import available_bytes
 from sporelm.weights.stored import StoredTensor
 
-# No products of layers: most are looked up by row. Likewise what ends so.
-UNADAPTED = ("embedding", "output", "positions", "layer_embedding", "types", "distances", "classifier")
-UNADAPTED_ENDS = ("_conv", "_norm")
+# No products of layers: most are looked up by row. Likewise what ends so; and what makes RWKV-6's mixes, for files have
+# it in a tensor of several matrices.
+UNADAPTED = ("embedding", "output", "positions", "layer_embedding", "types", "distances", "tasks", "classifier")
+UNADAPTED_ENDS = ("_conv", "_norm", "_more")
 
 
 class LowRank(NamedTuple):
