@@ -83,7 +83,9 @@ def _reason(form: Stored) -> str:
         return "it is of experts, whose matrices are stacked"
     if form.heads:
         return "its rows make keys and values, which are computed head by head with the matrix turned about"
-    changed = form.plus or form.log or form.skip or form.parts or form.unit or form.above or form.between
+    if form.parts:
+        return "it is one of several matrices that are stacked"
+    changed = form.plus or form.log or form.skip or form.unit or form.above or form.between
     return "its values are changed before the product" if changed else ""
 
 
