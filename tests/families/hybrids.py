@@ -44,12 +44,15 @@ JETMOE = named("JetMoeForCausalLM", "jetmoe", kv_channels=12, num_key_value_head
 JETMOE |= {"num_experts_per_tok": 2, "rms_norm_eps": 1e-6, "num_attention_heads": 6, "activation_function": "silu"}
 JETMOE_ODD = {"hidden_size": 70, "num_key_value_heads": 1, "num_experts_per_tok": 3, "num_attention_heads": 3}
 JETMOE_ODD |= {"kv_channels": 10, "tie_word_embeddings": False}
+PLAMO = named("PlamoForCausalLM", "plamo", n_shared_head=2, rope_theta=10000.0)
 
 CASES = (
     Case("bamba", BAMBA, WIDE | BAMBA_WIDE),
     Case("bamba-odd-tied-biases", BAMBA | BAMBA_ODD | TIED, None),
     Case("granitemoe-swa", GRANITE_SWA, WIDE | {"shared_intermediate_size": 256, "logits_scaling": 0.9}),
     Case("granitemoe-swa-odd-tied-shared-biases", GRANITE_SWA | GRANITE_SWA_ODD, None),
+    Case("plamo", PLAMO, WIDE, numpy="plamo"),
+    Case("plamo-odd", PLAMO | ODD | {"n_shared_head": 7}, None, numpy="plamo"),
     Case("plamo2", PLAMO2, WIDE | PLAMO2_WIDE, numpy="plamo2"),
     Case("plamo2-odd-tied", PLAMO2 | ODD | TIED | PLAMO2_ODD, None, numpy="plamo2"),
     Case("plamo3", PLAMO3, WIDE | {"head_dim": 32}, numpy="plamo3"),

@@ -73,6 +73,7 @@ MOST_LINES = 120  # of a family's file: it reads like the paper's figure
         ("ministral3", {"sliding_window": 64}, UnsupportedModel, "sliding_window 64 is not supported"),
         ("bamba", {"rope_parameters": {"partial_rotary_factor": 0.25}}, UnsupportedModel, "Bamba rotates half of each"),
         ("bamba", {"attn_layer_indices": ["1"]}, ModelFileError, "it must be numbers of layers"),
+        ("plamo", {"n_shared_head": 0}, ModelFileError, "n_shared_head is 0; it must part the"),
         ("zamba2", {"tie_word_embeddings": False}, UnsupportedModel, "tie_word_embeddings False is not supported"),
         ("granite-hybrid", {"partial_rotary_factor": 0.5}, UnsupportedModel, "4 of a head's 8 numbers are rotated"),
         ("gptneox", {"hidden_act": ["gelu"]}, ModelFileError, "hidden_act is .* must be text"),

@@ -380,6 +380,7 @@ FAMILIES = (
     Listed("phi2", "Phi-1, Phi-1.5, Phi-2", ("phi2", "PhiForCausalLM"), ("transformers", "llama.cpp")),
     Listed("phi3", "Phi-3, Phi-3.5, Phi-4", ("phi3", "Phi3ForCausalLM"), ("transformers", "llama.cpp")),
     Listed("phimoe", "Phi-3.5-MoE", ("phimoe", "PhimoeForCausalLM", "PhiMoEForCausalLM"), ("transformers",)),
+    Listed("plamo", "PLaMo 1", ("plamo", "PlamoForCausalLM"), ("numpy", "llama.cpp")),
     Listed("plamo2", "PLaMo 2", ("plamo2", "Plamo2ForCausalLM", "PLaMo2ForCausalLM"), ("numpy", "llama.cpp")),
     Listed("plamo3", "PLaMo 3", ("plamo3", "Plamo3ForCausalLM", "PLaMo3ForCausalLM"), ("numpy", "llama.cpp")),
     Listed("qwen", "Qwen 1", ("qwen", "QWenLMHeadModel"), ("numpy", "llama.cpp")),
