@@ -89,8 +89,7 @@ class Reading:
     @property
     def thinks(self) -> bool:
         """Whether the model's template speaks of reasoning."""
-        thinking = self.dialect.thinking
-        return thinking.open in self.template.source if thinking is not None else "analysis" in self.template.source
+        return self.dialect.reasons_in(self.template.source)
 
     def constraint(self, content: Grammar | None) -> dict[str, Any]:
         """Fields of `SamplingParams` that hold the answer to the tools that must be called, and to the form that was

@@ -149,6 +149,10 @@ class Dialect(ABC):
         """Whether a prompt ends inside of reasoning."""
         return self.thinking is not None and prompt.rstrip().endswith(self.thinking.open)
 
+    def reasons_in(self, template: str) -> bool:
+        """Whether a model's template speaks of reasoning."""
+        return self.thinking is not None and self.thinking.open in template
+
     def new_id(self) -> str:
         """An id for a call."""
         return f"call_{secrets.token_hex(12)}"

@@ -27,6 +27,9 @@ class Harmony(Dialect):
     def __init__(self) -> None:
         super().__init__(None)
 
+    def reasons_in(self, template: str) -> bool:
+        return "analysis" in template
+
     def steps(self, turn: Turn, thinks: bool) -> Steps[None]:
         """The prompt ends with <|start|>assistant: the rest of a header comes first."""
         source, mark = turn.source, ""

@@ -26,6 +26,10 @@ class Hy3(Tagged):
         self.value_open, self.value_close = f"<arg_value{suffix}>", f"</arg_value{suffix}>"
         self.begins = (self.section[0], self.opening)
 
+    def reasons_in(self, template: str) -> bool:
+        """Also one that puts its tags together."""
+        return "<think" in template
+
 
 def suffix_in(source: str) -> str | None:
     """The suffix that a template gives its tags, by a name or in the tags themselves; None if it has no such tags."""

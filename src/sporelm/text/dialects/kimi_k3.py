@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sporelm.text.dialects.deltas import Call
-from sporelm.text.dialects.dialect import Thinking
+from sporelm.text.dialects.dialect import Thinking, Turn
 from sporelm.text.dialects.forms import Expression, Forms
 from sporelm.text.dialects.source import Source, Steps
 from sporelm.text.dialects.tagged import TEXT, Tagged
@@ -38,6 +38,17 @@ class KimiK3(Tagged):
 
     def __init__(self, thinking: Thinking | None = THINKS) -> None:
         super().__init__(thinking)
+
+    def reasons_in(self, template: str) -> bool:
+        """It puts its tags together."""
+        return "think" in template
+
+    def reason(self, turn: Turn, thinking: Thinking) -> Steps[None]:
+        """Read reasoning up to its end, or to what is said, if its end is left out."""
+        turn.out.begin_reasoning()
+        yield from turn.source.skip(thinking.open)
+        yield from turn.source.until((thinking.close, RESPONSE[0]), turn.out.reasoning)
+        turn.out.block()
 
     def named(self, source: Source) -> Steps[bool]:
         """The number of the call, from 1, which says nothing more."""

@@ -30,6 +30,9 @@ class Muse(Tagged):
     def __init__(self, thinking: Thinking | None = None) -> None:
         super().__init__(None)
 
+    def reasons_in(self, template: str) -> bool:
+        return "to=self" in template
+
     def steps(self, turn: Turn, thinks: bool) -> Steps[None]:
         """The prompt ends with <|start|>assistant: the rest of a header comes first."""
         mark = ""

@@ -134,6 +134,7 @@ ANSWERS: dict[str, tuple[str, str, str, str, str, list[tuple[str, str, bool]]]] 
     "kimi, no call": ("kimi", "", "<|tool_calls_section_begin|> is a mark", "<|tool_calls_section_begin|> is a mark", "", []),
     "kimi k3": ("kimi_k3", "<|open|>think<|sep|>", f"Hm<|close|>think<|sep|>{SAID}{CHECKS}{UNSAID}{K3}{K3_CLOCK}<|close|>message<|sep|>", CHECKS, "Hm", [call(), call("{}", "clock")]),
     "kimi k3, content": ("kimi_k3", SAID, f"Hi {UNSAID}<|close|>message<|sep|>", "Hi", "", []),
+    "kimi k3, no end of reasoning": ("kimi_k3", "<|open|>think<|sep|>", f"Hm{SAID}Hi{UNSAID}", "Hi", "Hm", []),
     "kimi k3, types": ("kimi_k3", "", '<|open|>call tool="clock"<|sep|><|open|>argument key="a&quot;&amp;" type="array"<|sep|>["é", {"b": null}]<|close|>argument<|sep|><|open|>argument key="b" type="string"<|sep|>[1]<|close|>argument<|sep|><|open|>argument key="c"<|sep|>x y<|close|>argument<|sep|><|close|>call<|sep|>', "", "", [call('{"a\\"&": ["é", {"b": null}], "b": "[1]", "c": "x y"}', "clock")]),
     "kimi k3, cut": ("kimi_k3", "", K3[: K3.index("ürich")], "", "", [call('{"place": "Z"}', complete=False)]),
     "kimi k3, no call": ("kimi_k3", "", "<|open|>tools<|sep|> is a mark", "<|open|>tools<|sep|> is a mark", "", []),

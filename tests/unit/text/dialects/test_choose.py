@@ -85,6 +85,25 @@ def test_by_marks(template: str, name: str, thinking: str | None) -> None:
     assert (dialect.thinking.open if dialect.thinking else None) == thinking
 
 
+@pytest.mark.parametrize(
+    ("template", "reasons"),
+    [
+        ("<tool_call> <think>", True),
+        ("<tool_call> </think>", False),
+        ("<tool_call>", False),
+        ("<|channel|> <|message|>", False),
+        ("<|channel|>analysis<|message|>", True),
+        ("<|message|><atem:function_calls> to=self", True),
+        ("<|message|><atem:function_calls>", False),
+        ("'<|open|>' + tag '<|sep|>' '<|close|>' + tag, open_tag('think')", True),
+        ("HYTK = ':new' '<tool_call{}>' '<tool_sep{}>' '<arg_key{}>' '<think{}>'.format(HYTK)", True),
+        (">>>all analysis", False),
+    ],
+)
+def test_templates_that_speak_of_reasoning(template: str, reasons: bool) -> None:
+    assert choose(template).reasons_in(template) is reasons
+
+
 def test_the_form_that_is_forced_follows_the_template() -> None:
     fenced, plain = choose("<｜tool▁calls▁begin｜> <｜tool▁sep｜> ```json"), choose("<｜tool▁sep｜>")
     assert isinstance(fenced, DeepSeek)
