@@ -13,6 +13,8 @@ from sporelm.models.blocks.memory import Kept, Latent, each_of
 from sporelm.models.blocks.mixture import feed_forward
 from sporelm.models.blocks.rms_norm import RMSNorm
 from sporelm.models.inputs import ROPE, StepInputs
+from sporelm.ops.attention import PAGE
+from sporelm.ops.spec import fixed, spec_of
 from sporelm.weights.config import ModelConfig
 from sporelm.weights.names import Param
 from sporelm.weights.sparse import SparseShape
@@ -40,12 +42,14 @@ class Indexer:
     def __call__(
         self, q: Any, row: Any, shares: Any, step: StepInputs, weights: Mapping[str, Any], keys: Any
     ) -> Any:  # q [tokens, heads * dim], row [tokens, dim], shares [tokens, heads]
-        """Keep the key that is made of `row`; the slots that each row sees, int32 [tokens, chosen]."""
+        """Keep the key that is made of `row`; the slots that each row sees, int32 [tokens, chosen], or as many as the
+        pages of a sequence have, where that is fewer."""
         places = (step.positions, weights[ROPE])
         key = ops.rope(self.norm(row, weights), *places, head_dim=self.dim, style=self.style)
         ops.store_rows(key, keys, step.slots)
         q = ops.rope(q, *places, head_dim=self.dim, style=self.style)
-        return ops.choose_slots(q, shares, keys, step.starts, step.lengths, step.pages, k=self.chosen)
+        count = min(self.chosen, fixed(spec_of(step.pages).shape[1]) * PAGE)
+        return ops.choose_slots(q, shares, keys, step.starts, step.lengths, step.pages, k=count)
 
 
 class SparseAttention(LatentAttention):
