@@ -130,9 +130,9 @@ def finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
         head_dim = values.integer("qk_nope_head_dim", 1, MOST_HEAD_DIM) + own.rotary
         weight = _mscale(values)
         own = replace(own, log_multiplier=0.1 * weight if weight else None)
-    if config.rotary not in (0, own.rotary) or head_dim <= own.rotary:
+    if config.rotary not in (0, own.rotary) or config.rotary % 2 or head_dim <= own.rotary:
         what = f"{config.rotary} of {own.rotary} numbers of a head of {head_dim} are rotated"
-        raise ModelFileError(f"{values.where}: {what}; some must be, and some not")
+        raise ModelFileError(f"{values.where}: {what}; some pairs must be, and some not")
     growth = magnitude(factor, 10 * own.log_multiplier) if own.log_multiplier else 1.0
     scales = replace(config.scales, attention=head_dim**-0.5 * growth**2)
     return replace(config, head_dim=head_dim, kv_heads=config.heads, scales=scales, own=own)

@@ -9,7 +9,7 @@ import pytest
 
 from families import EVERY, write_case
 from hf_folders import tokenizer_json, write_tokenizer
-from sporelm.errors import UnsupportedModel
+from sporelm.errors import ModelFileError, UnsupportedModel
 from sporelm.models import config_from_hf, open_model
 from sporelm.tools.hf.from_hf import from_hf
 from sporelm.tools.hf.to_hf import to_hf
@@ -46,6 +46,12 @@ def of_hf(name: str, **change: Any) -> ModelConfig:
 def test_options_that_are_not_computed_are_refused(name: str, change: dict[str, Any], message: str) -> None:
     with pytest.raises(UnsupportedModel, match=message):
         of_hf(name, **change)
+
+
+def test_the_rotated_part_of_a_head_is_of_pairs() -> None:
+    """Of a whole head an even number may be left nevertheless."""
+    with pytest.raises(ModelFileError, match="7 of 7 numbers of a head of 14 are rotated; some pairs must be"):
+        of_hf("youtu", qk_rope_head_dim=7, qk_nope_head_dim=7)
 
 
 @pytest.mark.parametrize(
