@@ -132,6 +132,11 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a head of nothing": ({"head_dim": 0}, "head_dim|num_attention_heads"),
     "another width within": (RWKV6 | {"attention_hidden_size": 96}, "attention_hidden_size 96 is not supported; 48"),
     "no divisor": (RWKV6 | {"head_size_divisor": 0}, "head_size_divisor is 0; it must be whole"),
+    "no width that is": (RWKV6 | {"hidden_size": 10**400, "intermediate_size": None}, "hidden_size is 1000"),
+    "no width of rows": (
+        {"hidden_size": 10**400, "intermediate_size": None},
+        "hidden_size is 1000|num_attention_heads",
+    ),
     "heads of nothing": (RWKV6 | {"head_size": 0}, "head_size|num_attention_heads"),
     "rotated queries": (QRWKV6 | {"use_rope": True}, "use_rope True is not supported; False is"),
     "keys that count whole": (QRWKV6 | {"balance_state": False}, "balance_state False is not supported"),

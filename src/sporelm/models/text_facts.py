@@ -7,6 +7,7 @@ from typing import Any
 from sporelm.weights.config import MOST_WIDTH, ModelConfig
 from sporelm.weights.family import Field
 from sporelm.weights.fields import Fields
+from sporelm.weights.names import HF, Kind
 from sporelm.weights.pooling import GGUF_POOLINGS
 
 MOST_TYPES, MOST_LABELS = 1 << 10, 1 << 16
@@ -44,6 +45,13 @@ def labels_of(values: Fields) -> int:
     if isinstance(named, dict) and 1 <= len(named) <= MOST_LABELS:
         return len(named)
     return values.integer("num_labels", 1, MOST_LABELS, 2)
+
+
+def headed(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
+    """`Family.finish` of families whose classes for classification have the head that scores texts."""
+    if kind != HF or not config.architecture.endswith("Classification"):
+        return config
+    return replace(config, own=replace(config.own, labels=labels_of(values), dense=True))
 
 
 def label_words(config: ModelConfig) -> dict[str, Any]:

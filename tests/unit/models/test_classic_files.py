@@ -43,6 +43,7 @@ LINEAR = {"attention": {"n_heads_in_group": 3}, "ffn": {"replace_with_linear": T
         ("nanochat", {"hidden_act": "silu"}, UnsupportedModel, "hidden_act 'silu' is not supported; relu2 is"),
         ("openelm", {"ffn_multipliers": 2.0}, ModelFileError, "it must be a number for each layer"),
         ("openelm", {"num_kv_heads": [2, 3]}, ModelFileError, "for each layer"),
+        ("openelm", {"num_kv_heads": [2, 0, 2]}, ModelFileError, "must be one of 1 to [0-9]+ for each layer"),
         ("openelm", {"num_kv_heads": [2, 4, 2]}, ModelFileError, "no whole groups of 4 key heads"),
         ("openelm", {"normalize_qk_projections": False}, UnsupportedModel, "normalize_qk_projections False"),
         ("vaultgemma", {"attention_bias": True}, UnsupportedModel, "attention_bias True is not supported"),
@@ -67,6 +68,12 @@ def test_lists_of_metadata_become_the_shapes_of_layers() -> None:
     assert [found[key] for key in values] == [8, 2, 512]
     assert found["layer_heads"] == [8, 8, 0, 4]
     assert one_each({"attention.head_count": 8, "attention.head_count_kv": [2, 1]})["attention.head_count"] == 8
+
+
+def test_a_layer_of_block_configs_that_says_nothing_has_nothing() -> None:
+    blocks = [*LAYERS, {"attention": {}, "ffn": {}}]
+    shapes = config_from_hf({**BY_NAME["deci"].config, "block_configs": blocks}, "config.json").own
+    assert (shapes.heads[-1], shapes.kv_heads[-1], shapes.ffn[-1]) == (0, 0, 0)
 
 
 def test_a_layer_left_out_keeps_rows_as_they_are() -> None:

@@ -166,6 +166,22 @@ def test_what_a_gguf_file_tells_by_its_tensors_and_its_tokenizer() -> None:
         config_from_gguf(METADATA | {"bert.pooling_type": 5}, SHAPES, "m.gguf")
 
 
+def test_t5_has_so_many_numbers_for_distances() -> None:
+    metadata = {key.replace("bert.", "t5encoder."): value for key, value in METADATA.items()}
+    metadata |= {"general.architecture": "t5encoder", "t5encoder.attention.layer_norm_rms_epsilon": 1e-6}
+    for count in (16, [32], np.zeros(0, np.int32)):
+        with pytest.raises(UnsupportedModel, match=r"relative_buckets_count .* is not supported; 32 is"):
+            config_from_gguf(metadata | {"t5encoder.attention.relative_buckets_count": count}, SHAPES, "m.gguf")
+
+
+def test_what_silence_means_is_of_the_class() -> None:
+    """mT5 and XLM-RoBERTa-XL have other numbers than T5 and Megatron-BERT."""
+    config = config_from_hf({"architectures": ["MT5EncoderModel"], "vocab_size": 96}, "config.json")
+    assert (config.layers, config.heads, config.ffn, config.activation) == (8, 6, 1024, "gated-gelu")
+    values = {key: value for key, value in CASES["xlm-roberta-xl"].config.items() if key != "max_position_embeddings"}
+    assert config_from_hf(values, "config.json").context_length == 512
+
+
 def test_encoders_that_see_one_way_are_refused() -> None:
     assert config_from_gguf(METADATA | {"bert.attention.causal": False}, SHAPES, "m.gguf")
     with pytest.raises(UnsupportedModel, match=r"attention.causal is true, which is not supported for 'bert'"):

@@ -147,6 +147,9 @@ def test_lists_of_a_gguf_file() -> None:
     heads = np.array([4, 8, 4, 4, 8, 8], np.int32)
     with pytest.raises(UnsupportedModel, match="must be alike"):
         config_from_gguf(metadata(**{"attention.head_count": heads}), {}, "m.gguf")
+    none = metadata(**{"attention.sliding_window": np.zeros(0, np.int32), "attention.head_count": 4})
+    with pytest.raises(ModelFileError, match="sliding_window is array"):
+        config_from_gguf(none, {}, "m.gguf")
 
 
 def test_each_column_has_its_heads_gate() -> None:

@@ -1,17 +1,15 @@
 """ALBERT (Lan et al. 2020): one layer of BERT, gone through again and again, behind narrow embeddings."""
 
-from dataclasses import replace
 from typing import Any
 
 from sporelm.models.blocks import MLP, TextAttention, TextLayer
 from sporelm.models.encoder import WIDENED, Encoder
 from sporelm.models.families.bert_names import HEADS, KINDS, Said
 from sporelm.models.registry import architecture
-from sporelm.models.text_facts import EMBEDDED, TYPES, TextFacts, label_words, labels_of, noticed, said
+from sporelm.models.text_facts import EMBEDDED, TYPES, TextFacts, headed, label_words, noticed, said
 from sporelm.weights.config import ModelConfig
 from sporelm.weights.family import GELUS, Family, Field, HfClass, activation, fields
-from sporelm.weights.fields import Fields
-from sporelm.weights.names import HF, Kind, Names, Table
+from sporelm.weights.names import Names, Table
 
 PARTS = (
     *(f"attention.{part}" for part in ("query", "key", "value", "dense", "LayerNorm")),
@@ -38,12 +36,6 @@ CLASSES = tuple(
 )
 
 
-def _finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
-    if kind != HF or not config.architecture.endswith("Classification"):
-        return config
-    return replace(config, own=replace(config.own, labels=labels_of(values), dense=True))
-
-
 @architecture(
     Family(
         "albert",
@@ -62,7 +54,7 @@ def _finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
             "inner_group_num": (1,),
             "position_embedding_type": ("absolute",),
         },
-        finish=_finished,
+        finish=headed,
         noticed=noticed,
         said=lambda config: said(config, "albert"),
         choose=lambda config: CLASSES[3 if config.own.labels else 0].name,

@@ -10,7 +10,7 @@ from sporelm.models.encoder import Encoder
 from sporelm.models.families.bert_names import HEADS
 from sporelm.models.families.deberta2_words import CLASSES, LEARNED, SAID, SPOKEN, DistanceFacts, reworded
 from sporelm.models.registry import architecture
-from sporelm.models.text_facts import TYPES, TextFacts, label_words, labels_of, noticed, said
+from sporelm.models.text_facts import TYPES, TextFacts, headed, label_words, noticed, said
 from sporelm.ops.apart import MOST_BUCKETS
 from sporelm.weights.config import ModelConfig
 from sporelm.weights.family import Family, Field, fields
@@ -29,10 +29,8 @@ def _finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
         raise UnsupportedModel(f"{values.where}: {what}; there must be at least two places for each")
     if kind == HF and values.integer("embedding_size", 1, MOST_CONTEXT, config.width) != config.width:
         raise UnsupportedModel(f"{values.where}: embedding_size must be hidden_size, {config.width}")
-    if kind == HF and config.architecture.endswith("Classification"):
-        facts = replace(facts, labels=labels_of(values), dense=True)
     scales = replace(config.scales, attention=(3 * config.head_dim) ** -0.5)  # of three sums
-    return replace(config, own=facts, scales=scales)
+    return headed(replace(config, own=facts, scales=scales), values, kind)
 
 
 @architecture(

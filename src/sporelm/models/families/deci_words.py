@@ -32,7 +32,7 @@ def reworded(values: dict[str, Any]) -> dict[str, Any]:
         parts = [block.get(part) if isinstance(block, dict) else None for part in ("attention", "ffn")]
         if not all(isinstance(part, dict) for part in parts):
             raise ModelFileError(f"config.json: a layer of block_configs is {shown(block)}; it must have two parts")
-        attention, ffn = (Fields({**USUAL, **part}, "config.json: block_configs") for part in parts if part)
+        attention, ffn = (Fields({**USUAL, **(part or {})}, "config.json: block_configs") for part in parts)
         for part in (attention, ffn):
             strange = [key for key, usual in USUAL.items() if part.values[key] != usual]
             strange += ["replace_with_linear"] * (part is ffn and part.flag("replace_with_linear", False))

@@ -7,11 +7,11 @@ from sporelm.models.blocks import MLP, Classifier, TextAttention, TextLayer
 from sporelm.models.encoder import WIDENED, Encoder
 from sporelm.models.families.bert_names import HEADS, KINDS, Said
 from sporelm.models.registry import architecture
-from sporelm.models.text_facts import EMBEDDED, TYPES, TextFacts, label_words, labels_of, noticed, said
+from sporelm.models.text_facts import EMBEDDED, TYPES, TextFacts, headed, label_words, noticed, said
 from sporelm.weights.config import ModelConfig
 from sporelm.weights.family import Family, Field, HfClass, fields
 from sporelm.weights.fields import Fields
-from sporelm.weights.names import HF, Kind, Names, Table
+from sporelm.weights.names import Kind, Names, Table
 
 SAID = Said("electra.", "classifier.dense", "classifier.out_proj")
 NUMBERS: dict[str, Any] = {"vocab_size": 30522, "embedding_size": 128, "hidden_size": 256, "num_hidden_layers": 12}
@@ -37,9 +37,7 @@ def _finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
     facts: TextFacts = config.own
     if facts.embedded == config.width:
         facts = replace(facts, embedded=0)
-    if kind == HF and config.architecture.endswith("Classification"):
-        facts = replace(facts, labels=labels_of(values), dense=True)
-    return replace(config, own=facts)
+    return headed(replace(config, own=facts), values, kind)
 
 
 @architecture(

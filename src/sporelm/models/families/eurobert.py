@@ -1,16 +1,14 @@
 """EuroBERT: Llama's layer as an encoder."""
 
-from dataclasses import replace
 from typing import Any
 
 from sporelm.models.blocks import Classifier, GatedMLP, RMSNorm, TextAttention, TextLayer
 from sporelm.models.encoder import Encoder
 from sporelm.models.registry import architecture
-from sporelm.models.text_facts import TextFacts, label_words, labels_of, noticed, said
+from sporelm.models.text_facts import TextFacts, headed, label_words, noticed, said
 from sporelm.weights.config import ModelConfig
 from sporelm.weights.family import Family, Field, HfClass, fields
-from sporelm.weights.fields import Fields
-from sporelm.weights.names import COMMON, HF, Kind, Names, Table, bare, with_bias
+from sporelm.weights.names import COMMON, Names, Table, bare, with_bias
 
 NUMBERS = {"max_position_embeddings": 8192, "vocab_size": 128256, "rms_norm_eps": 1e-5}
 POOLED = {"bos": "cls", "mean": "mean", "late": "late"}  # words of config.json
@@ -28,12 +26,6 @@ CLASSES = (
     *(HfClass(f"EuroBert{name}", "eurobert", NUMBERS, names=_table(bare(COMMON))) for name in ("Model", "ForMaskedLM")),
     HfClass("EuroBertForSequenceClassification", "eurobert", NUMBERS, names=_table(COMMON)),
 )
-
-
-def _finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
-    if kind != HF or not config.architecture.endswith("Classification"):
-        return config
-    return replace(config, own=replace(config.own, labels=labels_of(values), dense=True))
 
 
 def _reworded(values: dict[str, Any]) -> dict[str, Any]:
@@ -58,7 +50,7 @@ def _words(config: ModelConfig) -> dict[str, Any]:
         ),
         CLASSES[0].names,
         only={"hidden_act": ("silu",), **dict.fromkeys(("attention_bias", "mlp_bias"), (False,))},
-        finish=_finished,
+        finish=headed,
         noticed=noticed,
         said=lambda config: said(config, "eurobert"),
         choose=lambda config: CLASSES[2 if config.own.labels else 0].name,

@@ -1,17 +1,14 @@
 """Jina Embeddings v3 without the adapters of its tasks: XLM-RoBERTa with rotary positions."""
 
-from dataclasses import replace
-
 from sporelm.models.blocks import MLP, TextAttention, TextLayer
 from sporelm.models.encoder import Encoder
 from sporelm.models.families.bert_names import HEADS
 from sporelm.models.registry import architecture
-from sporelm.models.text_facts import TYPES, TextFacts, label_words, labels_of, noticed, said
+from sporelm.models.text_facts import TYPES, TextFacts, headed, label_words, noticed, said
 from sporelm.weights.config import ModelConfig
 from sporelm.weights.family import Family, Field, HfClass, fields
-from sporelm.weights.fields import Fields
 from sporelm.weights.forms import qkv_names
-from sporelm.weights.names import HF, Kind, Names, Table, with_bias
+from sporelm.weights.names import Names, Table, with_bias
 
 NUMBERS = {"max_position_embeddings": 8194, "vocab_size": 250002, "type_vocab_size": 1, "layer_norm_eps": 1e-5}
 PARTS = (
@@ -42,12 +39,6 @@ CLASSES = tuple(
 )
 
 
-def _finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
-    if kind != HF or not config.architecture.endswith("Classification"):
-        return config
-    return replace(config, own=replace(config.own, labels=labels_of(values), dense=True))
-
-
 @architecture(
     Family(
         "jina-bert-v3",
@@ -60,7 +51,7 @@ def _finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
         CLASSES[0].names,
         fixed={"attention_bias": True, "attention_out_bias": True, "mlp_bias": True},
         only={"hidden_act": ("gelu",), "is_decoder": (False,)},
-        finish=_finished,
+        finish=headed,
         noticed=noticed,
         said=lambda config: said(config, "jina-bert-v3"),
         choose=lambda config: CLASSES[2 if config.own.labels else 0].name,

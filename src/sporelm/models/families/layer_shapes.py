@@ -62,14 +62,15 @@ def whole_numbers(value: Any) -> list[int]:
     return found if alike else []
 
 
-def shaped(config: ModelConfig, values: Fields) -> ModelConfig:
-    """The configuration with the shapes of its layers. Raises ModelFileError for such as cannot be."""
+def shaped(config: ModelConfig, values: Fields, least: int = 0) -> ModelConfig:
+    """The configuration with the shapes of its layers, whose numbers are `least` or more. Raises ModelFileError for
+    such as cannot be."""
     usual, found = (config.heads, config.kv_heads, config.ffn), []
     for key, one, highest in zip(LISTS, usual, HIGHEST, strict=True):
         told = whole_numbers(values.values.get(key)) or [one] * config.layers
-        if len(told) != config.layers or not all(0 <= each <= highest for each in told):
+        if len(told) != config.layers or not all(least <= each <= highest for each in told):
             what = f"{LISTS[key]} is {shown(told)}"
-            raise ModelFileError(f"{values.where}: {what}; it must be one of 0 to {highest} for each layer")
+            raise ModelFileError(f"{values.where}: {what}; it must be one of {least} to {highest} for each layer")
         found.append(tuple(told))
     shapes = LayerShapes(*found)
     for layer, (heads, kv_heads) in enumerate(zip(shapes.heads, shapes.kv_heads, strict=True)):

@@ -29,9 +29,10 @@ SAID = {
 LAST = {"megatron-bert": "encoder.ln", "xlm-roberta-xl": "encoder.LayerNorm"}
 TITLES = {"megatron-bert": "MegatronBert", "xlm-roberta-xl": "XLMRobertaXL"}
 NUMBERS: dict[str, dict[str, Any]] = {
-    "megatron-bert": {"vocab_size": 29056, "type_vocab_size": 2, "layer_norm_eps": 1e-12},
-    "xlm-roberta-xl": {"vocab_size": 250880, "type_vocab_size": 1, "layer_norm_eps": 1e-5},
+    "megatron-bert": {"vocab_size": 29056, "type_vocab_size": 2, "max_position_embeddings": 512},
+    "xlm-roberta-xl": {"vocab_size": 250880, "type_vocab_size": 1, "max_position_embeddings": 514},
 }
+EPS = {"megatron-bert": 1e-12, "xlm-roberta-xl": 1e-5}
 
 
 def _table(kind: str, front: str = "") -> Table:
@@ -44,7 +45,7 @@ def _table(kind: str, front: str = "") -> Table:
 
 
 CLASSES = tuple(
-    HfClass(f"{TITLES[kind]}{name}", kind, {"max_position_embeddings": 512} | NUMBERS[kind], names=_table(kind, front))
+    HfClass(f"{TITLES[kind]}{name}", kind, {"layer_norm_eps": EPS[kind]} | NUMBERS[kind], names=_table(kind, front))
     for kind, found in SAID.items()
     for name, front in (("Model", ""), ("ForMaskedLM", ""), ("ForSequenceClassification", found.front))
 )

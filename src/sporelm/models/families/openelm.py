@@ -96,7 +96,7 @@ def _words(config: ModelConfig) -> dict[str, Any]:
             "share_input_output_layers": (True,),
             "normalization_layer_name": ("rms_norm",),
         },
-        finish=lambda config, values, kind: shaped(config, values),
+        finish=lambda config, values, kind: shaped(config, values, 1),
         said=lambda config: said(config, "openelm"),
         words=_words,
         reworded=_reworded,

@@ -27,7 +27,7 @@ def _reworded(values: dict[str, Any]) -> dict[str, Any]:
     """config.json with the number of heads, the width of the feed-forward block, and no end of positions."""
     width, dim, ffn = (values.get(key) for key in ("hidden_size", "head_size", "intermediate_size"))
     if ffn is None and type(width) is int:
-        ffn = int(width * 3.5) // 32 * 32
+        ffn = width * 7 // 64 * 32  # 3.5 widths, in whole 32s
     heads = width // dim if type(width) is int and type(dim) is int and dim > 0 else None
     found = {"num_attention_heads": heads, "intermediate_size": ffn, "max_position_embeddings": POSITIONS}
     return {**values, **found}

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from sporelm.errors import ModelFileError, UnsupportedModel
-from sporelm.weights.config import ModelConfig
+from sporelm.weights.config import MOST_WIDTH, ModelConfig
 from sporelm.weights.fields import Fields, shown
 from sporelm.weights.names import HF, Kind, Names, Table
 
@@ -34,8 +34,9 @@ def reworded(values: dict[str, Any]) -> dict[str, Any]:
     heads, ratio = values.get("num_heads"), values.get("hidden_ratio")
     if type(width) is int and type(dim) is int and dim > 0:
         heads = width // dim
-    if ffn is None and type(width) is int and isinstance(ratio, int | float) and 0 < ratio < 1e3:
-        ffn = -(-int(width * ratio) // 32) * 32
+    if ffn is None and type(width) is int and isinstance(ratio, int | float):
+        known = width <= MOST_WIDTH and 0 < ratio < 1e3
+        ffn = -(-int(width * ratio) // 32) * 32 if known else None
     found = {"num_attention_heads": heads, "intermediate_size": ffn, "max_position_embeddings": POSITIONS}
     return {**values, **found}
 

@@ -34,6 +34,8 @@ NAMES = (
 )
 NUMBERS: dict[str, Any] = {"d_model": 512, "d_kv": 64, "d_ff": 2048, "num_layers": 6, "num_heads": 8}
 NUMBERS |= {"n_positions": 512, "vocab_size": 32128, "feed_forward_proj": PLAIN, "layer_norm_epsilon": 1e-6}
+NUMBERS_OF_MT5 = NUMBERS | {"vocab_size": 250112, "feed_forward_proj": GATED, "d_ff": 1024, "num_layers": 8}
+NUMBERS_OF_MT5 |= {"num_heads": 6}
 
 
 def _finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
@@ -42,7 +44,7 @@ def _finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
 
 def _noticed(config: ModelConfig, metadata: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> ModelConfig:
     count = metadata.get("t5encoder.attention.relative_buckets_count", BUCKETS)
-    if count != BUCKETS:
+    if not isinstance(count, int) or count != BUCKETS:
         raise UnsupportedModel(f"relative_buckets_count {str(count)[:40]} is not supported; {BUCKETS} is")
     gated = "enc.blk.0.ffn_gate.weight" in shapes
     return replace(noticed(config, metadata, shapes), activation=GATED if gated else PLAIN)
@@ -55,7 +57,7 @@ def _said(config: ModelConfig) -> dict[str, tuple[str, Any]]:
 @architecture(
     Family(
         "t5encoder",
-        (HfClass("T5EncoderModel", "t5", NUMBERS), HfClass("MT5EncoderModel", "mt5", NUMBERS)),
+        (HfClass("T5EncoderModel", "t5", NUMBERS), HfClass("MT5EncoderModel", "mt5", NUMBERS_OF_MT5)),
         fields(
             Field("layers", "block_count", "u32", "num_layers"),
             Field("width", "embedding_length", "u32", "d_model"),

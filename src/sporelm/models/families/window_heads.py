@@ -77,7 +77,8 @@ def regrouped(usual: Callable[[int], Set[int]]) -> Callable[[dict[str, Any]], di
             return values
         layers -= further
         found = {**values, WINDOWED_LAYERS: told[:layers]} if told else values
-        if not counts or not values.get(WINDOW):
+        window = values.get(WINDOW)
+        if not counts or not isinstance(window, int) or not window:
             return found
         full = {layer for layer, local in enumerate(told) if not local} if told else usual(layers)
         return found | one_each(counts[:layers], full, HEADS)
