@@ -35,7 +35,8 @@ def metadata_of_folder(folder: Folder) -> dict[str, Any]:
     rows = _rows(folder.path / LISTED)
     tokens = [text for text, _, _ in rows]
     found: dict[str, Any] = {f"{PREFIX}model": "plamo2", f"{PREFIX}tokens": tokens}
-    found |= {f"{PREFIX}scores": np.array([score for _, score, _ in rows], np.float32)}
+    with np.errstate(over="ignore"):  # numbers beyond float32 are infinite
+        found |= {f"{PREFIX}scores": np.array([score for _, score, _ in rows], np.float32)}
     found |= {f"{PREFIX}token_type": np.array([kind for _, _, kind in rows], np.int32)}
     ids = {text: token for token, text in enumerate(tokens)}
     named = {f"{PREFIX}{NAMED[name]}_token_id": ids.get(text) for name, text in folder.names().items() if name in NAMED}
@@ -75,15 +76,17 @@ def _rows(path: Path) -> list[tuple[str, float, int]]:
 
 def _row(path: Path, number: int, line: bytes) -> tuple[str, float, int]:
     try:
-        row = json.loads(line)
+        row = json.loads(line, parse_int=float)
     except (ValueError, RecursionError) as error:
         raise ModelFileError(f"{path}: line {number + 1} is not JSON: {one_line(error)}") from None
     text, score, kind = (*row, "NORMAL")[:3] if isinstance(row, list) and len(row) > 1 else (None, None, None)
-    if not isinstance(text, str) or type(score) not in (int, float) or not isinstance(kind, str):
+    if not isinstance(text, str) or not isinstance(score, float) or not isinstance(kind, str):
         raise ModelFileError(f"{path}: line {number + 1} is no list of a token's text, its score and its kind")
+    if text.encode("utf-8", "ignore").decode() != text:
+        raise ModelFileError(f"{path}: line {number + 1} holds half of a surrogate pair")
     own = CONTROL if text.startswith("<|plamo:") and text.endswith("|>") else NORMAL
     found = KINDS.get(kind, NORMAL)
-    return text, float(score), own if found == NORMAL else found
+    return text, score, own if found == NORMAL else found
 
 
 def fields_for(metadata: Mapping[str, Any]) -> dict[str, tuple[str, Any]]:

@@ -130,7 +130,14 @@ def test_a_folder_as_gguf_and_back(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("lines", "message"),
-    [([["a"]], "line 1 is no list"), ([["a", "b", "NORMAL"]], "line 1 is no list"), ([["a", -1.0]], "0 of its tokens")],
+    [
+        ([["a"]], "line 1 is no list"),
+        ([["a", "b", "NORMAL"]], "line 1 is no list"),
+        ([["a", True]], "line 1 is no list"),
+        ([["a", -1.0]], "0 of its tokens"),
+        ([["a", 10**400], ["b", -(10**300)]], "0 of its tokens"),
+        ([["a", 0.0], ["\ud800", 0.0]], "line 2 holds half of a surrogate pair"),
+    ],
 )
 def test_damaged_folders_are_refused(lines: list[Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(ModelFileError, match=message):
