@@ -75,7 +75,11 @@ def test_the_embedding_of_mamba_has_two_names(tmp_path: Path, load: Callable[...
 
 @pytest.mark.parametrize(
     ("name", "published", "named"),
-    [("lfm3", ".self_attn.gate_proj.", ".self_attn.g_proj."), ("flint", ".softmax_offset", ".sinks")],
+    [
+        ("flint", ".softmax_offset", ".sinks"),
+        ("lfm3", ".self_attn.gate_proj.", ".self_attn.g_proj."),
+        ("olmo-hybrid", ".post_attention_layernorm.", ".feedforward_layer_norm."),
+    ],
 )
 def test_tensors_by_the_names_that_transformers_has(
     name: str, published: str, named: str, tmp_path: Path, load: Callable[..., Stepper]
@@ -86,6 +90,22 @@ def test_tensors_by_the_names_that_transformers_has(
     assert changed.keys() != tensors.keys()
     save_file(changed, places[1] / "model.safetensors")
     assert_close(*logits(load, *places), "exact")
+
+
+def test_folders_of_a_x_k2_have_its_makers_names() -> None:
+    """transformers reads and writes these; its modules are called `mlp.fc1`, `mlp.fc2` and `q_gate_proj`."""
+    layer = "model.layers.0."
+    names = {f"{layer}input_layernorm.W_{way}.weight" for way in ("down", "up")}
+    assert names | {f"{layer}self_attn.q_b_proj.weight"} <= set(BY_NAME["axk2"].tensors())
+
+
+@pytest.mark.parametrize(("name", "key"), [("cohere-compass", "rope_theta"), ("lfm2moe", "tie_word_embeddings")])
+def test_folders_silent_of_a_number_become_gguf_files(name: str, key: str, tmp_path: Path) -> None:
+    case = BY_NAME[name]
+    place = write_case(tmp_path, case)
+    write_tokenizer(place, tokenizer_json(case.model.config.vocab))
+    (place / "config.json").write_text(json.dumps({each: value for each, value in case.config.items() if each != key}))
+    assert from_hf(place).model.tensors
 
 
 def test_dense_layers_of_kimi_linear_as_transformers_5_writes_them(

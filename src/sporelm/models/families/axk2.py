@@ -46,16 +46,16 @@ def _rows(of_gates: bool) -> Callable[[ModelConfig], NDArray[np.int64]]:
 
 
 def _norm(ours: str, gguf: str, hf: str) -> Table:
-    """Names of a norm and of the matrices that open it."""
+    """Names of a norm and of the matrices that open it, by its makers' names; transformers' modules have others."""
     layer = f"model.layers.{{}}.{hf}."
     return tuple(
         Names(f"layers.{{}}.{ours}{end}.weight", f"blk.{{}}.{gguf}{end}.weight", f"{layer}{part}.weight")
-        for end, part in (("", "norm"), ("_a", "mlp.fc1"), ("_b", "mlp.fc2"))
+        for end, part in (("", "norm"), ("_a", "W_down"), ("_b", "W_up"))
     )
 
 
 def _both(part: str, of_gates: bool) -> Names:
-    both = Stored(f"{latent.BLOCK}q_gate_proj.weight", _rows(of_gates))
+    both = Stored(f"{latent.BLOCK}q_b_proj.weight", _rows(of_gates))
     return Names(f"layers.{{}}.attn_{part}.weight", f"blk.{{}}.attn_{part}.weight", both)
 
 

@@ -34,7 +34,7 @@ def _reworded(values: dict[str, Any]) -> dict[str, Any]:
         plain = isinstance(own, Mapping) and own.keys() <= KNOWN and own.get("rope_type", "default") == "default"
         if own is not None and not plain:
             raise UnsupportedModel(f"config.json: rope_parameters of {kind} are {shown(own)}, which is not supported")
-        bases[kind] = 0 if own is None else own.get("rope_theta", values["rope_theta"])
+        bases[kind] = 0 if own is None else own.get("rope_theta", values.get("rope_theta", 1e4))
     return {**values, BASES: bases, "rope_parameters": None, "rope_theta": next(filter(None, bases.values()), 1e4)}
 
 

@@ -41,7 +41,7 @@ FLAGS = (("norm_topk_prob", "experts.renormalize"), ("use_expert_bias", "experts
         regrouped=by_key_heads,
         reworded=lambda values: {
             **values,
-            "tie_word_embeddings": values.get("tie_embedding", values["tie_word_embeddings"]),
+            "tie_word_embeddings": values.get("tie_embedding", values.get("tie_word_embeddings")),
         },
         own=ConvLayers,
     )

@@ -95,6 +95,7 @@ def _finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
         reworded=_reworded,
         unsaid=lambda config: "no GGUF architecture means its layers",
         own=OlmoDelta,
+        resaved=((".post_attention_layernorm.", ".feedforward_layer_norm."),),  # of layers of attention too
     )
 )
 class OlmoHybrid(Decoder):
