@@ -43,7 +43,7 @@ RGEMMA_ODD |= {"attention_bias": True, "tie_word_embeddings": False}
 JETMOE = named("JetMoeForCausalLM", "jetmoe", kv_channels=12, num_key_value_heads=3, num_local_experts=6) | TIED
 JETMOE |= {"num_experts_per_tok": 2, "rms_norm_eps": 1e-6, "num_attention_heads": 6, "activation_function": "silu"}
 JETMOE_ODD = {"hidden_size": 70, "num_key_value_heads": 1, "num_experts_per_tok": 3, "num_attention_heads": 3}
-JETMOE_ODD |= {"kv_channels": 10, "tie_word_embeddings": False}
+JETMOE_ODD |= {"kv_channels": 10, "tie_word_embeddings": False, "rms_norm_eps": 0.1}
 PLAMO = named("PlamoForCausalLM", "plamo", n_shared_head=2, rope_theta=10000.0)
 
 CASES = (

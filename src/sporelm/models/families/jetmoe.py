@@ -1,5 +1,6 @@
 """JetMoE: experts in attention too, which make its queries and its outputs."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from sporelm.weights.family import Family, Field, HfClass, fields
 from sporelm.weights.forms import key_rows, stacked
 from sporelm.weights.names import COMMON, Names, Stored, changed
 
+EPS = 1e-6  # of norms in layers, whatever config.json says; that of the last is its own
 LAYER, BLOCK = "model.layers.{}.", "model.layers.{}.self_attention."
 NUMBERS: dict[str, Any] = {"num_key_value_heads": 16, "kv_channels": 128, "num_local_experts": 8}
 NUMBERS |= {"num_experts_per_tok": 2, "tie_word_embeddings": True, "max_position_embeddings": 4096}
@@ -59,7 +61,7 @@ def _reworded(values: dict[str, Any]) -> dict[str, Any]:
         ),
         NAMES,
         fixed={"experts.scores": "softmax_of_chosen", "experts.added": True},
-        only={"activation_function": ("silu",), "rms_norm_eps": (1e-6,)},
+        only={"activation_function": ("silu",)},
         reworded=_reworded,
     )
 )
@@ -67,7 +69,7 @@ class JetMoe(Decoder):
     """Llama's layer, of experts in both blocks; each mixture has a bias (Shen et al. 2024)."""
 
     def layer(self, config: ModelConfig, index: int) -> Layer:
-        return pre_norm(config, index, AttentionExperts(f"layers.{index}", config))
+        return pre_norm(replace(config, eps=EPS), index, AttentionExperts(f"layers.{index}", config))
 
     def tables(self, context: int) -> dict[str, np.ndarray]:
         return super().tables(context) | expert_head_tables(self.config)
