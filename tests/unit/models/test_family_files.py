@@ -38,6 +38,7 @@ MOST_LINES = 120  # of a family's file: it reads like the paper's figure
         ("t5-encoder", {"relative_attention_max_distance": 64}, UnsupportedModel, "max_distance 64 is not supported"),
         ("megatron-bert", {"is_decoder": True}, UnsupportedModel, "is_decoder True is not supported; False is"),
         ("xlm-roberta-xl", {"pad_token_id": 0}, UnsupportedModel, "pad_token_id must be 1"),
+        ("roberta", {"max_position_embeddings": 2}, ModelFileError, "is 2; the first 2 are of no token"),
         ("electra", {"hidden_act": "relu"}, UnsupportedModel, "hidden_act 'relu' is not supported; gelu is"),
         ("bert-scores", {"id2label": None, "num_labels": 0}, ModelFileError, "num_labels is 0"),
         ("xlm-roberta", {"pad_token_id": 0}, UnsupportedModel, "pad_token_id must be 1"),

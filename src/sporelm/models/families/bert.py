@@ -7,11 +7,10 @@ from typing import Any
 import numpy as np
 
 from sporelm import ops
-from sporelm.errors import UnsupportedModel
 from sporelm.models.blocks import MLP, Classifier, TextAttention, TextLayer
 from sporelm.models.encoder import Encoder
-from sporelm.models.families.bert_names import BEFORE, CLASSES, HEADS, BertFacts
-from sporelm.models.families.bert_words import UNSHIFTED, class_of, reworded, unsaid, words
+from sporelm.models.families.bert_names import CLASSES, HEADS, BertFacts
+from sporelm.models.families.bert_words import UNSHIFTED, after_padding, class_of, reworded, unsaid, words
 from sporelm.models.registry import architecture
 from sporelm.models.text_facts import MOST_TYPES, TYPES, TextFacts, labels_of, noticed, said
 from sporelm.models.texts import TextInputs
@@ -35,9 +34,7 @@ def _finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
         facts = replace(facts, labels=labels_of(values), dense=True)
     if facts.kind in UNSHIFTED:
         return replace(config, own=facts)
-    if values.integer("pad_token_id", 0, config.vocab, BEFORE - 1) != BEFORE - 1:
-        raise UnsupportedModel(f"{values.where}: pad_token_id must be {BEFORE - 1}: positions are counted from it")
-    return replace(config, own=facts, context_length=config.context_length - BEFORE)
+    return after_padding(replace(config, own=facts), values)
 
 
 def _noticed(config: ModelConfig, metadata: Any, shapes: Any) -> ModelConfig:

@@ -1,15 +1,33 @@
 """The words of BERT's configurations, and of those of its kin."""
 
+from dataclasses import replace
 from typing import Any
 
+from sporelm.errors import ModelFileError, UnsupportedModel
 from sporelm.models.families.bert_names import BEFORE, TITLES
 from sporelm.models.text_facts import label_words
 from sporelm.weights.config import ModelConfig
+from sporelm.weights.fields import Fields
 
 UNSHIFTED = ("bert", "distilbert", "ernie")  # positions begin with the first row of their table
 # What DistilBERT's configurations call it -> what all others do.
 WORDS = {"dim": "hidden_size", "hidden_dim": "intermediate_size", "n_layers": "num_hidden_layers"}
 WORDS |= {"n_heads": "num_attention_heads", "activation": "hidden_act"}
+
+
+def after_padding(config: ModelConfig, values: Fields, padding: int | None = BEFORE - 1) -> ModelConfig:
+    """The configuration of a folder whose table of positions has BEFORE rows more than texts have tokens.
+
+    padding   what silence about its id means; None: it must be told
+
+    Raises UnsupportedModel for an id that positions are not counted from, ModelFileError for a table of no more rows.
+    """
+    if values.integer("pad_token_id", 0, config.vocab, padding) != BEFORE - 1:
+        raise UnsupportedModel(f"{values.where}: pad_token_id must be {BEFORE - 1}: positions are counted from it")
+    if config.context_length <= BEFORE:
+        what = f"max_position_embeddings is {config.context_length}"
+        raise ModelFileError(f"{values.where}: {what}; the first {BEFORE} are of no token, there must be more")
+    return replace(config, context_length=config.context_length - BEFORE)
 
 
 def reworded(values: dict[str, Any]) -> dict[str, Any]:

@@ -3,10 +3,10 @@
 from dataclasses import replace
 from typing import Any
 
-from sporelm.errors import UnsupportedModel
 from sporelm.models.blocks import MLP, TextAttention, TextLayer
 from sporelm.models.encoder import Encoder
 from sporelm.models.families.bert_names import BEFORE, HEADS, KINDS, Said
+from sporelm.models.families.bert_words import after_padding
 from sporelm.models.registry import architecture
 from sporelm.models.text_facts import TYPES, TextFacts, label_words, labels_of, noticed, said
 from sporelm.weights.config import ModelConfig
@@ -60,9 +60,7 @@ def _finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
         facts = replace(facts, labels=labels_of(values), dense=True)
     if not SAID[facts.kind].before:
         return replace(config, own=facts)
-    if values.integer("pad_token_id", 0, config.vocab, BEFORE - 1) != BEFORE - 1:
-        raise UnsupportedModel(f"{values.where}: pad_token_id must be {BEFORE - 1}: positions are counted from it")
-    return replace(config, own=facts, context_length=config.context_length - BEFORE)
+    return after_padding(replace(config, own=facts), values)
 
 
 def _noticed(config: ModelConfig, metadata: Any, shapes: Any) -> ModelConfig:

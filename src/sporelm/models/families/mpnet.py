@@ -3,11 +3,11 @@
 from dataclasses import replace
 from typing import Any
 
-from sporelm.errors import UnsupportedModel
 from sporelm.models.biased_encoder import LEARNED, BiasedEncoder
 from sporelm.models.blocks import MLP, TextAttention, TextLayer
 from sporelm.models.distances import BUCKETS
 from sporelm.models.families.bert_names import BEFORE, HEADS, Said
+from sporelm.models.families.bert_words import after_padding
 from sporelm.models.registry import architecture
 from sporelm.models.text_facts import TextFacts, label_words, labels_of, noticed, said
 from sporelm.weights.config import ModelConfig
@@ -38,11 +38,9 @@ CLASSES = tuple(
 def _finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
     if kind != HF:
         return config
-    if values.integer("pad_token_id", 0, config.vocab) != BEFORE - 1:
-        raise UnsupportedModel(f"{values.where}: pad_token_id must be {BEFORE - 1}: positions are counted from it")
     scored = config.architecture.endswith("Classification")
     facts = TextFacts(labels=labels_of(values), dense=True) if scored else config.own
-    return replace(config, own=facts, context_length=config.context_length - BEFORE)
+    return after_padding(replace(config, own=facts), values, None)
 
 
 def _words(config: ModelConfig) -> dict[str, Any]:
