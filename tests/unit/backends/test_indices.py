@@ -126,6 +126,7 @@ class Arguments:
 
     def indexed(self, q: Any, weights: Any, pages: Any = ((2, 0),), lengths: Any = (70,)) -> Any:
         """Two heads of one row."""
+        return ops.choose_slots(q, weights, self.latent, self.i32(0, 1), self.i32(*lengths), self.i32(*pages), k=3)
 
     def picked(self, latent: Any, *chosen: Any) -> Any:
         return ops.chosen_attention(latent, self.f32(1, 4), self.latent, self.i32(chosen), heads=1, scale=1.0)
@@ -422,6 +423,8 @@ WRONG: dict[str, tuple[Callable[[Arguments], Any], str]] = {
     "latent_attention rows": (lambda a: a.looked(a.f32(1, 4), a.f32(2, 4)), "must have as many rows"),
     "store_rows": (lambda a: ops.store_rows(a.other(1, 8), a.latent, a.i32(0)), "x i32"),
     "store_rows width": (lambda a: ops.store_rows(a.f32(1, 4), a.latent, a.i32(0)), "must be as wide as"),
+    "choose_slots": (lambda a: a.indexed(a.other(1, 16), a.f32(1, 2)), "q i32"),
+    "choose_slots heads": (lambda a: a.indexed(a.f32(1, 16), a.f32(1, 3)), "must be 3 heads of 8"),
     "chosen_attention": (lambda a: a.picked(a.other(1, 4), 0), "latent i32"),
     "chosen_attention rows": (lambda a: a.picked(a.f32(2, 4), 0), "must have as many rows"),
     "no weights": (lambda a: ops.linear_group(a.f32(2, 32), ()), "at least one weight"),

@@ -36,7 +36,8 @@ def reworded(values: dict[str, Any]) -> dict[str, Any]:
     found, kinds = layer_types.by_type(with_leading(values), values.get("rope_parameters") or ROTARY), {}
     if counts := whole_numbers(values.get(COUNTS)):
         types = values.get("layer_types")
-        full = {layer for layer in range(len(counts)) if not isinstance(types, list) or types[layer : layer + 1] == [FULL]}
+        types = types if isinstance(types, list) else [FULL] * len(counts)
+        full = {layer for layer in range(len(counts)) if types[layer : layer + 1] == [FULL]}
         kinds = one_each(counts, full, "num_attention_heads")
     told = values.get("gating_types") or []
     gates = [values.get("gating", True), *(told if isinstance(told, list) else [told])]
