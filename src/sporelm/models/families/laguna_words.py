@@ -7,7 +7,7 @@ from typing import Any
 from sporelm.errors import UnsupportedModel
 from sporelm.models.families import layer_types, window_heads
 from sporelm.models.families.layer_types import FULL, LOCAL
-from sporelm.models.families.window_heads import WindowHeads, heads_of, one_each, whole_numbers
+from sporelm.models.families.window_heads import WindowHeads, heads_of, numbers_or_flags, one_each
 from sporelm.weights.config import ModelConfig
 from sporelm.weights.experts import with_leading
 from sporelm.weights.fields import Fields, shown
@@ -34,7 +34,7 @@ def usual(layers: int) -> frozenset[int]:
 def reworded(values: dict[str, Any]) -> dict[str, Any]:
     """The heads of both types of layers, their rotary parameters, and what kind of gates there are."""
     found, kinds = layer_types.by_type(with_leading(values), values.get("rope_parameters") or ROTARY), {}
-    if counts := whole_numbers(values.get(COUNTS)):
+    if counts := numbers_or_flags(values.get(COUNTS)):
         types = values.get("layer_types")
         types = types if isinstance(types, list) else [FULL] * len(counts)
         full = {layer for layer in range(len(counts)) if types[layer : layer + 1] == [FULL]}

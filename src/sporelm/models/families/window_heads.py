@@ -58,8 +58,8 @@ def one_each(counts: Sequence[Any], full: Set[int], key: str) -> dict[str, int]:
     return {name: count for name, count in found.items() if count is not None}
 
 
-def whole_numbers(value: Any) -> list[int]:
-    """A list of whole numbers; empty for anything else."""
+def numbers_or_flags(value: Any) -> list[int]:
+    """A list of whole numbers or of flags; empty for anything else."""
     found = value.tolist() if hasattr(value, "tolist") else value
     return found if isinstance(found, list) and all(isinstance(each, int) for each in found) else []
 
@@ -71,7 +71,7 @@ def regrouped(usual: Callable[[int], Set[int]]) -> Callable[[dict[str, Any]], di
     """
 
     def of_gguf(values: dict[str, Any]) -> dict[str, Any]:
-        counts, told = (whole_numbers(values.get(key)) for key in (HEADS, WINDOWED_LAYERS))
+        counts, told = (numbers_or_flags(values.get(key)) for key in (HEADS, WINDOWED_LAYERS))
         layers, further = values.get("block_count"), values.get("nextn_predict_layers", 0)
         if not isinstance(layers, int) or not isinstance(further, int):
             return values
