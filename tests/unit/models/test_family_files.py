@@ -115,6 +115,9 @@ def test_gemma4_in_records_of_layers() -> None:
     without = {key: value for key, value in given.items() if "global" not in key}
     found = config_from_hf(without | {"per_layer_config": {"05": record, "11": record}}, "config.json")
     assert found == config_from_hf(given, "config.json")
+    alike = {"global_head_dim": given["head_dim"], "num_global_key_value_heads": None}
+    found = config_from_hf(without | {"per_layer_config": {}}, "config.json")  # no layer differs
+    assert found == config_from_hf(given | alike, "config.json")
     for wrong in ({"05": record}, {"05": record, "11": record | {"head_dim": 8}}, {"5" * 9: record, "x": record}):
         with pytest.raises(UnsupportedModel, match="per_layer_config"):
             config_from_hf(without | {"per_layer_config": wrong}, "config.json")

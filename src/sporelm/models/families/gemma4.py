@@ -12,7 +12,7 @@ from sporelm.models.blocks.side_mixture import FUSED, SIDE_NAMES, SideMixture
 from sporelm.models.decoder import Decoder
 from sporelm.models.families.gemma2 import MOST
 from sporelm.models.families.gemma4_lists import finished, noticed, of_gguf, said
-from sporelm.models.families.gemma4_words import ONLY, Gemma4Parts, class_of, of_hf, of_kind, words
+from sporelm.models.families.gemma4_words import DIM, ONLY, Gemma4Parts, class_of, of_hf, of_kind, words
 from sporelm.models.inputs import StepInputs
 from sporelm.models.position_tables import position_tables
 from sporelm.models.registry import architecture
@@ -23,7 +23,7 @@ from sporelm.weights.family import OPTIONAL, Family, Field, HfClass, fields
 from sporelm.weights.names import COMMON, GGUF, HEAD_NORMS, HF, POST_NORMS, Names, Param, changed
 from sporelm.weights.rope_fields import MOST_THETA
 
-DEFAULTS = {"num_key_value_heads": 4, "head_dim": 256, "global_head_dim": 512, "hidden_size_per_layer_input": 256}
+DEFAULTS = {"num_key_value_heads": 4, "head_dim": DIM, "global_head_dim": 512, "hidden_size_per_layer_input": 256}
 NORMS = ("attn", "attn_post", "ffn", "ffn_post")
 DEFAULTS |= {"max_position_embeddings": 131072, "tie_word_embeddings": True, "sliding_window": 512}
 UNIFIED = DEFAULTS | {"hidden_size_per_layer_input": 0, "sliding_window": 1024, "max_position_embeddings": 262144}

@@ -12,6 +12,7 @@ from sporelm.weights.config import ModelConfig
 from sporelm.weights.config_files import BY_LAYER, full_layers_of, window_of
 from sporelm.weights.fields import Fields, shown
 
+DIM = 256  # of a head, where folders do not say it
 STEP = 6  # layers from one without a window to the next, where files do not say
 KV_HEADS = "num_global_key_value_heads"  # of layers without a window
 ROTARY: dict[str, Any] = {"rope_parameters": {"rope_theta": 1e6}, SHARE: 0.25}  # where folders do not say it
@@ -52,6 +53,8 @@ def of_hf(values: dict[str, Any]) -> dict[str, Any]:
         found["layer_types"] = kinds = [*kinds[:-1], FULL]  # as transformers has it
     if not found.get("attention_k_eq_v"):
         found[KV_HEADS] = None
+    if found.get(BY_LAYER) == {}:  # transformers writes records of what differs: all layers have the same heads
+        found |= {BY_LAYER: None, "global_head_dim": found.get("head_dim", DIM), KV_HEADS: None}
     found |= _by_layer(found.get(BY_LAYER), kinds if isinstance(kinds, list) else [])
     if found.get(KV_HEADS) is None:
         found[KV_HEADS] = found.get("num_key_value_heads")
