@@ -211,3 +211,37 @@ def test_an_adapter_of_joined_matrices_is_as_if_it_were_merged(
     found = plain.logits(5)
     assert np.abs(found - before).max() > 0.01 * np.ptp(expected)
     np.testing.assert_allclose(found, expected, atol=1e-4 * np.ptp(expected), rtol=0)
+
+
+BOTH_NAMES = {
+    "ling3": (("attention.dense", "self_attn.o_proj"), ("attention.f_proj", "self_attn.forget_gate.f_proj")),
+    "axk2": (("q_b_proj", "q_gate_proj"), ("W_up", "mlp.fc2")),
+    "kimi-linear": (("f_b_proj", "forget_gate.f_b_proj"), ("block_sparse_moe.shared_experts", "mlp.shared_experts")),
+    "nemotron-h": (("backbone.layers", "model.layers"),),
+    "laguna": (("shared_expert.", "shared_experts."),),
+}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name == "ling3" else [pytest.mark.all]) for name in BOTH_NAMES]
+)
+def test_an_adapter_by_the_names_of_modules_is_that_by_the_names_of_tensors(
+    cpu: Any, name: str, steps: Callable[..., Steps], tmp_path: Path
+) -> None:
+    """Bit for bit."""
+    case = next(case for case in CASES if case.name == name)
+    made = steps(write_case(tmp_path / "model", case), cpu)
+    known = {f"{each}.weight": np.empty((one.out, one.width)) for each, one in made.base.joints("hf").items()}
+    model: Any = SimpleNamespace(weights=lambda: known)
+    pairs, renamed = random_pairs(model, 3, ("",)), {}
+    for tensor, pair in pairs.items():
+        for stored, module in BOTH_NAMES[name]:
+            tensor = tensor.replace(stored, module)
+        renamed[tensor] = pair
+    assert len(renamed) == len(pairs)
+    assert renamed.keys() != pairs.keys()
+    before = made.logits(0)
+    made.use({1: write_peft(tmp_path / "a", pairs, ALPHA), 2: write_peft(tmp_path / "b", renamed, ALPHA)})
+    one, other = made.logits(1), made.logits(2)
+    assert np.abs(one - before).max() > 0.01 * np.ptp(before)
+    assert_close(other, one, "exact")

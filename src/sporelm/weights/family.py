@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from sporelm.weights.config import ModelConfig
 from sporelm.weights.fields import Fields
-from sporelm.weights.names import COMMON, Kind, Table, changed, form_in, templated
+from sporelm.weights.names import COMMON, HF, Kind, Table, changed, form_in, templated
 
 OPTIONAL = object()
 
@@ -161,6 +161,7 @@ class Family:
                     `names` has them as names of tensors
     own             the record of numbers that only this family has, `ModelConfig.own`
     resaved         parts of tensors' names, and what transformers 5 has in their place in folders that it writes
+    modules         likewise, what its modules are called, by which adapters name them; one is put in after the other
     """
 
     gguf: str
@@ -200,6 +201,7 @@ class Family:
     own: type | None = None
     mixture: str = ""
     resaved: tuple[tuple[str, str], ...] = ()
+    modules: tuple[tuple[str, str], ...] = ()
 
     @property
     def called(self) -> tuple[str, ...]:
@@ -232,6 +234,22 @@ class Family:
             if found.replace("{e}", "0") in held:
                 return found
         return name
+
+    def other_names(self, table: Table) -> dict[str, list[str]]:
+        """What a table's tensors are called in other folders, or in transformers -> their names in the table, of which
+        a layer has one; all as templates."""
+        own, found = {names.ours: form_in(names, HF) for names in table}, dict[str, list[str]]()
+        others = [(own.get(names.ours), form_in(names, HF)) for names in self.others.get(HF, ())]
+        pairs = [(form.name, mine.name) for mine, form in others if mine and replace(form, name=mine.name) == mine]
+        for name in dict.fromkeys(form.name for form in own.values()):
+            module = name
+            for part, called in self.modules:
+                module = module.replace(part, called, 1)
+            pairs += [(module, name), *((name.replace(part, written, 1), name) for part, written in self.resaved)]
+        for other, name in dict.fromkeys(pairs):
+            if other != name:
+                found.setdefault(other, []).append(name)
+        return found
 
     def class_of(self, config: ModelConfig) -> HfClass:
         """The class of transformers for a configuration. Raises UnsupportedModel if there is none."""

@@ -82,6 +82,7 @@ def _both(part: str, of_gates: bool) -> Names:
         partial_rotary=True,
         further_layers=True,
         own=AxShape,
+        modules=((".W_down.", ".mlp.fc1."), (".W_up.", ".mlp.fc2."), (".q_b_proj.", ".q_gate_proj.")),
     )
 )
 class AXK2(Decoder):

@@ -100,6 +100,7 @@ DELTA: Table = (
         further_layers=True,
         own=LingShape,
         resaved=((".attention.o_proj.", ".attention.dense."),),
+        modules=((".dense.", ".o_proj."), (".attention.", ".self_attn."), (".f_proj.", ".forget_gate.f_proj.")),
     )
 )
 class BailingMoe3(Decoder):

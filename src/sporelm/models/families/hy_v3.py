@@ -75,6 +75,7 @@ def _words(config: ModelConfig) -> dict[str, Any]:
         words=_words,
         reworded=with_leading,
         further_layers=True,
+        modules=((".shared_mlp.", ".shared_experts."),),
     )
 )
 class HyV3(Decoder):

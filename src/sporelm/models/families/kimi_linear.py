@@ -98,6 +98,7 @@ def _finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
         unsaid=unsaid,
         own=KimiShape,
         resaved=((".mlp.", ".block_sparse_moe."),),  # dense layers too
+        modules=((".block_sparse_moe.", ".mlp."), (".self_attn.f_", ".self_attn.forget_gate.f_")),
     )
 )
 class KimiLinear(Decoder):

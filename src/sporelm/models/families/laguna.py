@@ -62,6 +62,7 @@ GATE = Names("layers.{}.attn_gate.weight", "blk.{}.attn_gate.weight", "model.lay
         partial_rotary=True,
         tells_layers=True,
         own=LagunaParts,
+        modules=((".shared_expert.", ".shared_experts."),),
     )
 )
 class Laguna(Decoder):

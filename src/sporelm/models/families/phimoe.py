@@ -68,6 +68,7 @@ def _words(config: ModelConfig) -> dict[str, Any]:
         reworded=_reworded,
         words=_words,
         windowless=True,
+        modules=((".block_sparse_moe.gate.", ".mlp.router."),),
     )
 )
 class PhiMoe(Decoder):

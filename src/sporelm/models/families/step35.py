@@ -82,6 +82,7 @@ ONLY |= {"att_impl_type": ("GQA",), "use_qk_norm": (True,)}
         tells_layers=True,
         further_layers=True,
         own=Step35Parts,
+        modules=((".share_expert.", ".mlp.shared_experts."),),
     )
 )
 class Step35(Decoder):

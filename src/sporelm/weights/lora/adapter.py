@@ -21,7 +21,7 @@ from sporelm.weights.family import Family
 from sporelm.weights.load import in_units, unpairing
 from sporelm.weights.lora.joint import Joint, joints, why_not
 from sporelm.weights.messages import shown
-from sporelm.weights.names import GGUF, HF, Kind, Param, Stored, Table, listed, stored_form
+from sporelm.weights.names import GGUF, HF, Kind, Param, Stored, Table, listed, stored_form, templated
 from sporelm.weights.resident import available_bytes
 from sporelm.weights.stored import StoredTensor
 
@@ -99,8 +99,23 @@ class Base:
         that is not there, or is of no product."""
         return why_not(tensor, self.params, self._form_of(kind))
 
+    def names_in_folders(self, module: str) -> list[str]:
+        """What the family's table may call a tensor of folders, by this name or by another that the family knows; all
+        without ".weight". The first is the name itself."""
+        template, layer = templated(f"{module}.weight")
+        own = self._other_names.get(template, ())
+        return [module, *(name.replace("{}", layer).removesuffix(".weight") for name in own)]
+
+    @cached_property
+    def _other_names(self) -> dict[str, list[str]]:
+        return self.family.other_names(self._table)
+
+    @property
+    def _table(self) -> Table:
+        return self.family.names if self.config is None else self.family.table(self.config)
+
     def _form_of(self, kind: Kind) -> Callable[[str], Stored]:
-        table = self.family.names if self.config is None else self.family.table(self.config)
+        table = self._table
         self._check_kind(kind, table)
         return lambda name: stored_form(name, kind, table)
 

@@ -1,8 +1,9 @@
 """Adapters in the folders that Hugging Face's PEFT writes: adapter_config.json and adapter_model.safetensors.
 
-Tensors: base_model.model.MODULE.lora_A.weight [rank, in] and .lora_B.weight [out, rank]. The scale is lora_alpha / r,
-or lora_alpha / sqrt(r) with use_rslora (Kalajdzievski 2023); rank_pattern and alpha_pattern give other values to
-modules whose names end with theirs. fan_in_fan_out says how the weight lies, which A and B do not follow.
+Tensors: base_model.model.MODULE.lora_A.weight [rank, in] and .lora_B.weight [out, rank]. Modules are named as those of
+transformers, which of some families are not as the tensors in folders; both names are known. The scale is
+lora_alpha / r, or lora_alpha / sqrt(r) with use_rslora (Kalajdzievski 2023); rank_pattern and alpha_pattern give other
+values to modules whose names end with theirs. fan_in_fan_out says how the weight lies, which A and B do not follow.
 """
 
 import re
@@ -165,7 +166,9 @@ def _pairs(
             raise UnsupportedModel(f"{path}: tensor {shown(name)} is none of an adapter of low rank{_hint(name)}")
         module = match["module"].removeprefix(PREFIX)
         text = module.replace("language_model.", "", 1)  # of a model that reads images as well
-        each = (module, f"model.{module}", text, f"model.{text}")  # some are of a model without its head
+        fronts = dict.fromkeys(("", "model.", base.family.prefix))  # some are of a model without its head
+        fronted = (front + name for name in (module, text) for front in fronts)
+        each = [one for name in fronted for one in base.names_in_folders(name)]
         full = next((one for one in each if one in known), module)
         if full not in known:
             raise no_such_weight(path, name, known, next(filter(None, (base.why_not(one, HF) for one in each)), ""))
