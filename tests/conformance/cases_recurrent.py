@@ -22,7 +22,8 @@ def stepped(on: On, shape: tuple[int, ...], call: Call, pooled: bool) -> Any:
         state = on.tensor(values)
         return call(state, *whose).numpy(), state.numpy()
     pool = on.backend.state_pool(COUNT, [[(3,), shape, (5,)]])  # neighbours on both sides
-    on.backend.import_states(pool, range(COUNT), [np.ones((COUNT, 3)), values, np.ones((COUNT, 5))])
+    before, behind = (np.ones((COUNT, width), np.float32) for width in (3, 5))
+    on.backend.import_states(pool, range(COUNT), [before, values, behind])
     result = call(pool[0][1], *whose).numpy()
     held = on.backend.export_states(pool, range(COUNT))
     on.backend.free_states(pool)

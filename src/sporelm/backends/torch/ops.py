@@ -60,7 +60,7 @@ from sporelm.backends.torch.rows import (
 from sporelm.backends.torch.rwkv import blend, gated_linear_attention, group_norm, mix_rows, wkv6, wkv7
 from sporelm.backends.torch.selective import gated_lru, selective_scan
 from sporelm.backends.torch.sparse import choose_slots, chosen_attention, store_rows
-from sporelm.backends.torch.texts import mean_rows, text_attention
+from sporelm.backends.torch.texts import apart_attention, mean_rows, text_attention
 
 FUNCTIONS = {
     function.__name__: function
@@ -76,7 +76,7 @@ FUNCTIONS = {
         *(store_rows, choose_slots, chosen_attention),
         *(route, part_idle, linear_experts, linear_experts_silu_mul, combine_experts),
         *(add_lora, linear, linear_group, linear_silu_mul, linear_activate_mul, rope, store_kv, rope_store, attention),
-        *(text_attention, mean_rows),
+        *(text_attention, apart_attention, mean_rows),
         *(spread_streams, merge_streams, stream, altup_predict, altup_first, altup_correct, gaussian_topk),
     )
 }

@@ -3,9 +3,12 @@
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
+
+from sporelm.ops.apart import columns_of
 
 
 def text_attention(
@@ -43,6 +46,37 @@ def text_attention(
         parts = (x[:, start:stop] for x in (queries, keys, values))
         mixed = scaled_dot_product_attention(*parts, attn_mask=seen, scale=scale)
         out[start:stop] = mixed.transpose(0, 1).flatten(1)
+    return out
+
+
+def apart_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    starts: Any,
+    of_rows: Tensor,
+    of_keys: Tensor,
+    *,
+    head_dim: int,
+    scale: float,
+    buckets: int,
+    farthest: int,
+) -> Tensor:
+    """One text after the other; `starts` is a numpy array."""
+    out = torch.zeros_like(q)
+    queries, keys, values = (x.unflatten(1, (-1, head_dim)).transpose(0, 1) for x in (q, k, v))  # [heads, tokens, dim]
+    by_row, by_key = (x.unflatten(1, (-1, 2 * buckets)).transpose(0, 1) for x in (of_rows, of_keys))
+    for start, stop in pairwise(starts.tolist()):
+        if start == stop:
+            continue
+        place, text = np.arange(stop - start), slice(start, stop)
+        columns = torch.from_numpy(columns_of(place[:, None] - place, buckets, farthest)).to(q.device)
+        columns = columns.expand(len(queries), -1, -1)
+        added = by_row[:, text].gather(2, columns) + by_key[:, text].gather(2, columns.mT).mT
+        parts = (x[:, text] for x in (queries, keys, values))
+        out[text] = (
+            scaled_dot_product_attention(*parts, attn_mask=added * scale, scale=scale).transpose(0, 1).flatten(1)
+        )
     return out
 
 
