@@ -9,7 +9,7 @@ from typing import Any
 
 from sporelm.backends.cpu.jit import Builder, Kernel, Val, f32
 from sporelm.backends.cpu.jit.kernel import fields
-from sporelm.backends.cpu.kernels.recurrent import Item, Shape, everywhere, gates, softplus, zeros
+from sporelm.backends.cpu.kernels.recurrent import Item, Shape, each_item, everywhere, gates, softplus, zeros
 from sporelm.backends.cpu.kernels.sequences import SEQUENCES
 
 
@@ -58,12 +58,8 @@ def gated_delta_rule(target: Any, shape: Shape) -> Kernel:
     """The rule, of decays and shares by the kernels above. An item is a tile of a head's state of a sequence."""
 
     def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
-        with k.range(first, last) as number:
-            item = Item(k, f, shape, number, scratch)
-            with k.when(item.start < item.stop):
-                item.fetch()
-                _rows(k, f, item)
-                item.leave()
+        with each_item(k, f, shape, first, last, scratch) as item:
+            _rows(k, f, item)
 
     text = "x:p x_stride:i keys:p keys_stride:i values:p values_stride:i gates:p gates_stride:i second:i"
     text += " shared:i heads:i out:p out_stride:i scale:f eps:f"

@@ -4,7 +4,7 @@ from typing import Any
 
 from sporelm.backends.cpu.jit import Builder, Kernel, Val, f32
 from sporelm.backends.cpu.jit.kernel import fields
-from sporelm.backends.cpu.kernels.recurrent import Item, Shape, softplus
+from sporelm.backends.cpu.kernels.recurrent import Item, Shape, each_item, softplus
 from sporelm.backends.cpu.kernels.sequences import SEQUENCES
 from sporelm.ops.gated_lru import SHARPNESS
 
@@ -13,13 +13,8 @@ def gated_lru(target: Any, shape: Shape) -> Kernel:
     """The rates follow from the weights anew for each row: that is little beside the exponentials of its gates."""
 
     def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
-        with k.range(first, last) as number:
-            item = Item(k, f, shape, number, scratch)
-            with k.when(item.start < item.stop):
-                item.fetch()
-                with k.range(item.start, item.stop) as token:
-                    _row(k, f, item, token)
-                item.leave()
+        with each_item(k, f, shape, first, last, scratch) as item, k.range(item.start, item.stop) as token:
+            _row(k, f, item, token)
 
     text = "x:p x_stride:i fade:p take:p gate_stride:i decay:p fade_bias:p take_bias:p bias_stride:i out:p"
     text = f"{text} out_stride:i heads:i shared:i {SEQUENCES}"

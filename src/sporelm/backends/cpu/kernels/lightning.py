@@ -4,7 +4,7 @@ from typing import Any
 
 from sporelm.backends.cpu.jit import Builder, Kernel, Val, f32
 from sporelm.backends.cpu.jit.kernel import fields
-from sporelm.backends.cpu.kernels.recurrent import Item, Shape, everywhere, zeros
+from sporelm.backends.cpu.kernels.recurrent import Shape, each_item, everywhere, zeros
 from sporelm.backends.cpu.kernels.sequences import SEQUENCES
 
 
@@ -13,27 +13,23 @@ def lightning_attention(target: Any, shape: Shape) -> Kernel:
 
     def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
         dim = 4 * shape.columns
-        with k.range(first, last) as number:
-            item = Item(k, f, shape, number, scratch)
-            with k.when(item.start < item.stop):
-                item.fetch()
-                kept = k.splat(k.load(f32, f.kept, item.head * 4))
-                with k.range(item.start, item.stop) as token:
-                    query = k.at(f.x, token * f.x_stride + item.head * (3 * dim))
-                    key, value = k.at(query, dim), k.at(query, item.at + 2 * dim)
-                    values, sums = item.load(value), zeros(k, item.count)
+        with each_item(k, f, shape, first, last, scratch) as item:
+            kept = k.splat(k.load(f32, f.kept, item.head * 4))
+            with k.range(item.start, item.stop) as token:
+                query = k.at(f.x, token * f.x_stride + item.head * (3 * dim))
+                key, value = k.at(query, dim), k.at(query, item.at + 2 * dim)
+                values, sums = item.load(value), zeros(k, item.count)
 
-                    def change(at: Val, state: list[Val]) -> list[Val]:
-                        write, read = (everywhere(k, place, at) for place in (key, query))
-                        found = [k.fma(s, kept, write * v) for s, v in zip(state, values, strict=True)]
-                        for total, s in zip(sums, found, strict=True):
-                            total.set(k.fma(read, s, total.value))
-                        return found
+                def change(at: Val, state: list[Val]) -> list[Val]:
+                    write, read = (everywhere(k, place, at) for place in (key, query))
+                    found = [k.fma(s, kept, write * v) for s, v in zip(state, values, strict=True)]
+                    for total, s in zip(sums, found, strict=True):
+                        total.set(k.fma(read, s, total.value))
+                    return found
 
-                    item.sweep(change)
-                    place = k.at(f.out, token * f.out_stride + item.head * dim + item.at)
-                    item.store([total.value for total in sums], place)
-                item.leave()
+                item.sweep(change)
+                place = k.at(f.out, token * f.out_stride + item.head * dim + item.at)
+                item.store([total.value for total in sums], place)
 
     text = "x:p x_stride:i kept:p shared:i heads:i out:p out_stride:i"
     return Kernel(f"lightning_{shape.name}", fields(f"{text} {SEQUENCES}"), body, scratch=shape.scratch(target))

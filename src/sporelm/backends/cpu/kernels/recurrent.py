@@ -6,7 +6,8 @@ which stays in the nearest cache while the sequence's rows of the step go over i
 instructions in the same order however the rows are cut into steps.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -165,6 +166,17 @@ class Item:
             self.k.store(value, place, n * 4 * self.k.lanes)
 
 
+@contextmanager
+def each_item(k: Builder, f: Any, shape: Shape, first: Val, last: Val, scratch: Val) -> Iterator[Item]:
+    """What is done with each of these items whose sequence has rows: its state is at hand, and kept behind."""
+    with k.range(first, last) as number:
+        item = Item(k, f, shape, number, scratch)
+        with k.when(item.start < item.stop):
+            item.fetch()
+            yield item
+            item.leave()
+
+
 def everywhere(k: Builder, place: Val, at: Val) -> Val:
     return k.broadcast(k.vf, place, at)
 
@@ -177,31 +189,27 @@ def ssm_scan(target: Any, shape: Shape) -> Kernel:
     """Mamba 2's scan, of time steps and decays by `scan_gates`. An item is a tile of a head's state of a sequence."""
 
     def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
-        with k.range(first, last) as number:
-            item = Item(k, f, shape, number, scratch)
-            with k.when(item.start < item.stop):
-                item.fetch()
-                skip = k.splat(k.load(f32, f.skip, item.head * 4))
-                head = item.head * (4 * shape.columns) + item.at
-                with k.range(item.start, item.stop) as token:
-                    row, gates = k.at(f.x, token * f.x_stride), k.at(f.gates, token * f.gates_stride)
-                    kept, step = (k.splat(k.load(f32, gates, item.head * 4 + f.second * n)) for n in (0, 1))
-                    write = k.at(row, f.inner + item.shared * (4 * shape.rows))
-                    read = k.at(write, f.shared * (4 * shape.rows))
-                    x = item.load(k.at(row, head))
-                    scaled, sums = [each * step for each in x], zeros(k, item.count)
+        with each_item(k, f, shape, first, last, scratch) as item:
+            skip = k.splat(k.load(f32, f.skip, item.head * 4))
+            head = item.head * (4 * shape.columns) + item.at
+            with k.range(item.start, item.stop) as token:
+                row, gates = k.at(f.x, token * f.x_stride), k.at(f.gates, token * f.gates_stride)
+                kept, step = (k.splat(k.load(f32, gates, item.head * 4 + f.second * n)) for n in (0, 1))
+                write = k.at(row, f.inner + item.shared * (4 * shape.rows))
+                read = k.at(write, f.shared * (4 * shape.rows))
+                x = item.load(k.at(row, head))
+                scaled, sums = [each * step for each in x], zeros(k, item.count)
 
-                    def change(at: Val, state: list[Val]) -> list[Val]:
-                        b, c = (everywhere(k, place, at) for place in (write, read))
-                        found = [k.fma(s, kept, b * u) for s, u in zip(state, scaled, strict=True)]
-                        for total, s in zip(sums, found, strict=True):
-                            total.set(k.fma(c, s, total.value))
-                        return found
+                def change(at: Val, state: list[Val]) -> list[Val]:
+                    b, c = (everywhere(k, place, at) for place in (write, read))
+                    found = [k.fma(s, kept, b * u) for s, u in zip(state, scaled, strict=True)]
+                    for total, s in zip(sums, found, strict=True):
+                        total.set(k.fma(c, s, total.value))
+                    return found
 
-                    item.sweep(change)
-                    result = [k.fma(skip, each, total.value) for each, total in zip(x, sums, strict=True)]
-                    item.store(result, k.at(f.out, token * f.out_stride + head))
-                item.leave()
+                item.sweep(change)
+                result = [k.fma(skip, each, total.value) for each, total in zip(x, sums, strict=True)]
+                item.store(result, k.at(f.out, token * f.out_stride + head))
 
     text = "x:p x_stride:i gates:p gates_stride:i second:i skip:p inner:i shared:i heads:i out:p out_stride:i"
     return Kernel(f"ssm_scan_{shape.name}", fields(f"{text} {SEQUENCES}"), body, scratch=shape.scratch(target))

@@ -11,7 +11,7 @@ from typing import Any
 from sporelm.backends.cpu.jit import Builder, Kernel, Val, f32
 from sporelm.backends.cpu.jit.kernel import fields
 from sporelm.backends.cpu.kernels.norm import Sums, columns_of_head
-from sporelm.backends.cpu.kernels.recurrent import Item, Shape, everywhere, zeros
+from sporelm.backends.cpu.kernels.recurrent import Item, Shape, each_item, everywhere, zeros
 from sporelm.backends.cpu.kernels.sequences import SEQUENCES
 from sporelm.ops.rwkv import FASTEST, LEAST_LENGTH
 
@@ -96,12 +96,8 @@ def wkv7(target: Any, shape: Shape) -> Kernel:
     """The rule, of what the kernel above made. An item is a tile of a head's state of a sequence."""
 
     def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
-        with k.range(first, last) as number:
-            item = Item(k, f, shape, number, scratch)
-            with k.when(item.start < item.stop):
-                item.fetch()
-                _rows(k, f, item)
-                item.leave()
+        with each_item(k, f, shape, first, last, scratch) as item:
+            _rows(k, f, item)
 
     text = f"v:p out:p v_stride:i shared:i heads:i brought:p brought_stride:i second:i {SEQUENCES}"
     return Kernel(f"wkv7_{shape.name}", fields(text), body, scratch=shape.scratch(target))
@@ -173,13 +169,8 @@ def wkv6(target: Any, shape: Shape) -> Kernel:
     """RWKV-6's state, of what the kernel above made. An item is a tile of a head's state of a sequence."""
 
     def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
-        with k.range(first, last) as number:
-            item = Item(k, f, shape, number, scratch)
-            with k.when(item.start < item.stop):
-                item.fetch()
-                with k.range(item.start, item.stop) as token:
-                    _row6(k, f, item, token)
-                item.leave()
+        with each_item(k, f, shape, first, last, scratch) as item, k.range(item.start, item.stop) as token:
+            _row6(k, f, item, token)
 
     text = "r:p k:p stride:i v:p out:p v_stride:i shared:i heads:i brought:p brought_stride:i second:i"
     return Kernel(f"wkv6_{shape.name}", fields(f"{text} {SEQUENCES}"), body, scratch=shape.scratch(target))
@@ -226,26 +217,22 @@ def gated_linear_attention(target: Any, shape: Shape) -> Kernel:
 
     def body(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
         columns = 4 * shape.columns
-        with k.range(first, last) as number:
-            item = Item(k, f, shape, number, scratch)
-            with k.when(item.start < item.stop):
-                item.fetch()
-                own, group = item.head * (4 * shape.rows), item.shared * columns + item.at
-                with k.range(item.start, item.stop) as token:
-                    read, decays = k.at(f.r, token * f.stride + own), k.at(f.brought, token * f.brought_stride + own)
-                    values, sums = item.load(k.at(f.v, token * f.v_stride + group)), zeros(k, item.count)
+        with each_item(k, f, shape, first, last, scratch) as item:
+            own, group = item.head * (4 * shape.rows), item.shared * columns + item.at
+            with k.range(item.start, item.stop) as token:
+                read, decays = k.at(f.r, token * f.stride + own), k.at(f.brought, token * f.brought_stride + own)
+                values, sums = item.load(k.at(f.v, token * f.v_stride + group)), zeros(k, item.count)
 
-                    def change(at: Val, state: list[Val]) -> list[Val]:
-                        r, decay, key = (everywhere(k, p, at) for p in (read, decays, k.at(decays, f.second)))
-                        found = [k.fma(s, decay, key * v) for s, v in zip(state, values, strict=True)]
-                        for total, s in zip(sums, found, strict=True):
-                            total.set(k.fma(r, s, total.value))
-                        return found
+                def change(at: Val, state: list[Val]) -> list[Val]:
+                    r, decay, key = (everywhere(k, p, at) for p in (read, decays, k.at(decays, f.second)))
+                    found = [k.fma(s, decay, key * v) for s, v in zip(state, values, strict=True)]
+                    for total, s in zip(sums, found, strict=True):
+                        total.set(k.fma(r, s, total.value))
+                    return found
 
-                    item.sweep(change)
-                    place = k.at(f.out, token * f.out_stride + item.head * columns + item.at)
-                    item.store([total.value * k.splat(f.scale) for total in sums], place)
-                item.leave()
+                item.sweep(change)
+                place = k.at(f.out, token * f.out_stride + item.head * columns + item.at)
+                item.store([total.value * k.splat(f.scale) for total in sums], place)
 
     text = "r:p stride:i v:p v_stride:i out:p out_stride:i scale:f shared:i heads:i brought:p brought_stride:i second:i"
     name = f"gated_linear_attention_{shape.name}"
