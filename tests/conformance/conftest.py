@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from conformance.case import Arrays, Case
-from conformance.guarded import TARGETS, GuardedCpu, guarded
+from conformance.guarded import GuardedCpu
+from cpu_targets import TARGETS
 from sporelm.backends.reference import ReferenceBackend
 
 
@@ -30,7 +31,7 @@ def open_cpus() -> Iterator[Callable[[str], GuardedCpu]]:
 
     def of(target: str) -> GuardedCpu:
         if target not in opened:
-            opened[target] = guarded(target)
+            opened[target] = GuardedCpu(target=target)
         return opened[target]
 
     yield of
@@ -53,7 +54,7 @@ def cpu(opened_cpu: GuardedCpu) -> Iterator[Any]:
 @pytest.fixture(scope="session", params=TARGETS)
 def teams(request: pytest.FixtureRequest) -> Iterator[list[GuardedCpu]]:
     """One target with one, two and three threads."""
-    backends = [guarded(request.param, threads) for threads in (1, 2, 3)]
+    backends = [GuardedCpu(threads, request.param) for threads in (1, 2, 3)]
     yield backends
     for backend in backends:
         backend.close()

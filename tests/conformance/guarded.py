@@ -6,16 +6,14 @@ A kernel that writes too much, or reads what nobody wrote, is found.
 from typing import Any
 
 import numpy as np
-import pytest
 
-from sporelm.backends.cpu import CpuBackend, targets
+from sporelm.backends.cpu import CpuBackend
 from sporelm.backends.cpu.storage import Stored, is_view, value_bytes
 from sporelm.ops import Op, Spec
 from sporelm.tensor.dtype import F32
 from sporelm.tensor.layout import Layout
 from sporelm.tensor.tensor import Tensor
 
-TARGETS = ("avx512-vnni", "avx-vnni", "avx2", "generic")  # best first: the first one gets every case
 FENCE = 1024  # bytes of canary on each side: wider than a row tile of any kernel is likely to miss by
 CANARY = 0xA5
 POISON = np.float32("nan")
@@ -64,10 +62,3 @@ class GuardedCpu(CpuBackend):
     def _poison_padding(self, tensor: Tensor) -> None:
         rows, width = tensor.shape
         tensor.storage.array.view(np.float32).reshape(rows, -1)[:, width:] = POISON
-
-
-def guarded(target: str, threads: int = 2) -> GuardedCpu:
-    """The guarded back-end; skips, with the reason, where the CPU lacks the target."""
-    if target not in targets.available():
-        pytest.skip(f"this CPU cannot run target {target}; it has {', '.join(targets.available())}")
-    return GuardedCpu(threads=threads, target=target)

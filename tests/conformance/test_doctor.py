@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conformance.guarded import TARGETS
+from cpu_targets import TARGETS
 from sporelm import ops
 from sporelm.backends.reference import ReferenceBackend
 from sporelm.evals.conformance import Case, cases, check

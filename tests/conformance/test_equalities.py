@@ -11,8 +11,9 @@ import pytest
 from conformance import cases_attention
 from conformance.case import FEW_FORMATS, FORMAT_NAMES, On, width_of
 from conformance.cases_attention import CHOSEN, COMMON, Heads
-from conformance.guarded import TARGETS, GuardedCpu
+from conformance.guarded import GuardedCpu
 from conformance.test_ops import CASES
+from cpu_targets import TARGETS
 from sporelm import ops
 from sporelm.backends.cpu.backend import FEW
 from sporelm.evals.conformance import ALIKE

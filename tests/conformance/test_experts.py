@@ -9,8 +9,9 @@ import pytest
 from close import assert_close
 from conformance.case import FORMAT_NAMES, On, width_of
 from conformance.cases_experts import LIGHT, ROUTES, spread
-from conformance.guarded import TARGETS, GuardedCpu
+from conformance.guarded import GuardedCpu
 from conformance.test_equalities import assert_same
+from cpu_targets import TARGETS
 from sporelm import ops
 from sporelm.backends.stacked import matrices, stacked
 from sporelm.errors import OpError

@@ -9,7 +9,7 @@ import pytest
 from close import assert_close
 from conformance.case import FORMAT_NAMES, On, width_of
 from conformance.cases_linear import halves_of
-from conformance.guarded import TARGETS
+from cpu_targets import TARGETS
 from sporelm import ops
 from sporelm.evals.conformance import ALIKE
 from sporelm.quant import FORMATS, dequantize_tensor, quantize_tensor

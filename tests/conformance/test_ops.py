@@ -25,7 +25,7 @@ from conformance import (
     cases_texts,
 )
 from conformance.case import EACH_KIND, FORMAT_NAMES, Arrays, Case, width_of
-from conformance.guarded import TARGETS
+from cpu_targets import TARGETS
 from sporelm import ops
 from sporelm.evals.conformance import ALIKE, blocks_of
 from sporelm.quant import FORMATS, dequantize_tensor

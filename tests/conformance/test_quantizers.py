@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conformance.guarded import TARGETS
+from cpu_targets import TARGETS
 from quant_inputs import CASES, IMPORTANCES, Source, importance, values
 from sporelm import ops
 from sporelm.backends.cpu.quantizers import QUANTIZERS

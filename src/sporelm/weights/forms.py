@@ -143,7 +143,7 @@ def brought(stored: StoredTensor, form: Stored, config: ModelConfig, shape: tupl
     if form.plus or form.log:
         values = stored.dequantize() + np.float32(form.plus)
         with np.errstate(over="ignore"):  # a state that nothing is left of
-            values = -np.exp(values) if form.log else values
+            values = _decay_of_log(values) if form.log else values
         stored = StoredTensor(stored.name, F32, stored.shape, values.reshape(-1).view(np.uint8))
     if form.times is not None and form.is_multiplied(config):
         values = (stored.dequantize() / form.times(config)).astype(np.float32)
@@ -153,6 +153,16 @@ def brought(stored: StoredTensor, form: Stored, config: ModelConfig, shape: tupl
         values /= np.maximum(np.linalg.norm(values, axis=form.unit_axis, keepdims=True), np.float32(1e-12))
         stored = StoredTensor(stored.name, F32, stored.shape, values.reshape(-1).view(np.uint8))
     return stored
+
+
+def _decay_of_log(logs: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return -exp(logs), rounded once: float32 exponentials differ in their last bit between CPUs."""
+    return (-np.exp(logs.astype(np.float64))).astype(np.float32)
+
+
+def _log_of_decay(decay: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return log(-decay), rounded once. Equal after `_decay_of_log` if `decay` came from a float32 log."""
+    return np.log(-decay.astype(np.float64)).astype(np.float32)
 
 
 def _seen_as(stored: StoredTensor, shape: tuple[int, ...]) -> StoredTensor:
@@ -251,7 +261,7 @@ def held_as(
             for number, matrix in enumerate(values):
                 parts[form.name.replace("{e}", str(number))] = [(Stored(form.name), np.asarray(matrix))]
         else:
-            values = np.log(-values) if form.log else values
+            values = _log_of_decay(values) if form.log else values
             if form.times is not None:
                 values = (values * form.times(config)).astype(np.float32)
             if form.heads:

@@ -6,20 +6,16 @@ from typing import Any
 
 import pytest
 
+from cpu_targets import TARGETS
 from sporelm.backends.cpu import CpuBackend, targets
 from sporelm.backends.cpu.jit import Compiler
 from sporelm.backends.cpu.jit.cache import ObjectCache
 
-TARGETS = ("avx512-vnni", "avx-vnni", "avx2", "generic")
-
 
 @pytest.fixture(scope="session", params=TARGETS)
 def target(request: pytest.FixtureRequest) -> Any:
-    """Each target that this CPU can run."""
-    available = targets.available()
-    if request.param not in available:
-        pytest.skip(f"this CPU cannot run target {request.param}; it has {', '.join(available)}")
-    return available[request.param]
+    """Each target that this run tests."""
+    return targets.available()[request.param]
 
 
 @pytest.fixture(scope="session")

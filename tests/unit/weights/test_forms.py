@@ -37,6 +37,17 @@ def test_there_and_back(name: str) -> None:
     assert found.shape == shape
 
 
+def test_decay_survives_the_round_trip_bit_for_bit() -> None:
+    """Folders hold log(-decay), GGUF files decay: an error of either direction would be amplified by a recurrence."""
+    logs = np.random.default_rng(0).uniform(-20, 20, 100_000).astype(np.float32)
+    logs[:16] = np.log(np.arange(1, 17, dtype=np.float32))  # Mamba's own initial values
+    form = Stored("t", log=True)
+    decay = brought(stored(logs), form, None, logs.shape).dequantize()  # type: ignore[arg-type]
+    (held,) = held_as({"w": decay}, "hf", (Names("w", form, form),), None).values()  # type: ignore[arg-type]
+    again = brought(stored(held), form, None, logs.shape).dequantize()  # type: ignore[arg-type]
+    assert np.array_equal(again, decay)
+
+
 @pytest.mark.parametrize(
     "order", [None, np.random.RandomState(1).permutation(64).astype(np.int32)], ids=["", "act-order"]
 )
