@@ -54,11 +54,22 @@ class ContextOverflow(RequestError):
     fact     the numbers, without a remedy: those of a server's clients are others
     larger   positions that the context could have; 0: no more
     rolls    whether what was asked could be done with a window that rolls
+    tokens   of the prompt, and
+    context  positions that the context has; 0: the text was refused before it was tokenized
     """
 
-    def __init__(self, message: str, *, fact: str = "", larger: int = 0, rolls: bool = False) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        fact: str = "",
+        larger: int = 0,
+        rolls: bool = False,
+        tokens: int = 0,
+        context: int = 0,
+    ) -> None:
         super().__init__(message)
-        self.fact, self.larger, self.rolls = fact, larger, rolls
+        self.fact, self.larger, self.rolls, self.tokens, self.context = fact, larger, rolls, tokens, context
 
 
 class QueueFull(RequestError):

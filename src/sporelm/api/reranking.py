@@ -64,7 +64,14 @@ def _named(name: str) -> Iterator[None]:
         yield
     except ContextOverflow as reason:
         fact = f"{name}: {reason.fact}" if reason.fact else ""
-        raise ContextOverflow(f"{name}: {reason}", fact=fact, larger=reason.larger, rolls=reason.rolls) from None
+        raise ContextOverflow(
+            f"{name}: {reason}",
+            fact=fact,
+            larger=reason.larger,
+            rolls=reason.rolls,
+            tokens=reason.tokens,
+            context=reason.context,
+        ) from None
 
 
 def _check_text(llm: "OpenModel", name: str, text: object) -> None:

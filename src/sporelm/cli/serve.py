@@ -45,6 +45,11 @@ def parser() -> Parser:
         metavar="NAME=MODEL",
         help="a model that can be asked for by name, loaded when it first is; may be repeated",
     )
+    made.add_argument(
+        "--any-model-name",
+        action="store_true",
+        help="answer requests for an unknown model's name with the first model, instead of 404",
+    )
     made.add_argument("--config", metavar="FILE", help="a TOML file with any of these (SPORE_SERVE_CONFIG)")
     made.add_argument("--host", metavar="H", help="address to listen on; default: 127.0.0.1 (SPORE_HOST)")
     made.add_argument("--port", type=int, metavar="P", help="0: any that is free; default: 8000 (SPORE_PORT)")
@@ -95,6 +100,7 @@ def configuration(args: argparse.Namespace) -> "ServeConfig":
         "host": args.host,
         "port": args.port,
         "log": args.log,
+        "any_model_name": args.any_model_name or None,
         "api_keys": args.api_key,
         "api_keys_file": args.api_keys_file,
         "cors_origins": tuple(args.cors_origin) if args.cors_origin else None,

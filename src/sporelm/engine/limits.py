@@ -44,4 +44,6 @@ class Limits:
         if rolls:
             remedy += "; or let the window roll (--roll, SamplingParams(roll=True))"
         fact = f"the prompt has {length} tokens, the context holds {self.max_context}"
-        raise ContextOverflow(f"{fact}: {remedy}", fact=fact, larger=larger, rolls=rolls)
+        raise ContextOverflow(
+            f"{fact}: {remedy}", fact=fact, larger=larger, rolls=rolls, tokens=length, context=self.max_context
+        )

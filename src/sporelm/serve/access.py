@@ -10,7 +10,8 @@ from sporelm.serve.failures import Refusal
 from sporelm.serve.keys import ApiKey, Keys
 from sporelm.serve.webui import FOLDER, KINDS, unmarked
 
-HEALTH = "/health"  # the one answer that needs no key: who watches over a server has none
+HEALTH = "/health"
+KEYLESS = (HEALTH, f"/v1{HEALTH}")  # need no key: who watches over a server has none
 # The files of the web chat's page, each by its path: they are the same for everybody and hold no secret.
 PAGE = frozenset(
     ("/", *(f"/webui/{each.relative_to(FOLDER).as_posix()}" for each in FOLDER.rglob("*") if each.suffix in KINDS))
@@ -70,9 +71,9 @@ NOBODY = ApiKey("", b"", "")
 
 
 def is_open(method: str, path: str) -> bool:
-    """Whether no key is needed: for /health, and to read the files of the web chat's page, which asks for the key
-    itself. All else is closed."""
-    return path == HEALTH or (method in ("GET", "HEAD") and unmarked(path) in PAGE)
+    """Whether no key is needed: for /health and /v1/health, and to read the files of the web chat, whose page asks for
+    the key itself. All else is closed."""
+    return path in KEYLESS or (method in ("GET", "HEAD") and unmarked(path) in PAGE)
 
 
 def host_name(host: str) -> str:

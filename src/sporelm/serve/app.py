@@ -1,6 +1,6 @@
 """The application: every route in one list, and what stands before them."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 from starlette.applications import Starlette
@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
+from sporelm.serve.access import HEALTH
 from sporelm.serve.config import ServeConfig
 from sporelm.serve.conversations import ConversationStore, folder_of, tell_of_others
 from sporelm.serve.endpoint import Endpoint, json_response
@@ -38,7 +39,7 @@ from sporelm.serve.routes.conversations import conversation_endpoints, conversat
 from sporelm.serve.server import Server
 from sporelm.serve.webui import web_chat_routes
 
-ENDPOINTS: list[Endpoint] = [
+_CANONICAL: list[Endpoint] = [
     *health.ENDPOINTS,
     *openai_models.ENDPOINTS,
     *openai_chat.ENDPOINTS,
@@ -54,6 +55,25 @@ ENDPOINTS: list[Endpoint] = [
     *infer.ENDPOINTS,
     *operations.ENDPOINTS,
 ]
+
+# llama-server answers at these paths with and without `/v1`, so clients are configured with either base address.
+UNVERSIONED = (
+    "/v1/chat/completions",
+    "/v1/completions",
+    "/v1/embeddings",
+    "/v1/models",
+    "/v1/models/{model:path}",
+    "/v1/responses",
+)
+
+
+def with_aliases(endpoints: Sequence[Endpoint]) -> list[Endpoint]:
+    """Return the endpoints, then those that are reached under a second path: without `/v1`, and `/v1/health`."""
+    unversioned = [each.at(each.path.removeprefix("/v1")) for each in endpoints if each.path in UNVERSIONED]
+    return [*endpoints, *unversioned, *(each.at(f"/v1{HEALTH}") for each in endpoints if each.path == HEALTH)]
+
+
+ENDPOINTS: list[Endpoint] = with_aliases(_CANONICAL)
 
 
 def build_app(config: ServeConfig, open_model: Opener | None = None) -> Starlette:

@@ -60,6 +60,7 @@ class ServeConfig:
     """Everything a server is told. Raises RequestError for a value that cannot be.
 
     models            by name; the first one answers requests that name none
+    any_model_name    the first one answers requests for an unknown name, too
     keys              API keys; without any, everybody may ask
     engine            options of `LLM` for every model
     model_memory      bytes that models which are loaded together take; those unused longest go first. None: no limit
@@ -118,6 +119,7 @@ class ServeConfig:
     tls_key: Path | None = None
     log: str = "text"
     engine_file: frozenset[str] = frozenset()
+    any_model_name: bool = False
 
     def __post_init__(self) -> None:
         for name, (low, high) in RANGES.items():
@@ -195,6 +197,7 @@ RANGES: dict[str, tuple[float, float]] = {
 
 _TEXTS = ("host", "log")
 _PATHS = ("session_dir", "tls_cert", "tls_key")
+_TRUTHS = ("any_model_name",)
 _LISTS = ("cors_origins", "allowed_hosts", "keep_alive_keys")
 _SIZES = ("model_memory", "max_body", "max_bodies")
 
@@ -267,6 +270,8 @@ def checked(name: str, value: Any) -> Any:
         return tuple(_typed(f"each of {name}", each, str) for each in _typed(name, value, list))
     if name in (*_TEXTS, "api_keys_file"):
         return _typed(name, value, str)
+    if name in _TRUTHS:
+        return _typed(name, value, bool)
     if name in _PATHS:
         return Path(_typed(name, value, str)).expanduser()
     known = [each.name for each in fields(ServeConfig) if each.name not in ("keys", "engine_file")]

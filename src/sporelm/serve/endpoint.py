@@ -4,7 +4,7 @@ import asyncio
 import gc
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -124,6 +124,7 @@ class Endpoint:
     body      the type of the JSON body
     reply     the type of the JSON answer, for the description
     streams   the media type of an answer in pieces, if it can come so
+    alias_of  the path that this one is another name of
     """
 
     method: str
@@ -134,6 +135,11 @@ class Endpoint:
     streams: str | None = None
     shape: Shape = openai_shape
     tag: str = "OpenAI"
+    alias_of: str | None = None
+
+    def at(self, path: str) -> "Endpoint":
+        """Return the same endpoint under another path."""
+        return replace(self, path=path, alias_of=self.path)
 
     def route(self) -> Route:
         """As starlette wants it."""

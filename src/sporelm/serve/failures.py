@@ -31,7 +31,7 @@ class Refusal(Exception):
     kind     the class of error in OpenAI's words: invalid_request_error, authentication_error, ...
     code     what exactly, for programs
     detail   a number that the session API puts beside its status
-    more     further fields of the session API's body
+    more     further fields of the error object, or of the session API's body
     """
 
     status: int
@@ -65,7 +65,7 @@ def refusal_of(error: BaseException) -> Refusal:
     if isinstance(error, QueueFull):
         return Refusal(429, message, "rate_limit_error", "queue_full", again)
     if isinstance(error, ContextOverflow):
-        return Refusal(400, overflow(error), code="context_length_exceeded")
+        return Refusal(400, overflow(error), code="context_length_exceeded", more=overflow_numbers(error))
     if isinstance(error, RequestError | UnsupportedModel):
         return Refusal(400, message)
     if isinstance(error, MemoryShortage):
@@ -92,17 +92,24 @@ def overflow(error: ContextOverflow, *, rolling: bool = False) -> str:
     return told
 
 
+def overflow_numbers(error: ContextOverflow) -> dict[str, int]:
+    """Return the tokens of a prompt that is too long and those that the context holds, under llama-server's names;
+    nothing where the text was refused before it was tokenized."""
+    return {"n_prompt_tokens": error.tokens, "n_ctx": error.context} if error.tokens else {}
+
+
 Shape = Callable[[Refusal], dict[str, Any]]
 
 
 def openai_shape(refusal: Refusal) -> dict[str, Any]:
-    """{"error": {"message", "type", "param", "code"}}"""
+    """{"error": {"message", "type", "param", "code"}}, and further fields in the error."""
     return {
         "error": {
             "message": refusal.message,
             "type": refusal.kind,
             "param": refusal.param,
             "code": refusal.code,
+            **refusal.more,
         }
     }
 
@@ -119,9 +126,9 @@ _ANTHROPIC = {
 
 
 def anthropic_shape(refusal: Refusal) -> dict[str, Any]:
-    """{"type": "error", "error": {"type", "message"}}"""
+    """{"type": "error", "error": {"type", "message"}}, and further fields in the error."""
     kind = _ANTHROPIC.get(refusal.status, "invalid_request_error" if refusal.status < 500 else "api_error")
-    return {"type": "error", "error": {"type": kind, "message": refusal.message}}
+    return {"type": "error", "error": {"type": kind, "message": refusal.message, **refusal.more}}
 
 
 def ollama_shape(refusal: Refusal) -> dict[str, Any]:

@@ -48,13 +48,22 @@ class Models:
         return self.config.models[0].name
 
     def spec(self, name: str | None) -> ModelSpec:
-        """The model of a name, the default one for none. Raises Refusal, 404, for a name that is not known."""
+        """The model of a name, the default one for none, or for one that is not known where the server takes any name.
+
+        Raises Refusal, 404, for a name that is not known.
+        """
         found = self.specs.get(name or self.default)
+        if found is None and self.config.any_model_name:
+            found = self.specs[self.default]
         if found is None:
-            names = ", ".join(list(self.specs)[:20])
-            message = f"there is no model {shown(name, 100)}: this server has {names}"
-            raise Refusal(404, message, code="model_not_found", param="model")
+            raise self.unknown(name)
         return found
+
+    def unknown(self, name: str | None) -> Refusal:
+        """Return the refusal of a name that is not known."""
+        names = ", ".join(list(self.specs)[:20])
+        message = f"there is no model {shown(name, 100)}: this server has {names}"
+        return Refusal(404, message, code="model_not_found", param="model")
 
     @asynccontextmanager
     async def use(self, name: str | None = None) -> AsyncIterator[ServedModel]:
@@ -214,7 +223,9 @@ class Models:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             options["session_dir"] = folder
         try:
-            return AsyncLLM(spec.path, progress=progress, any_kind=True, **options)
+            llm = AsyncLLM(spec.path, progress=progress, any_kind=True, **options)
+            _ = llm.llm.opened.identity  # read in this thread, for the fingerprint of replies
+            return llm
         except (RequestError, MemoryShortage) as reason:
             raise type(reason)(self._as_written(str(reason))) from reason
 

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from sporelm import __version__
+from sporelm.serve.access import KEYLESS
 from sporelm.serve.endpoint import Endpoint
 from sporelm.serve.failures import anthropic_shape, ollama_shape, openai_shape, session_shape
 
@@ -19,6 +20,8 @@ class ErrorInside(msgspec.Struct):
     type: str
     param: str | None
     code: str | None
+    n_prompt_tokens: int | msgspec.UnsetType = msgspec.UNSET
+    n_ctx: int | msgspec.UnsetType = msgspec.UNSET
 
 
 class OpenAIError(msgspec.Struct):
@@ -28,6 +31,8 @@ class OpenAIError(msgspec.Struct):
 class AnthropicErrorInside(msgspec.Struct):
     type: str
     message: str
+    n_prompt_tokens: int | msgspec.UnsetType = msgspec.UNSET
+    n_ctx: int | msgspec.UnsetType = msgspec.UNSET
 
 
 class AnthropicError(msgspec.Struct):
@@ -44,6 +49,8 @@ class SessionError(msgspec.Struct):
     code: int
     message: str
     current_dialog_pos: int | None = None
+    n_prompt_tokens: int | msgspec.UnsetType = msgspec.UNSET
+    n_ctx: int | msgspec.UnsetType = msgspec.UNSET
 
 
 ERRORS: dict[Any, Any] = {
@@ -79,6 +86,8 @@ def document(endpoints: Sequence[Endpoint], *, keys: bool) -> dict[str, Any]:
 def operation(endpoint: Endpoint, schema_of: dict[Any, Any], *, keys: bool) -> dict[str, Any]:
     """One endpoint."""
     text = cleandoc(endpoint.handler.__doc__ or "")
+    if endpoint.alias_of is not None:
+        text = f"The same as {endpoint.alias_of}.\n\n{text}"
     content: dict[str, Any] = {}
     if endpoint.reply is not None:
         content["application/json"] = {"schema": schema_of[endpoint.reply]}
@@ -87,7 +96,7 @@ def operation(endpoint: Endpoint, schema_of: dict[Any, Any], *, keys: bool) -> d
     if not content:
         content["*/*"] = {"schema": {}}
     error = {"application/json": {"schema": schema_of[ERRORS[endpoint.shape]]}}
-    if endpoint.path in ("/health", "/ready"):
+    if endpoint.path in (*KEYLESS, "/ready"):
         error = content
     told: dict[str, Any] = {
         "tags": [endpoint.tag],
@@ -107,7 +116,7 @@ def operation(endpoint: Endpoint, schema_of: dict[Any, Any], *, keys: bool) -> d
     if endpoint.body is not None:
         body = {"application/json": {"schema": schema_of[endpoint.body]}}
         told["requestBody"] = {"required": True, "content": body}
-    if keys and endpoint.path != "/health":
+    if keys and endpoint.path not in KEYLESS:
         told["security"] = [{"key": []}]
     return told
 

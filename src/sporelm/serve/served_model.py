@@ -2,8 +2,11 @@
 
 import asyncio
 from dataclasses import dataclass, field
+from functools import cached_property
+from hashlib import sha256
 from time import monotonic, time
 
+from sporelm import __version__
 from sporelm.api.async_llm import AsyncLLM
 from sporelm.engine.capacity import bytes_per_page, bytes_per_state
 from sporelm.ops.cache import KV_TYPES
@@ -28,6 +31,14 @@ class ServedModel:
     loaded_at: float = field(default_factory=time)  # seconds since 1970
     silent: float = 0.0  # seconds since the engine was asked whether it steps, until it says so
     pinging: "asyncio.Task[None] | None" = None
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """The `system_fingerprint` of replies: it changes with all that could change an answer to the same request and
+        seed, which is the version, the model's files, back-end, KV type and chat template."""
+        llm = self.llm.llm
+        parts = (__version__, llm.opened.identity, llm.backend.name, llm.kv, llm.tokenizer.chat_template or "")
+        return f"fp_{sha256(repr(parts).encode()).hexdigest()[:12]}"
 
     @property
     def nbytes(self) -> int:

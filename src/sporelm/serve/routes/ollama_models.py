@@ -217,11 +217,11 @@ def capabilities(model: ServedModel) -> list[str]:
 async def pull(call: Call, body: PullRequest) -> Response | Status:
     """Fetch a model of this server into the store, if it is not there. What the server was not told of is not fetched:
     nobody who may ask for answers may fill its disk."""
-    name = body.model or body.name
-    try:
-        spec = call.server.models.spec(named(call.server.models, name))
-    except Refusal as refusal:
-        raise Refusal(404, f"{refusal.message}; only these can be pulled, and others be added with --model") from None
+    name, models = named(call.server.models, body.model or body.name), call.server.models
+    if name and name not in models.specs:  # not served by the first model, as other requests may be: nothing is fetched
+        told = models.unknown(name).message
+        raise Refusal(404, f"{told}; only these can be pulled, and others be added with --model")
+    spec = models.spec(name)
 
     async def fetch() -> None:
         try:

@@ -173,7 +173,10 @@ async def chat_completions(call: Call, body: ChatRequest) -> Response | ChatComp
         return Stream(chunks.all(), "text/event-stream", openai_error, call)
     answers = await chat.whole()
     choices = [_choice(model, chat, at, each, logprobs=bool(body.logprobs)) for at, each in enumerate(answers)]
-    return ChatCompletion(number, created, model.name, choices, chat.usage, figures_of(answers[0].completion))
+    figures = figures_of(answers[0].completion)
+    return ChatCompletion(
+        number, created, model.name, choices, chat.usage, figures, system_fingerprint=model.fingerprint
+    )
 
 
 def _choice(model: ServedModel, chat: Chat, at: int, answered: Answered, *, logprobs: bool) -> Choice:
@@ -197,6 +200,7 @@ class Chunks:
     ) -> None:
         self.model, self.chat, self.usage, self.logprobs = model, chat, usage, logprobs
         head = {"id": number, "object": "chat.completion.chunk", "created": created, "model": model.name}
+        head["system_fingerprint"] = model.fingerprint
         self._head = encoded(head)[:-1]
         self._tail = b',"usage":null}\n\n' if usage else b"}\n\n"
         self._seen = [0] * len(chat.streams)  # tokens whose log probabilities were told

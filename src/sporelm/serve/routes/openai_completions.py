@@ -160,7 +160,10 @@ async def completions(call: Call, body: CompletionRequest) -> Response | TextCom
         best = _best(asked, [stream for stream in streams if stream is not None])
         groups.append([stream.answer.completion(llm.timings) for stream in best])
         choices += [_choice(asked, at, which, stream, told[at]) for which, stream in enumerate(best)]
-    return TextCompletion(number, created, model.name, choices, usage_of(groups), figures_of(groups[0][0]))
+    figures = figures_of(groups[0][0])
+    return TextCompletion(
+        number, created, model.name, choices, usage_of(groups), figures, system_fingerprint=model.fingerprint
+    )
 
 
 def _check(call: Call, body: CompletionRequest) -> None:
@@ -236,14 +239,23 @@ def _echoed(asked: Asked, told: list[PromptScores | None], number: str, created:
         logprobs = scores.joined(TextLogprobs([], [], [], [])) if scores is not None else None
         choices.append(TextChoice(at, _prompt_text(asked, at), "length", logprobs))
     count = sum(map(len, asked.prompts))
-    return TextCompletion(number, created, asked.model.name, choices, Usage(count, 0, count, PromptDetails(0)))
+    return TextCompletion(
+        number,
+        created,
+        asked.model.name,
+        choices,
+        Usage(count, 0, count, PromptDetails(0)),
+        system_fingerprint=asked.model.fingerprint,
+    )
 
 
 async def _chunks(
     call: Call, asked: Asked, told: list[PromptScores | None], number: str, created: int, usage: bool
 ) -> AsyncGenerator[bytes, None]:
     """The answers as server-sent events."""
-    head = encoded({"id": number, "object": "text_completion", "created": created, "model": asked.model.name})[:-1]
+    name, fingerprint = asked.model.name, asked.model.fingerprint
+    about = {"id": number, "object": "text_completion", "created": created, "model": name}
+    head = encoded(about | {"system_fingerprint": fingerprint})[:-1]
     tail = b',"usage":null}\n\n' if usage else b"}\n\n"
     following = dict[int, TextScores]()  # by the number of the answer, from its first piece on
     begun = set[int]()
