@@ -39,7 +39,7 @@ def test_a_key_is_remembered_and_forgotten(serve: Serve, open_page: Open) -> Non
     other = open_page(server.url, beside=page)  # another tab of the same browser
     assert other.locator("#list li").count() == 1
     page.keyboard.press("Control+,")
-    assert "Remembered in this browser." in page.inner_text("#settings")
+    assert "Saved in this browser." in page.inner_text("#settings")
     page.get_by_role("button", name="Forget").click()
     page.get_by_label("API key", exact=True).wait_for()
     assert "secret" not in page.evaluate(STORES)

@@ -52,7 +52,7 @@ def test_a_real_chat(url: str, open_page: Open) -> None:
     cached = page.locator("article.assistant .stats").nth(1).inner_text()
     found = re.search(r"(\d+) of (\d+) prompt tokens cached", cached)
     assert found is None or 0 < int(found[1]) <= int(found[2]), "where there are none nothing is said"
-    page.locator("article").nth(1).get_by_role("button", name="Answer again").click()
+    page.locator("article").nth(1).get_by_role("button", name="Regenerate").click()
     page.wait_for_selector("article.assistant .branch")
     page.wait_for_selector(DONE)
     kept(page)

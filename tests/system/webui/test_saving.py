@@ -124,7 +124,7 @@ def test_what_could_not_be_deleted_goes_on(serve: Serve, open_page: Open) -> Non
     deletions = Held(page, "DELETE")
     delete(page, "hello")
     deletions.next().abort()
-    page.locator(".notice", has_text="Not deleted: The server cannot be reached").wait_for()
+    page.locator(".notice", has_text="Could not delete: The server cannot be reached").wait_for()
     say(page, "still here")
     wait_for_quiet(page)
     page.reload()
@@ -237,10 +237,10 @@ def test_a_tab_stays_on_its_branch_where_another_went_on(serve: Serve, open_page
     say(first, "a late one", wait=False)
     say(second, "me too")
     assert texts(second)[2:] == ["me too", "You said: me too."]
-    second.locator(".notice", has_text="Another tab went on here").wait_for()
+    second.locator(".notice", has_text="also continued in another tab").wait_for()
     server.go.set()
     first.wait_for_selector(DONE)
-    first.locator(".notice", has_text="Another tab went on here").wait_for()
+    first.locator(".notice", has_text="also continued in another tab").wait_for()
     wait_for_quiet(first)
     mine = ["a late one", "You said: a late one."]
     assert texts(first)[2:] == mine
@@ -268,7 +268,7 @@ def test_two_tabs_keep_both_of_their_texts(serve: Serve, open_page: Open) -> Non
     wait_for_quiet(second)
     first.fill("#complete-text", "Once more")
     first.keyboard.press("Tab")
-    first.locator(".notice", has_text="kept as another one").wait_for()
+    first.locator(".notice", has_text="saved as a separate text").wait_for()
     until(first, "document.querySelectorAll('#list li').length === 2")
     assert first.url != second.url
     for page, text in ((first, "Once more"), (second, "Once upon")):

@@ -25,7 +25,7 @@ def test_an_answer_goes_on_where_it_was_cut(serve: Serve, open_page: Open) -> No
     page.keyboard.press("Escape")
     say(page, "cut here")
     note = page.locator("article.assistant .note")
-    assert "limit of tokens" in note.inner_text()
+    assert "token limit" in note.inner_text()
     note.get_by_role("button", name="Continue").click()
     until(page, "document.querySelector('article.assistant .body').innerText.includes('more')")
     ended(page)
@@ -66,7 +66,7 @@ def test_an_answer_that_cannot_go_on_stays_as_it_was(serve: Serve, open_page: Op
     page.get_by_role("button", name="Continue").click()
     page.locator(".notice", has_text="the context holds 8192 tokens").wait_for()
     page.wait_for_selector(DONE)
-    assert "limit of tokens" in page.inner_text("article.assistant .note")
+    assert "token limit" in page.inner_text("article.assistant .note")
     assert page.inner_text("article.assistant .stats") == figures
 
 
@@ -78,7 +78,7 @@ def test_a_full_context_is_told(serve: Serve, open_page: Open) -> None:
     say(page, "cut at last")
     assert "The context is full" in page.inner_text("article.assistant .note")
     assert not page.get_by_role("button", name="Continue").count()
-    assert page.inner_text("#context") == "68 of 68 tokens of context"
+    assert page.inner_text("#context") == "68 of 68 context tokens"
 
 
 @pytest.mark.all
@@ -86,7 +86,7 @@ def test_messages_are_deleted_with_what_follows(serve: Serve, open_page: Open) -
     page = open_page(serve().url)
     for text in ("one", "two"):
         say(page, text)
-    page.locator("article").nth(3).get_by_role("button", name="Answer again").click()
+    page.locator("article").nth(3).get_by_role("button", name="Regenerate").click()
     page.wait_for_selector("article.assistant .branch")
     ended(page)
     page.locator("article").nth(3).get_by_role("button", name="Delete").click()
@@ -94,7 +94,7 @@ def test_messages_are_deleted_with_what_follows(serve: Serve, open_page: Open) -
     until(page, "!document.querySelector('.branch')")
     assert texts(page) == ["one", "You said: one.", "two", "You said: two."], "another version takes its place"
     page.locator("article").nth(1).get_by_role("button", name="Delete").click()
-    assert "2 more" in page.inner_text("#ask")
+    assert "the 2 messages that follow" in page.inner_text("#ask")
     page.locator("#ask").get_by_role("button", name="Cancel").click()
     assert page.locator("article").count() == 4
     page.locator("article").nth(1).get_by_role("button", name="Delete").click()
@@ -105,7 +105,7 @@ def test_messages_are_deleted_with_what_follows(serve: Serve, open_page: Open) -
     page.wait_for_selector("article")
     assert texts(page) == ["one"]
     page.locator("article").hover()
-    page.get_by_role("button", name="Answer again").click()
+    page.get_by_role("button", name="Regenerate").click()
     ended(page)
     assert texts(page) == ["one", "You said: one."], "a question without an answer can be answered"
 
@@ -122,7 +122,7 @@ def test_what_one_tab_deletes_stays_deleted(serve: Serve, open_page: Open) -> No
     first.locator("#ask").get_by_role("button", name="Delete").click()
     until(first, "document.querySelectorAll('article').length === 2")
     kept(first)
-    second.locator("article").nth(1).get_by_role("button", name="Answer again").click()
+    second.locator("article").nth(1).get_by_role("button", name="Regenerate").click()
     second.wait_for_selector("article.assistant .branch")
     ended(second)
     first.reload()
@@ -143,7 +143,7 @@ def test_text_files_go_with_a_message(serve: Serve, open_page: Open, tmp_path: P
     page.set_input_files("#attach-file", [tmp_path / name for name in names])
     until(page, "document.querySelectorAll('.notice').length === 3")
     told = page.locator(".notice").all_inner_texts()
-    assert ["pictures" in told[0], "not a text file" in told[1], "400 kB" in told[2]] == [True, True, True]
+    assert ["only text can be read" in told[0], "not a text file" in told[1], "400 kB" in told[2]] == [True, True, True]
     assert page.locator("#files li").all_inner_texts() == ["notes.py\n12 characters"]
     say(page, "What is this?")
     content = server.requests[-1]["messages"][-1]["content"]
@@ -156,7 +156,7 @@ def test_text_files_go_with_a_message(serve: Serve, open_page: Open, tmp_path: P
     assert asked.locator("pre").inner_text() == "print('```')"
     asked.hover()
     asked.get_by_role("button", name="Edit").click()
-    page.get_by_role("textbox", name="Edit the message").fill("And now?")
+    page.get_by_role("textbox", name="Edit message").fill("And now?")
     page.keyboard.press("Enter")
     page.wait_for_selector("article.user .branch")
     ended(page)
@@ -190,7 +190,7 @@ def test_a_text_that_no_message_holds_is_not_sent(serve: Serve, open_page: Open)
     page = open_page(serve().url)
     page.fill("#composer-text", "x" * 500_001)
     page.press("#composer-text", "Enter")
-    page.locator(".notice", has_text="500,001 characters: a message holds 500,000").wait_for()
+    page.locator(".notice", has_text="500,001 characters; a message can have at most 500,000").wait_for()
     assert len(page.input_value("#composer-text")) == 500_001
     assert page.locator("article").count() == 0
 
@@ -212,7 +212,7 @@ def test_a_wait_is_told(serve: Serve, open_page: Open) -> None:
     server = serve()
     page = open_page(server.url, expected="429")
     say(page, "late answer", wait=False)
-    until(page, "[...document.querySelectorAll('.wait')].at(-1).innerText.includes('waiting at the server: 3')")
+    until(page, "[...document.querySelectorAll('.wait')].at(-1).innerText.includes('3 requests in the server')")
     server.go.set()
     ended(page)
     assert page.locator(".wait").last.is_hidden()
@@ -234,7 +234,7 @@ def test_the_picker_says_what_is_loaded(serve: Serve, open_page: Open) -> None:
     page = open_page(serve(chat=False).url)
     until(page, "location.hash === '#/complete'")
     groups = page.locator("#model optgroup").evaluate_all("nodes => nodes.map(node => [node.label, node.innerText])")
-    assert groups == [["Loaded", "pretend-135m · no chat template"], ["Loaded when asked", "other-1b"]]
+    assert groups == [["Loaded", "pretend-135m · no chat template"], ["Loads on first use", "other-1b"]]
 
 
 @pytest.mark.all
@@ -284,8 +284,8 @@ def test_settings_that_cannot_be_stay_open_and_say_what_can(serve: Serve, open_p
     page.fill("#set-top_k", "1.5")
     page.locator("#settings").get_by_role("button", name="Done").last.click()
     assert page.locator("#settings").is_visible()
-    assert page.locator("#wrong-top_p").inner_text() == "From 0.01 to 1"
-    assert page.locator("#wrong-top_k").inner_text() == "A whole number from 0 to 1,000,000"
+    assert page.locator("#wrong-top_p").inner_text() == "Enter a number from 0.01 to 1"
+    assert page.locator("#wrong-top_k").inner_text() == "Enter a whole number from 0 to 1,000,000"
     assert page.locator("#set-top_k").get_attribute("aria-invalid") == "true"
     page.fill("#set-top_p", "0.7")
     page.fill("#set-top_k", "-5")
@@ -313,7 +313,7 @@ def test_notices_cover_nothing(serve: Serve, open_page: Open, tmp_path: Path) ->
     page.set_input_files("#attach-file", [tmp_path / name for name in ("fine.txt", "old.txt", "program")])
     until(page, "document.querySelectorAll('.notice').length === 2")
     assert page.locator(".notice").all_inner_texts() == [
-        "old.txt was not attached: it is not UTF-8; save it as UTF-8 first",
+        "old.txt was not attached: it is not UTF-8. Save it as UTF-8 first.",
         "program was not attached: it is not a text file",
     ]
     boxes = [page.locator(place).bounding_box() for place in (".note.bad", "#notices", "#files", "#composer-text")]

@@ -59,7 +59,7 @@ def test_a_chat_streams_markdown_and_survives_a_reload(serve: Serve, open_page: 
         assert page.evaluate("window.broken") is None
         assert answer.locator(".stats").inner_text().count("token") >= 4
         assert "48 of 64 prompt tokens cached" in answer.locator(".stats").inner_text()
-        assert re.search(r"\d+ of 8,192 tokens of context", page.inner_text("#context"))
+        assert re.search(r"\d+ of 8,192 context tokens", page.inner_text("#context"))
         page.reload()
         page.wait_for_selector(DONE)
     assert page.locator("#list li").count() == 1
@@ -107,7 +107,7 @@ def test_branches(serve: Serve, open_page: Open) -> None:
     page = open_page(server.url)
     say(page, "one")
     say(page, "two")
-    page.locator("article").nth(1).get_by_role("button", name="Answer again").click()
+    page.locator("article").nth(1).get_by_role("button", name="Regenerate").click()
     page.wait_for_selector("article.assistant .branch")
     page.wait_for_selector(DONE)
     assert texts(page) == ["one", "You said: one."], "a new answer begins a branch of its own"
@@ -116,7 +116,7 @@ def test_branches(serve: Serve, open_page: Open) -> None:
     assert texts(page) == ["one", "You said: one.", "two", "You said: two."], "the other branch is whole"
     page.locator("article").nth(2).hover()
     page.locator("article").nth(2).get_by_role("button", name="Edit").click()
-    page.get_by_role("textbox", name="Edit the message").fill("three")
+    page.get_by_role("textbox", name="Edit message").fill("three")
     page.keyboard.press("Enter")
     until(page, "document.querySelectorAll('article .body')[2]?.innerText === 'three'")
     page.wait_for_selector(DONE)

@@ -171,6 +171,7 @@ function listModels() {
 function pick(id, byHand) {
   state.model = id;
   by("model").value = id;
+  by("composer-text").placeholder = id ? t("say", { model: id.split("/").at(-1) }) : `${t("message_field")}…`;
   by("empty-model").textContent = id ? t("talking_to", { model: id }) : "";
   composing();
   if (byHand) {

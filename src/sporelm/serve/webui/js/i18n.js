@@ -10,9 +10,15 @@ const TAGS = { en: "en", zh: "zh-CN" };
 const chosen = kept("local", "language");
 export let language = WORDS[chosen] ? chosen : navigator.language.toLowerCase().startsWith("zh") ? "zh" : "en";
 
-/** A text by its name; `{n}` in it is replaced by `values.n`. */
+/** The form of "one|several" that fits a count; a text without "|" has one form. */
+function pluralForm(text, count) {
+  const forms = text.split("|");
+  return forms.length > 1 && new Intl.PluralRules(TAGS[language]).select(Number(count)) !== "one" ? forms[1] : forms[0];
+}
+
+/** A text by its name; `{n}` in it is replaced by `values.n`, and `values.count`, else `values.n`, chooses the plural form. */
 export function t(name, values = {}) {
-  const text = WORDS[language][name] ?? en[name] ?? name;
+  const text = pluralForm(WORDS[language][name] ?? en[name] ?? name, values.count ?? values.n);
   return text.replace(/\{(\w+)\}/g, (whole, key) => (key in values ? String(values[key]) : whole));
 }
 

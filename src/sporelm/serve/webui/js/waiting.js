@@ -52,7 +52,7 @@ export class Waiting {
     if (this.#again) return t("busy_again", { n: Math.max(1, Math.ceil((this.#again - performance.now()) / 1000)) });
     const n = number(Math.floor(passed / 1000));
     if (this.#loading) return t("loading_model", { n });
-    return this.#others ? t("queue", { n, others: number(this.#others) }) : t("waiting", { n });
+    return this.#others ? t("queue", { n, others: number(this.#others), count: this.#others }) : t("waiting", { n });
   }
 
   /** How many others wait, from the server's figures; servers that show them to nobody are asked once. */
