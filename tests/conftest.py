@@ -17,6 +17,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--all", action="store_true", help="also run the tests marked 'all'")
 
 
+def pytest_report_header() -> list[str]:
+    """Say which CPU targets are tested and when kernels are compiled, the slow part of a first run."""
+    from cpu_targets import TARGETS
+    from sporelm import settings
+
+    folder = settings.KERNEL_CACHE.path
+    is_empty = not any(folder.glob("*.o"))
+    state = "empty: kernels are compiled when a test first needs them, which takes minutes" if is_empty else "in use"
+    return [f"CPU targets: {', '.join(TARGETS)}", f"kernel cache: {folder}, {state}"]
+
+
 def pytest_configure(config: pytest.Config) -> None:
     if hasattr(config, "workerinput") or not config.getoption("numprocesses", None):  # not what only starts workers
         hear_signals()
