@@ -1,6 +1,7 @@
 """Conversations: what is computed each turn, forks, rewinds, interruptions; the story's weights, a made-up template."""
 
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -327,3 +328,14 @@ def test_a_file_that_holds_no_conversation_is_refused(llm: LLM, tmp_path: Path) 
         with pytest.raises(ModelFileError, match="holds no conversation"):
             llm.wake(path)
         assert len(llm.engine.store.sequences) == count
+
+
+@pytest.mark.parametrize("parts", [False, True])
+def test_positions_count_in_the_users_text_and_not_in_the_template(llm: LLM, parts: bool) -> None:
+    for text, what in (
+        ("ab\ud800", "half of a surrogate pair, U+D800 at position 2"),
+        ("a\udcff", "0xFF at position 1"),
+    ):
+        content = [{"type": "text", "text": text}] if parts else text
+        with pytest.raises(RequestError, match=f"message 1: its content holds .*{re.escape(what)}"):
+            llm.chat([{"role": "system", "content": "x"}, {"role": "user", "content": content}])

@@ -15,6 +15,7 @@ LONGEST_STOP = 4096  # characters
 MOST_ANSWERS = 128
 LONGEST_SALT = 256
 MOST_PRIORITY = 1 << 20
+MIN_SEED, MAX_SEED = -(1 << 63), (1 << 64) - 1
 
 
 @dataclass(frozen=True)
@@ -25,9 +26,10 @@ class SamplingParams:
 
     max_tokens           ids at most
     temperature          0 is greedy (ties: the lowest id)
-    top_k, top_p, min_p  what is left to draw from, applied in this order before the temperature; top_k 0 keeps all
+    top_k, top_p, min_p  what is left to draw, applied in this order before the temperature; top_k 0 and -1 keep all
     repetition_penalty   divides the scores of tokens seen before
-    seed                 same seed, same text; None draws one, which the completion names
+    seed                 same seed, same text; None and -1 draw one, which the completion names; other negative ones
+                         count modulo 2^64
     logprobs             report each token's log probability and so many alternatives'; None: do not
     dry_breakers         texts: DRY's repetitions do not reach across a token that has one of them
     min_tokens           ids before which the model's ends, and `stop_token_ids`, are not taken
@@ -107,6 +109,16 @@ class SamplingParams:
             raise RequestError(f"adapter is {shown(self.adapter)}: it must be the name of one that is loaded, or None")
         if not isinstance(self.salt, str) or len(self.salt) > LONGEST_SALT:
             raise RequestError(f"salt is {shown(self.salt)}: it must be a text of at most {LONGEST_SALT} characters")
+        # -1 is what llama.cpp and vLLM take for "any seed", and vLLM for "all tokens".
+        if self.seed is not None:
+            seed = whole_number("seed", self.seed)
+            if not MIN_SEED <= seed <= MAX_SEED:
+                raise RequestError(f"seed is {shown(seed)}: it must be from {MIN_SEED} to {MAX_SEED}")
+            object.__setattr__(self, "seed", None if seed == -1 else seed % (MAX_SEED + 1))
+        top_k = whole_number("top_k", self.top_k)
+        if not -1 <= top_k <= MOST_WHOLE:
+            raise RequestError(f"top_k is {shown(top_k)}: it must be from 0 to {MOST_WHOLE}, or -1 for all")
+        object.__setattr__(self, "top_k", max(0, top_k))
         self.sampling(0 if self.seed is None else self.seed)
 
     @property

@@ -13,14 +13,15 @@ def parser() -> Parser:
     made = Parser(
         "embed",
         "Print a vector for each text, a line each. The product of two is the cosine of the angle between them. "
-        "Encoders such as BERT are made for this; of other models what they make of the text is taken.",
-        "MODEL [TEXT ...] [-f FILE] [options]",
+        "Encoders such as BERT are made for this; of other models what they make of the text is taken. One argument is "
+        "the text, or with -f the model; of several the first is the model.",
+        "[MODEL] [TEXT ...] [-f FILE] [options]",
         [
             "spore embed bge-small.gguf 'A river in France' 'The Loire'",
             "spore embed bge-small.gguf -f lines.txt --json",
         ],
     )
-    made.add_argument("model", metavar="MODEL", help=options.MODEL_HELP.replace("; default: smollm2", ""))
+    options.add_model_before(made)
     made.add_argument("texts", nargs="*", metavar="TEXT", help="a text")
     add_lines(made, "texts")
     made.add_argument(
@@ -63,6 +64,9 @@ def given_texts(texts: list[str], file: str | None, what: str) -> list[str]:
 
 
 def run(args: argparse.Namespace) -> None:
+    if args.model is not None and not args.texts and args.file is None:
+        options.check_not_model(args.model, "TEXT")
+        args.model, args.texts = None, [args.model]
     texts = given_texts(args.texts, args.file, "texts")
     llm = options.open_model(args)
     try:

@@ -25,11 +25,11 @@ def parser() -> Parser:
         "Measure quality on a text: windows of 512 tokens, the second half of each scored, comparable with "
         "llama-perplexity. ppl is the perplexity; kl compares the model with its own weights dequantized to f32: mean "
         "KL divergence in nat per token, agreement of the likeliest token, ratio of the perplexities.",
-        "ppl|kl MODEL FILE [options]",
-        ["spore eval ppl smollm2 text.txt --json", "spore eval kl smollm2 text.txt --max-tokens 8192"],
+        "ppl|kl [MODEL] FILE [options]",
+        ["spore eval ppl text.txt --json", "spore eval kl model.gguf text.txt --max-tokens 8192"],
     )
     made.add_argument("metric", metavar="ppl|kl", choices=("ppl", "kl"), help="what to measure")
-    made.add_argument("model", metavar="MODEL", help=options.MODEL_HELP.replace("; default: smollm2", ""))
+    options.add_model_before(made)
     made.add_argument("file", metavar="FILE", help="a UTF-8 text; - is stdin")
     made.add_argument("--max-tokens", type=int, metavar="N", help="use the first N tokens of the text only")
     made.add_argument("--json", action="store_true", help="print one JSON object")
@@ -44,6 +44,8 @@ def run(args: argparse.Namespace) -> None:
 
     if args.max_tokens is not None and args.max_tokens < 1:
         raise UsageError(f"--max-tokens is {args.max_tokens}: it must be at least 1")
+    if args.model is None:
+        options.check_not_model(args.file, "FILE")
     text = read_text(args.file)
     if not text:
         raise RequestError(f"the text {args.file!r} is empty; there is nothing to measure on")

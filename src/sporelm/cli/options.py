@@ -3,9 +3,11 @@
 import argparse
 import sys
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sporelm.errors import RequestError, UsageError
+from sporelm.cli.parser import Parser
+from sporelm.errors import RequestError, UsageError, shown
 
 if TYPE_CHECKING:
     from sporelm.api import LLM
@@ -22,6 +24,26 @@ def add_help(parser: argparse.ArgumentParser) -> None:
 def add_model(parser: argparse.ArgumentParser) -> None:
     """MODEL, which may be left out."""
     parser.add_argument("model", nargs="?", metavar="MODEL", help=MODEL_HELP)
+
+
+def add_model_before(parser: Parser) -> None:
+    """MODEL, which may be left out, before other arguments."""
+    add_model(parser)
+    parser.takes_options_between = True
+
+
+def check_not_model(word: str, what: str) -> None:
+    """Raise UsageError where the only argument, which is taken for `what`, is surely meant as MODEL: a stored name, or
+    the path of a model."""
+    from sporelm.weights import store
+
+    path = Path(word)
+    try:
+        is_model = (path.suffix == ".gguf" and path.is_file()) or (path / "config.json").is_file()
+    except (OSError, ValueError):  # a text that cannot be a path
+        is_model = False
+    if is_model or word in (*store.KNOWN, *(entry.name for entry in store.entries())):
+        raise UsageError(f"{what} is missing: {shown(word, 200)} is a model; give MODEL and {what}")
 
 
 def add_engine(parser: argparse.ArgumentParser, *, guessing: bool = True) -> None:

@@ -23,6 +23,7 @@ class Parser(argparse.ArgumentParser):
         self.usage_line = f"spore {name} {usage}".rstrip()
         self.examples = examples
         self.words: list[str] = []
+        self.takes_options_between = False  # arguments, of which the first may be left out
 
     def format_help(self) -> str:
         """Usage, summary, arguments, options, then those of groups with titles, and examples, at a fixed width."""
@@ -48,6 +49,13 @@ class Parser(argparse.ArgumentParser):
 
     def format_usage(self) -> str:
         return f"usage: {self.usage_line}\n"
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse does. It hands arguments out before the first option, so where MODEL may be left out it would
+        take what stands before an option for TEXT: there all arguments are collected first."""
+        if self.takes_options_between:
+            return self.parse_intermixed_args(args, namespace)
+        return super().parse_args(args, namespace)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """As argparse does; keeps the words for `error`."""

@@ -146,6 +146,10 @@ def grammar(args: argparse.Namespace) -> "Grammar | None":
 
     for name, what in (("json_schema", "the JSON schema"), ("lark", "the grammar")):
         value = given[name]
+        if value is not None and not value.strip():
+            raise UsageError(
+                f"--{name.replace('_', '-')} is empty: give a file{' or a schema' * (name == 'json_schema')}"
+            )
         if value is not None and not (name == "json_schema" and is_schema(value)):
             given[name] = read_text_or_stdin(value, what, 4 * LONGEST_GRAMMAR)
     found = Grammar(**given)

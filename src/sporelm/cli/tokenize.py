@@ -15,10 +15,10 @@ def parser() -> Parser:
     made = Parser(
         "tokenize",
         "Show the tokens of a text: special tokens are added and recognised as for a prompt. Loads no weights.",
-        "MODEL TEXT [options]",
-        ['spore tokenize smollm2 "Hello there" --json'],
+        "[MODEL] TEXT [options]",
+        ['spore tokenize "Hello there"', 'spore tokenize model.gguf "Hello there" --json'],
     )
-    made.add_argument("model", metavar="MODEL", help=options.MODEL_HELP.replace("; default: smollm2", ""))
+    options.add_model_before(made)
     made.add_argument("text", metavar="TEXT", help="the text; - reads stdin")
     made.add_argument("--json", action="store_true", help='print {"ids": [...], "pieces": [...]}')
     options.add_help(made)
@@ -30,9 +30,11 @@ def run(args: argparse.Namespace) -> None:
     from sporelm.text import load_tokenizer
     from sporelm.weights import store
 
+    if args.model is None:
+        options.check_not_model(args.text, "TEXT")
     text = read_text("-", "the text", LONGEST_PROMPT) if args.text == "-" else args.text
-    folder = Path(args.model)
-    if any((folder / name).is_file() for name in TOKENIZER_FILES):  # it may hold no model
+    folder = Path(args.model) if args.model is not None else None
+    if folder is not None and any((folder / name).is_file() for name in TOKENIZER_FILES):  # it may hold no model
         tokenizer = load_tokenizer(folder)
     else:
         with ProgressLine() as progress:

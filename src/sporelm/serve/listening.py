@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import logging
 import signal
 import socket
@@ -16,7 +17,7 @@ import uvicorn
 from starlette.applications import Starlette
 
 from sporelm.backends.backend import Progress
-from sporelm.errors import RequestError, SporeError
+from sporelm.errors import RequestError, SporeError, shown
 from sporelm.serve import logs
 from sporelm.serve.app import build_app
 from sporelm.serve.config import ServeConfig
@@ -184,7 +185,8 @@ def options_of(app: Starlette, config: ServeConfig) -> uvicorn.Config:
 
 
 def bound(config: ServeConfig) -> socket.socket:
-    """The socket to listen on. Raises RequestError for an address that cannot be had, or TLS files that are none."""
+    """The socket to listen on. Raises RequestError for a host or port that cannot be bound, and for TLS files without a
+    certificate or key."""
     if config.tls_cert is not None and config.tls_key is not None:
         check_tls(config.tls_cert, config.tls_key)
     try:
@@ -192,7 +194,7 @@ def bound(config: ServeConfig) -> socket.socket:
         family, kind, protocol, _, address = found[0]
         made = socket.socket(family, kind, protocol)
     except OSError as reason:
-        raise RequestError(f"the address {config.host!r} is none of this machine's: {reason.strerror}") from None
+        raise _bad_host(config.host, reason) from None
     try:
         if sys.platform != "win32":  # there it would let others take the port too
             made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -201,10 +203,18 @@ def bound(config: ServeConfig) -> socket.socket:
         made.setblocking(False)
     except OSError as reason:
         made.close()
+        if reason.errno not in (errno.EADDRINUSE, errno.EACCES):
+            raise _bad_host(config.host, reason) from None
         raise RequestError(
-            f"port {config.port} of {config.host} cannot be had: {reason.strerror}; choose another with --port"
+            f"cannot bind port {config.port} of {config.host}: {reason.strerror}; choose another with --port"
         ) from None
     return made
+
+
+def _bad_host(host: str, reason: OSError) -> RequestError:
+    """Return the error of an address that no port could make right."""
+    why = "it is not an address of this machine" if reason.errno == errno.EADDRNOTAVAIL else reason.strerror
+    return RequestError(f"cannot listen on {shown(host, 200)}: {why}; choose another address with --host")
 
 
 def check_tls(certificate: Path, key: Path) -> None:

@@ -9,6 +9,8 @@ from sporelm.serve.endpoint import Body
 from sporelm.serve.forms import stops_of
 
 Whole = Annotated[int, Meta(ge=0, le=(1 << 31) - 1)]
+TopK = Annotated[int, Meta(ge=-1, le=(1 << 31) - 1)]  # -1 and 0: all
+Seed = Annotated[int, Meta(ge=-(1 << 63))]  # at most 2^64 - 1, which `SamplingParams` checks
 Share = Annotated[float, Meta(ge=0, le=1)]
 Penalty = Annotated[float, Meta(ge=-100, le=100)]
 
@@ -18,10 +20,10 @@ class SamplingBody(Body, kw_only=True):
 
     temperature: Annotated[float, Meta(ge=0, le=100)] | None = None
     top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
-    top_k: Annotated[int, Meta(ge=-1, le=(1 << 31) - 1)] | None = None
+    top_k: TopK | None = None
     min_p: Share | None = None
     typical_p: Annotated[float, Meta(gt=0, le=1)] | None = None
-    seed: Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)] | None = None
+    seed: Seed | None = None
     stop: str | list[str] | None = None
     stop_token_ids: list[Whole] | None = None
     ignore_eos: bool | None = None
@@ -55,19 +57,16 @@ class SamplingBody(Body, kw_only=True):
 
 
 PLAIN = (
-    "temperature", "top_p", "min_p", "typical_p", "ignore_eos", "min_tokens", "presence_penalty", "frequency_penalty",
-    "repetition_penalty", "xtc_probability", "xtc_threshold", "dry_multiplier", "dry_base", "dry_allowed_length",
-    "dry_range", "dry_breakers", "mirostat", "mirostat_tau", "mirostat_eta", "roll", "adapter", "stop_token_ids",
+    "temperature", "top_k", "top_p", "min_p", "typical_p", "ignore_eos", "min_tokens", "presence_penalty",
+    "frequency_penalty", "repetition_penalty", "xtc_probability", "xtc_threshold", "dry_multiplier", "dry_base",
+    "dry_allowed_length", "dry_range", "dry_breakers", "mirostat", "mirostat_tau", "mirostat_eta", "roll", "adapter",
+    "stop_token_ids", "seed",
 )  # fmt: skip
 
 
 def fields_of(body: SamplingBody) -> dict[str, Any]:
     """The fields of `SamplingParams` that a request gives. Raises RequestError."""
     found = {name: value for name in PLAIN if (value := getattr(body, name)) is not None}
-    if body.top_k is not None:
-        found["top_k"] = max(0, body.top_k)  # -1 is how vLLM's users say "all"
-    if body.seed is not None:
-        found["seed"] = body.seed % (1 << 64)  # a negative one is as good as another
     if body.stop:
         found["stop"] = stops_of(body.stop)
     if body.logit_bias:

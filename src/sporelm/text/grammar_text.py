@@ -23,9 +23,11 @@ _INSIDE = re.compile(r"%(json|lark|regex)\b\s*")
 
 
 def checked_text(name: str, given: Any) -> str:
-    """A grammar given as text. Raises RequestError if it is none, or too long."""
+    """A grammar given as text. Raises RequestError if it is not a text, is empty, or too long."""
     if not isinstance(given, str):
         raise RequestError(f"{name} is a {type(given).__name__}: it must be a text")
+    if not (given if name in ("regex", "choice") else given.strip()):  # spaces are a regular expression, and a choice
+        raise RequestError(f"{name} is empty: give a grammar, or leave it out for a free answer")
     if len(given) > LONGEST_GRAMMAR:
         raise RequestError(f"{name} has {len(given)} characters: at most {LONGEST_GRAMMAR} are taken")
     return given
@@ -53,8 +55,10 @@ def lark_text(given: Any) -> str:
 
 def choice_as_lark(given: Sequence[str]) -> str:
     """Texts to choose from as a Lark grammar of one terminal. Raises RequestError."""
-    if isinstance(given, str) or not isinstance(given, Sequence) or not given:
+    if isinstance(given, str) or not isinstance(given, Sequence):
         raise RequestError("choice must be a list of texts, none of them empty")
+    if not given:
+        raise RequestError("choice is empty: give the texts to choose from, or leave it out for a free answer")
     if len(given) > MOST_CHOICES:
         raise RequestError(f"choice has {len(given)} texts: at most {MOST_CHOICES} are taken")
     if not all(isinstance(text, str) and text for text in given):

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sporelm.errors import RequestError
+from sporelm.text.valid_text import invalid_character
 
 MAX_NESTING = 32
 MOST_TOOLS = 128
@@ -48,12 +49,21 @@ def _message(message: Any, where: str) -> dict[str, Any]:
     elif not isinstance(content, str):
         raise RequestError(f"{where}: content is a {type(content).__name__}; it must be a text or a list of parts")
     plain: dict[str, Any] = plain_data(message, where)
+    _check_texts(plain.get("content"), f"{where}: its content")
     if plain.get("tool_calls") is not None:
         plain["tool_calls"] = _checked_calls(plain["tool_calls"], where)
     for name in ("tool_call_id", "name", *REASONING):
         if not isinstance(plain.get(name, ""), str | None):
             raise RequestError(f"{where}: {name} is a {type(plain[name]).__name__}; it must be a text")
     return plain
+
+
+def _check_texts(content: Any, where: str) -> None:
+    """Raise RequestError for a text that is not valid Unicode, with its position in that text: the tokenizer, which
+    sees the rendered chat, would count the template's characters too."""
+    for text in [content] if isinstance(content, str) else [part["text"] for part in content or ()]:
+        if (wrong := invalid_character(text)) is not None:
+            raise RequestError(f"{where} holds {wrong}; remove it")
 
 
 def _checked_calls(calls: Any, where: str) -> list[dict[str, Any]]:

@@ -7,6 +7,7 @@ from typing import Any
 from sporelm.errors import ModelFileError, RequestError
 from sporelm.text.special_tokens import SpecialTokens
 from sporelm.text.token_bytes import Decoding
+from sporelm.text.valid_text import invalid_character
 
 LARGE = 8192  # characters of a text that takes long enough for other threads to feel it
 MOST_FOUND = 64  # sets of ids that `ids_with` keeps
@@ -178,13 +179,9 @@ class Tokenizer:
         return token
 
     def _check(self, text: str) -> None:
-        try:
-            data = text.encode()
-        except UnicodeEncodeError as error:
-            raise RequestError(
-                f"the text holds half of a surrogate pair, U+{ord(text[error.start]):04X} at position {error.start}; "
-                "it is not valid Unicode"
-            ) from None
+        if (wrong := invalid_character(text)) is not None:
+            raise RequestError(f"the text holds {wrong}; remove it")
+        data = text.encode() if self._missing_bytes else b""
         if self._missing_bytes and (left := data.translate(None, self._present_bytes)):
             # A byte names its character: within valid UTF-8 the first one found decides the position.
             position = len(data[: data.index(left[:1])].decode("utf-8", "ignore"))

@@ -20,6 +20,8 @@ def map_file(path: Path) -> memoryview:
     try:
         if not path.exists():
             raise ModelNotFound(f"{path} does not exist")
+        if path.is_dir():
+            raise ModelFileError(f"{path} is a folder; give a file")
         if not path.is_file():
             raise ModelFileError(f"{path} is not a file")
         if path.stat().st_size == 0:

@@ -18,8 +18,10 @@ def read_text_file(path: Path, what: str, longest: int) -> str:
     cannot be read or is not UTF-8, and for devices and folders.
     """
     try:
+        if path.is_dir():
+            raise RequestError(f"{what} {str(path)!r} is a folder; give a file")
         if path.exists() and not path.is_file() and not path.is_fifo():
-            raise RequestError(f"{what} {str(path)!r} is no file; copy it into one")
+            raise RequestError(f"{what} {str(path)!r} is a device, not a file; copy it into one")
         with path.open("rb") as file:
             content = _bytes_of(file, longest)
     except (OSError, ValueError) as reason:
@@ -30,6 +32,8 @@ def read_text_file(path: Path, what: str, longest: int) -> str:
 
 def read_text_or_stdin(name: str, what: str, longest: int) -> str:
     """The same of standard input where the name is "-"; else of the file."""
+    if not name:
+        raise RequestError(f"the name of {what} is empty; give a file")
     if name != STDIN:
         try:
             path = Path(name).expanduser()

@@ -76,10 +76,14 @@ def test_a_model_that_is_not_there_is_one_line(spore: Spore, tmp_path: Path) -> 
 def test_addresses_and_certificates_that_cannot_be_had_are_refused(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(RequestError, match=f"port {port} of 127.0.0.1 cannot be had"):
+        with pytest.raises(RequestError, match=f"cannot bind port {port} of 127.0.0.1"):
             bound(ServeConfig(port=port))
-    with pytest.raises(RequestError, match="is none of this machine's"):
+    with pytest.raises(RequestError, match=r"cannot listen on 'no-such-host.invalid': .*; choose another .*--host"):
         bound(ServeConfig(host="no-such-host.invalid"))
+    with pytest.raises(
+        RequestError, match=r"cannot listen on '192.0.2.1': it is not an address of this machine; .*--host"
+    ):
+        bound(ServeConfig(host="192.0.2.1", port=port))  # of RFC 5737, which no machine has
     tls = tmp_path / "cert.pem"
     tls.write_text("no certificate")
     with pytest.raises(RequestError, match=r"--tls-cert '.*cert\.pem' holds no certificate"):

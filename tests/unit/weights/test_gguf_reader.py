@@ -198,7 +198,7 @@ def test_a_missing_tensor_is_named(tmp_path: Path) -> None:
 def test_files_that_are_not_there(tmp_path: Path) -> None:
     with pytest.raises(ModelNotFound, match="does not exist"):
         open_gguf(tmp_path / "none.gguf")
-    with pytest.raises(ModelFileError, match="is not a file"):
+    with pytest.raises(ModelFileError, match="is a folder; give a file"):
         open_gguf(tmp_path)
     (tmp_path / "empty.gguf").touch()
     with pytest.raises(ModelFileError, match="is empty"):

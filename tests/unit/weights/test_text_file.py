@@ -34,9 +34,11 @@ def test_what_is_refused(tmp_path: Path, content: bytes | None, reason: str) -> 
 
 
 def test_what_may_have_no_end_is_refused(tmp_path: Path) -> None:
-    for path in (tmp_path, Path(os.devnull)):
-        with pytest.raises(RequestError, match="is no file"):
+    for path, what in ((tmp_path, "is a folder; give a file"), (Path(os.devnull), "is a device, not a file")):
+        with pytest.raises(RequestError, match=what):
             read_text_file(path, "the text", 10)
+    with pytest.raises(RequestError, match="the name of the text is empty"):
+        read_text_or_stdin("", "the text", 10)
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="named pipes are POSIX")

@@ -17,6 +17,7 @@ from sporelm.serve.events import anthropic_error, sse
 from sporelm.serve.failures import anthropic_shape
 from sporelm.serve.forms import grammar_of
 from sporelm.serve.reading import Arguments, CallBegun, Content, Delta, Reading, Reasoning
+from sporelm.serve.sampling import TopK
 
 
 class AnthropicTool(msgspec.Struct, kw_only=True):
@@ -77,7 +78,7 @@ class MessagesRequest(CountRequest, kw_only=True):
     stop_sequences: list[str] | None = None
     temperature: Annotated[float, Meta(ge=0, le=1)] | None = None
     top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
-    top_k: Annotated[int, Meta(ge=0, le=(1 << 31) - 1)] | None = None
+    top_k: TopK | None = None
     metadata: Any = None
     service_tier: Any = None
 

@@ -23,6 +23,7 @@ from sporelm.serve.answering import AnswerStream, in_thread_if
 from sporelm.serve.endpoint import LARGE, Body, Call, Endpoint, Stream, encoded
 from sporelm.serve.events import session_error, sse
 from sporelm.serve.failures import Refusal, session_shape
+from sporelm.serve.sampling import Seed, TopK
 from sporelm.serve.served_model import ServedModel
 from sporelm.serve.sessions import Session, SessionName, busy, close_conversation, new_conversation, not_found
 from sporelm.serve.usage import check_finished, usage_of
@@ -52,12 +53,12 @@ class InferRequest(Body, kw_only=True):
     dialog_pos: Annotated[int, Meta(ge=0, le=1 << 31)] = 0
     model: str | None = None
     temperature: Annotated[float, Meta(ge=0, le=100)] | None = None
-    top_k: Annotated[int, Meta(ge=0, le=(1 << 31) - 1)] | None = None
+    top_k: TopK | None = None
     top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
-    top_k_dashed: Annotated[int, Meta(ge=0, le=(1 << 31) - 1)] | None = field(name="top-k", default=None)
+    top_k_dashed: TopK | None = field(name="top-k", default=None)
     top_p_dashed: Annotated[float, Meta(gt=0, le=1)] | None = field(name="top-p", default=None)
     max_tokens: Annotated[int, Meta(ge=1, le=(1 << 31) - 1)] | None = None
-    seed: Annotated[int, Meta(ge=0, le=(1 << 63) - 1)] | None = None
+    seed: Seed | None = None
 
 
 class SessionRequest(Body, kw_only=True):

@@ -34,6 +34,11 @@ def resolve(model: str | Path | None = None, progress: Progress | None = None, *
         return stored
     if text in KNOWN:
         return fetched(text, progress, fetch)
+    if path.is_dir():
+        raise ModelNotFound(
+            f"no model {text[:200]!r}: the folder of this name holds no config.json; for a .gguf file in it give "
+            f"{'./' + text[:200]!r}"
+        )
     near = did_you_mean(text)
     raise ModelNotFound(
         f"no model {text[:200]!r}{near or ': no such file'}; stored: {listing()}; 'spore pull' knows: {known_names()}"
