@@ -18,6 +18,7 @@ from sporelm.text.exchange.gguf_fields import fields_of_folder
 from sporelm.tools.hf.filled import filled
 from sporelm.tools.hf.folder_tensors import FolderTensors
 from sporelm.tools.hf.general import card_fields, name_of, sampling_fields, size_label
+from sporelm.tools.hf.llama_cpp import llama_cpp_notes
 from sporelm.tools.hf.reshaped import KEPT, Reshaper
 from sporelm.tools.hf.rope import gguf_rope
 from sporelm.tools.lazy import Entry, LazyTensor, Model
@@ -96,6 +97,7 @@ def from_hf(folder: Path, *, type_name: str = "auto", pre: str | None = None, vo
         model = permute_qk("")(model) if family.paired_rows else model
         notes = [*source.notes, *_window_note(family, source.config), *rope.notes, *found.notes]
         notes += lost_in_gguf(folder)
+        notes += llama_cpp_notes(family.gguf, (tensor.name for tensor in model.tensors), rope.yarn_bounds)
         if source.config.alone:
             notes.append("it comes without the head that scores tokens: the file is for embeddings, not for generation")
         if type_name == "auto" and any(tensor.work for tensor in model.tensors):

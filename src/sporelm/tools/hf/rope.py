@@ -28,6 +28,12 @@ class GgufRope(NamedTuple):
     tensors: dict[str, Vector]
     notes: tuple[str, ...] = ()
 
+    @property
+    def yarn_bounds(self) -> tuple[float, float] | None:
+        """beta_fast and beta_slow, if the fields describe YaRN by them."""
+        keys = ("rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow")
+        return (self.fields[keys[0]][1], self.fields[keys[1]][1]) if keys[0] in self.fields else None
+
 
 def gguf_rope(config: ModelConfig, positions: int, *, truncates: bool = True) -> GgufRope:
     """The rotary fields of a configuration; `positions` is what its file calls the number of positions, `truncates`
