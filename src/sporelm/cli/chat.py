@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from sporelm.cli import interrupt, lora, options, sampling, watching
+from sporelm.cli import interrupt, lora, options, sampling, standard_streams, watching
 from sporelm.cli.chat_screen import Screen, dim
 from sporelm.cli.parser import Parser
 from sporelm.cli.plain_text import counted, plain
@@ -65,6 +65,7 @@ def parser() -> Parser:
 
 
 def run(args: argparse.Namespace) -> int:
+    standard_streams.check_input()
     if args.url is not None:
         from sporelm.cli.remote import opening
         from sporelm.cli.remote.answer import figures as remote_figures

@@ -16,7 +16,7 @@ try:
     from typing import Protocol, cast
 
     from sporelm import __version__
-    from sporelm.cli import interrupt
+    from sporelm.cli import interrupt, standard_streams
     from sporelm.cli.full_output import is_full_output
     from sporelm.cli.parser import Parser
     from sporelm.errors import SporeError, UsageError
@@ -56,6 +56,8 @@ COMMANDS = {
     "gguf quantize": "round a model to fewer bits",
     "gguf imatrix": "find out which columns of a model's weights matter, from a text",
 }
+
+PRINT_NOTHING = (["serve"],)  # commands that leave standard output alone: it may be closed
 
 
 class Command(Protocol):
@@ -118,8 +120,8 @@ def leave_quietly(code: int) -> None:
 
 def finished(words: list[str]) -> int:
     """Run one command, every failure as one line; returns the exit code."""
-    if sys.stdout is None or sys.stderr is None:  # as `>&-` leaves them
-        return fail("standard output or standard error is closed: there is nowhere to print to", words)
+    if standard_streams.reopen_closed() and words[:1] not in PRINT_NOTHING:
+        return fail(standard_streams.OUTPUT_CLOSED, words)
     try:
         code = dispatch(words)
         sys.stdout.flush()
@@ -210,10 +212,9 @@ def fail(message: str, words: list[str]) -> int:
         import traceback
 
         traceback.print_exc()
-    if sys.stderr is not None:
-        from sporelm.cli.plain_text import plain
+    from sporelm.cli.plain_text import plain
 
-        sys.stderr.write(f"spore: {plain(' '.join(message.split()))}\n")
+    sys.stderr.write(f"spore: {plain(' '.join(message.split()))}\n")
     return 1
 
 
