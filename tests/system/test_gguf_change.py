@@ -139,23 +139,40 @@ def test_a_file_that_may_not_grow(model: Path) -> None:
     assert model.read_bytes() == before
 
 
+def held_in_the_middle(model: Path) -> "tuple[subprocess.Popen[bytes], list[Path]]":
+    """A conversion of a model in place that waits after its first blocks, and the part that it has begun."""
+    words = command("gguf", "convert", model, "-x", "cast:linear:Q4_K", "-o", model, "--force")
+    words[2] = HELD + words[2]
+    process = subprocess.Popen(words, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    until = time.monotonic() + 60
+    while not (begun := [path for path in model.parent.iterdir() if path.suffix == ".part"]):
+        assert process.poll() is None, "it ended before it was stopped"
+        assert time.monotonic() < until
+        time.sleep(0.005)
+    return process, begun
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows ends processes without a word")
 @pytest.mark.parametrize("number", ["SIGTERM", "SIGINT", "SIGHUP"])
 def test_an_end_in_the_middle_leaves_no_part(tmp_path: Path, number: str) -> None:
     model = write_model(tmp_path / "m.gguf", {f"blk.0.ffn_up_{i}.weight": (512, 1024) for i in range(4)})
     before = model.read_bytes()
-    words = command("gguf", "convert", model, "-x", "cast:linear:Q4_K", "-o", model, "--force")
-    words[2] = HELD + words[2]
-    process = subprocess.Popen(words, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-    until = time.monotonic() + 60
-    while not (begun := [path for path in tmp_path.iterdir() if path.suffix == ".part"]):
-        assert process.poll() is None, "it ended before it was stopped"
-        assert time.monotonic() < until
-        time.sleep(0.005)
+    process, begun = held_in_the_middle(model)
     os.kill(process.pid, getattr(signal, number))
     assert process.wait(60) == 128 + getattr(signal, number)
-    assert begun
+    assert len(begun) == 1
     assert [path.name for path in tmp_path.iterdir()] == ["m.gguf"]
     assert model.read_bytes() == before
     assert process.stderr is not None
     process.stderr.close()
+
+
+def test_parts_of_a_killed_tool_go_with_the_next_run(tmp_path: Path) -> None:
+    model = write_model(tmp_path / "m.gguf", {f"blk.0.ffn_up_{i}.weight": (512, 1024) for i in range(4)})
+    killed, left = held_in_the_middle(model)
+    killed.kill()
+    killed.communicate()
+    assert left[0].exists()
+    words = command("gguf", "convert", model, "-x", "sort", "-o", tmp_path / "sorted.gguf")
+    subprocess.run(words, env=environment(), check=True, timeout=60, capture_output=True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["m.gguf", "sorted.gguf"]

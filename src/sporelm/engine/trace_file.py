@@ -5,7 +5,6 @@ whole file is put there at the end.
 """
 
 import json
-import os
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 
 from sporelm.engine.own_file import check_place
 from sporelm.errors import RequestError
+from sporelm.weights.part_files import PartFiles
 
 MOST_EVENTS = 500_000  # about 100 MB; viewers become slow beyond
 PROCESS = 1
@@ -29,12 +29,17 @@ class TraceFile:
         self.count = 0
         self.left_out = 0
         self.failure: str | None = None  # why it could not be written
-        self._beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+        self._unfinished = PartFiles()
         try:
             check_place(path, BEGINNING, "trace")
+            self._beside = self._unfinished.path_for(path)
             self._file = self._beside.open("w", encoding="utf-8", buffering=1 << 20)
             self._file.write(f'{BEGINNING}{json.dumps(about)}, "traceEvents": [')
+        except RequestError:
+            self._unfinished.close()
+            raise
         except OSError as reason:
+            self._unfinished.close()
             raise RequestError(f"{path} cannot be written: {reason.strerror or reason}") from None
 
     def is_full(self) -> bool:
@@ -62,8 +67,7 @@ class TraceFile:
     def discard(self) -> None:
         """Leave no file."""
         self._file.close()
-        with suppress(OSError):
-            self._beside.unlink(missing_ok=True)
+        self._unfinished.close()
 
     def close(self) -> None:
         """Put the file in its place; if that fails, `failure` says why. Closing again does nothing."""
@@ -79,5 +83,4 @@ class TraceFile:
         finally:
             with suppress(OSError):
                 self._file.close()
-            with suppress(OSError):
-                self._beside.unlink(missing_ok=True)
+            self._unfinished.close()

@@ -35,7 +35,8 @@ from sporelm.serve.conversation_form import (
     versions_of,
 )
 from sporelm.serve.conversation_search import hit, may_hold, signature, texts_of, words_of
-from sporelm.weights.store.hold import take
+from sporelm.weights.file_lock import take
+from sporelm.weights.part_files import PartFiles
 
 LOCK_PATIENCE = 12.0  # seconds to wait for another process that changes the same owner's conversations
 logger = logging.getLogger(__name__)
@@ -351,17 +352,16 @@ def _make(folder: Path) -> None:
 
 def _write(path: Path, data: bytes) -> None:
     """Put a file in place at once, or leave the old one. Raises RequestError where the disk refuses."""
-    beside = path.with_name(f".{path.stem}.{os.getpid()}.{token_hex(4)}.part")
     try:
-        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o600)
-        with open(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
+        with PartFiles() as unfinished:
+            part = unfinished.path_for(path)
+            descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o600)
+            with open(descriptor, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            part.replace(path)
     except OSError as reason:
-        with suppress(OSError):
-            beside.unlink(missing_ok=True)
         raise _trouble("written", path, reason) from None
 
 

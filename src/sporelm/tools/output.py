@@ -16,6 +16,7 @@ from sporelm.quant import FORMATS
 from sporelm.tools.lazy import Blocks, LazyTensor, Model
 from sporelm.weights.gguf import GgufWriter
 from sporelm.weights.gguf.beside import Job, write_beside
+from sporelm.weights.part_files import remove_abandoned
 from sporelm.weights.messages import shown
 
 Progress = Callable[[str, int, int], None]  # stage, done, total; both in bytes
@@ -111,6 +112,8 @@ def check_space(written: Sequence[Written]) -> None:
     for folder, nbytes in needed.values():
         with suppress(OSError):  # a disk that does not tell its free space
             free = shutil.disk_usage(folder).free
+            if nbytes > free and remove_abandoned(folder):
+                free = shutil.disk_usage(folder).free
             if nbytes > free:
                 from sporelm.weights.load import in_units
 

@@ -279,8 +279,8 @@ def test_nothing_is_woken_over_pages_that_are_still_to_be_copied(made):
 
 def test_leftovers_of_the_dead_go_and_nothing_else(tmp_path):
     old, new = f"sporelm-{'a' * 32}.session", f"sporelm-{'b' * 32}.session"
-    part = f".sporelm-{'c' * 32}.session.12.3.part"
-    names = [old, new, part, "mine.session", "sporelm-notes.txt"]
+    part, lock = f".sporelm-{'c' * 32}.session.12-00112233.3.part", ".sporelm-12-00112233.lock"  # which nobody holds
+    names = [old, new, part, lock, "mine.session", "sporelm-notes.txt"]
     for name in names:
         (tmp_path / name).write_bytes(b"x")
         if name != new:

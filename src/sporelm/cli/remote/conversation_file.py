@@ -3,11 +3,11 @@
 import json
 import os
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from sporelm.errors import RequestError
+from sporelm.weights.part_files import PartFiles
 
 LONGEST = 64 << 20  # bytes
 ROLES = ("system", "developer", "user", "assistant")
@@ -21,14 +21,13 @@ def write(path: Path, messages: Sequence[dict[str, str]]) -> int:
     if path.exists():
         read(path)
     data = json.dumps({"messages": messages}, ensure_ascii=False, indent=1).encode("utf-8", "replace") + b"\n"
-    beside = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
-        with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(data)
-        beside.replace(path)
+        with PartFiles() as unfinished:
+            part = unfinished.path_for(path)
+            with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+                file.write(data)
+            part.replace(path)
     except (OSError, ValueError) as reason:
-        with suppress(OSError, ValueError):
-            beside.unlink()
         raise RequestError(f"{str(path)!r} cannot be written: {getattr(reason, 'strerror', reason)}") from None
     return len(data)
 

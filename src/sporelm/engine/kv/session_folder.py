@@ -28,13 +28,14 @@ from sporelm.engine.kv.pages import pages_for
 from sporelm.engine.kv.sequence import KvSequence
 from sporelm.errors import RequestError, SporeError
 from sporelm.ops.attention import PAGE
+from sporelm.weights.part_files import remove_abandoned
 
 LEAST_TOKENS = 2 * PAGE  # from here on waking takes a tenth of computing anew, or less, the writing included
 MOST_UNWRITTEN = 1 << 30  # bytes of copies that wait for the disk
 DEFAULT_BYTES = 4 << 30
 STALE = 86400.0  # seconds after which a file that nobody touched was left by a process that is gone
 REFRESH = 3600.0  # seconds after which a living process touches its files
-NAMES = re.compile(r"sporelm-[0-9a-f]{32}\.session|\.sporelm-[0-9a-f]{32}\.session\.[0-9]+\.[0-9]+\.part")
+NAMES = re.compile(r"sporelm-[0-9a-f]{32}\.session")
 
 
 class PageAccess(Protocol):
@@ -289,6 +290,7 @@ def _open_folder(folder: Path) -> None:
         raise RequestError(f"session_dir {folder} cannot be used: {reason.strerror or reason}") from None
     if not os.access(folder, os.W_OK | os.X_OK):
         raise RequestError(f"session_dir {folder} cannot be written to: give a folder that you own")
+    remove_abandoned(folder)
     for path in found:
         with suppress(OSError):
             if path.lstat().st_mtime < time() - STALE:

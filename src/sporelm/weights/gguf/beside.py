@@ -4,13 +4,11 @@ import os
 import shutil
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from itertools import count
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from sporelm.errors import RequestError
-
-_numbers = count()  # threads may write beside the same place
+from sporelm.weights.part_files import PartFiles
 
 
 class Job(NamedTuple):
@@ -24,40 +22,38 @@ class Job(NamedTuple):
 def write_beside(jobs: Sequence[Job], *, replace: bool = True) -> None:
     """Write all files beside their places, force them to the disk, then rename them: all of them, or none.
 
-    Whatever goes wrong, an interrupt too, no part of a new file is left and the old ones are whole. Of a link that is
-    replaced, the file it points to is: the link stays. Without `replace` a file that is there, even one that came
-    meanwhile, stays too. Raises RequestError if a file cannot be written.
+    Whatever goes wrong, an interrupt too, no part of a new file is left and the old ones are whole. If the process is
+    killed, its parts are removed when the next one writes to that folder. Of a link that is replaced, the file it
+    points to is: the link stays. Without `replace` a file that is there, even one that came meanwhile, stays too.
+    Raises RequestError if a file cannot be written.
     """
     if replace:
         jobs = [job._replace(path=Path(os.path.realpath(job.path))) if job.path.is_symlink() else job for job in jobs]
-    parts: list[Path] = []
     current = jobs[0].path if jobs else Path()
     try:
-        for job in jobs:
-            current = job.path
-            beside = current.with_name(f".{current.name}.{os.getpid()}.{next(_numbers)}.part")
-            parts.append(beside)  # before it is there: an interrupt may come at any time
-            with open(beside, "xb", opener=_open_private if job.private else None) as file:
-                job.write(file)
-                file.flush()
-                os.fsync(file.fileno())
-            if replace and not job.private and current.exists():
-                shutil.copymode(current, beside)
-        places = [job.path for job in jobs]
-        if replace:
-            _rename(parts, places)
-        else:
-            _place_new(parts, places)
+        with PartFiles() as unfinished:
+            parts: list[Path] = []
+            for job in jobs:
+                current = job.path
+                part = unfinished.path_for(current)
+                with open(part, "xb", opener=_open_private if job.private else None) as file:
+                    job.write(file)
+                    file.flush()
+                    os.fsync(file.fileno())
+                if replace and not job.private and current.exists():
+                    shutil.copymode(current, part)
+                parts.append(part)
+            places = [job.path for job in jobs]
+            if replace:
+                _rename(unfinished, parts, places)
+            else:
+                _place_new(parts, places)
     except FileExistsError as reason:
         taken = reason.filename2 or reason.filename or current
         raise RequestError(f"{taken} is there already, since a moment ago; nothing was overwritten") from None
     except OSError as reason:
-        why = reason.strerror or reason  # without the name of the file beside it
+        why = reason.strerror or reason  # without the name of the unfinished file
         raise RequestError(f"{current} cannot be written: {why}") from None
-    finally:
-        for part in parts:
-            with suppress(OSError):
-                part.unlink(missing_ok=True)
 
 
 def _open_private(path: str, flags: int) -> int:
@@ -87,7 +83,7 @@ def _place_new(parts: Sequence[Path], places: Sequence[Path]) -> None:
         raise
 
 
-def _rename(parts: Sequence[Path], places: Sequence[Path]) -> None:
+def _rename(unfinished: PartFiles, parts: Sequence[Path], places: Sequence[Path]) -> None:
     """Put every part at its place; if one cannot be put there, take the earlier ones away and the old files back."""
     if len(parts) == 1:
         parts[0].replace(places[0])
@@ -97,7 +93,7 @@ def _rename(parts: Sequence[Path], places: Sequence[Path]) -> None:
     try:
         for part, place in zip(parts, places, strict=True):
             if place.exists():
-                kept = place.with_name(f".{place.name}.{os.getpid()}.old")
+                kept = unfinished.path_aside(place)
                 place.replace(kept)
                 old[place] = kept
             part.replace(place)

@@ -1,14 +1,15 @@
 """One process at a time in a folder: a lock that the system lets go of when the process ends, however it does."""
 
-import os
+import shutil
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from errno import EACCES, EAGAIN, EDEADLK
 from pathlib import Path
 from typing import BinaryIO
 
 from sporelm.errors import ModelNotFound
+from sporelm.weights.file_lock import is_at, take, try_lock
 
 LOCK = "lock"
 
@@ -40,34 +41,41 @@ def _locked(folder: Path, name: str) -> BinaryIO:
         if not take(file):
             file.close()
             raise ModelNotFound(f"{name} is being fetched by another process: wait for it")
-        if sys.platform == "win32" or _is_there(file, folder / LOCK):
+        if is_at(file, folder / LOCK):
             return file
         file.close()
 
 
-def take(file: BinaryIO) -> bool:
-    """Lock an open file until it is closed; False where another has it. A disk that knows no locks refuses nobody."""
-    try:
-        if sys.platform == "win32":
-            import msvcrt
+@contextmanager
+def scratch_folder(parent: Path, prefix: str) -> Iterator[Path]:
+    """Hold a new folder in `parent` whose name begins with `prefix`; it is removed at the end.
 
-            file.seek(0)  # what is locked is the byte at the file's place
-            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
-        else:
-            import fcntl
+    First those are removed that a killed process has left.
+    """
+    _remove_abandoned(parent, prefix)
+    while True:
+        with tempfile.TemporaryDirectory(prefix=prefix, dir=parent, ignore_cleanup_errors=True) as name:
+            try:
+                lock = (Path(name) / LOCK).open("xb")
+            except FileNotFoundError:  # as below
+                continue
+            with lock:
+                if take(lock) and is_at(lock, Path(name) / LOCK):
+                    yield Path(name)
+                    return
+        # Another process took the folder for abandoned before it was locked.
 
-            fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        return error.errno not in (EACCES, EAGAIN, EDEADLK)
-    return True
 
-
-def _is_there(file: BinaryIO, path: Path) -> bool:
-    """Whether an open file is the one at this place, not one that was taken away meanwhile."""
-    try:
-        return os.path.samestat(os.fstat(file.fileno()), path.stat())
-    except FileNotFoundError:
-        return False
+def _remove_abandoned(parent: Path, prefix: str) -> None:
+    """Remove the scratch folders whose lock no process holds."""
+    for folder in parent.glob(f"{prefix}*"):
+        with suppress(OSError):
+            with (folder / LOCK).open("r+b") as lock:
+                if try_lock(lock) is not True:
+                    continue
+                if sys.platform != "win32":
+                    shutil.rmtree(folder, ignore_errors=True)
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _remove_empty(folder: Path) -> None:

