@@ -16,8 +16,8 @@ from sporelm.quant import FORMATS
 from sporelm.tools.lazy import Blocks, LazyTensor, Model
 from sporelm.weights.gguf import GgufWriter
 from sporelm.weights.gguf.beside import Job, write_beside
-from sporelm.weights.part_files import remove_abandoned
 from sporelm.weights.messages import shown
+from sporelm.weights.part_files import remove_abandoned
 
 Progress = Callable[[str, int, int], None]  # stage, done, total; both in bytes
 
