@@ -12,7 +12,7 @@ from sporelm.api.paths import path_of
 from sporelm.engine import KvSequence
 from sporelm.engine.request import whole_number
 from sporelm.errors import ModelFileError, RequestError, shown
-from sporelm.text import Detokenizer
+from sporelm.text import Detokenizer, RenderedPrompt
 
 if TYPE_CHECKING:
     from sporelm.api.llm import LLM
@@ -59,7 +59,7 @@ class Conversation:
         answer = self.llm.answer(ids, single(params), self.sequence, continues=False)
         return self._pieces(answer, messages, rendered, ids)
 
-    def ids_of(self, rendered: str) -> list[int]:
+    def ids_of(self, rendered: RenderedPrompt) -> list[int]:
         """The ids of a rendered history: those that were used and generated so far, and new ones for the rest.
 
         They are those of a fresh rendering wherever it begins with them. Where it does not, because the model put an
@@ -67,10 +67,10 @@ class Conversation:
         """
         fresh = self.llm.chat_ids(rendered)
         told = self._told[-1] if self._told else NOTHING
-        if fresh[: len(told.ids)] == told.ids or not rendered.startswith(told.text):
+        if fresh[: len(told.ids)] == told.ids or not rendered.text.startswith(told.text):
             return fresh
         # How much of the fresh ids stands for the same text? Only if it ends between two tokens can it be exchanged.
-        same = self.llm.chat_ids(told.text)
+        same = self.llm.chat_ids(rendered.up_to(len(told.text)))
         if fresh[: len(same)] != same:
             return fresh
         return told.ids + fresh[len(same) :]
@@ -155,7 +155,7 @@ class Conversation:
             raise RequestError("this conversation is still answering: finish or close that answer first")
 
     def _pieces(
-        self, answer: Answer, messages: list[dict[str, Any]], rendered: str, ids: list[int]
+        self, answer: Answer, messages: list[dict[str, Any]], rendered: RenderedPrompt, ids: list[int]
     ) -> Generator[Piece, None, None]:
         try:
             with closing(self.llm.pieces(answer)) as pieces:
@@ -168,7 +168,7 @@ class Conversation:
             if answer.finish_reason == "cancelled" and answer.token_ids and self.llm.is_open:
                 self.keep(answer, messages, rendered, ids)
 
-    def keep(self, answer: Answer, messages: list[dict[str, Any]], rendered: str, ids: list[int]) -> None:
+    def keep(self, answer: Answer, messages: list[dict[str, Any]], rendered: RenderedPrompt, ids: list[int]) -> None:
         """Take an answer into the history, with its ids as far as they stand for exactly its text.
 
         For those who have answers made themselves: `messages` are all up to the answer, `rendered` is their text, and
@@ -182,7 +182,7 @@ class Conversation:
         said = reader.push_all(generated) + reader.flush()
         if said != answer.text:  # cut at a stop string, or inside a character
             generated, said = [], ""
-        self._told.append(Told(len(self.messages), rendered + said, ids + generated))
+        self._told.append(Told(len(self.messages), rendered.text + said, ids + generated))
         held = sum(len(told.text) for told in self._told)
         while held > MOST_TOLD and len(self._told) > 1:
             held -= len(self._told.pop(0).text)

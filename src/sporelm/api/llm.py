@@ -24,6 +24,7 @@ from sporelm.engine import KvSequence
 from sporelm.engine.kv.session_folder import DEFAULT_BYTES
 from sporelm.engine.request import MOST_IDS, size_of, token_ids
 from sporelm.errors import MemoryShortage, RequestError
+from sporelm.text import RenderedPrompt
 from sporelm.weights.resident import available_bytes
 
 
@@ -308,7 +309,7 @@ class LLM(OpenModel):
 
 def several(prompts: Prompt | Sequence[Prompt]) -> Sequence[Prompt]:
     """The prompts of a call that may give one: a text, or token ids. Raises RequestError for what is neither."""
-    if isinstance(prompts, str):
+    if isinstance(prompts, str | RenderedPrompt):
         return [prompts]
     if not isinstance(prompts, Sequence | np.ndarray):
         raise RequestError(f"prompts is a {type(prompts).__name__}: give a text, token ids, or a list of them")

@@ -15,7 +15,7 @@ from sporelm.engine import Engine, Metrics
 from sporelm.engine.reading import EncoderEngine
 from sporelm.engine.request import token_ids
 from sporelm.errors import ContextOverflow, RequestError, shown
-from sporelm.text import Tokenizer
+from sporelm.text import RenderedPrompt, Tokenizer
 from sporelm.weights.config import ModelConfig
 from sporelm.weights.prompts import Prompts, prompts_of
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from sporelm.text import ChatTemplate
 
 READABLE = 1 << 20  # characters
-Prompt = str | Sequence[int]
+Prompt = str | Sequence[int] | RenderedPrompt
 Message = Mapping[str, Any]
 
 
@@ -171,7 +171,8 @@ class OpenModel:
             )
 
     def prompt_ids(self, prompt: Prompt) -> list[int]:
-        """The ids of a prompt: text gets what the model wants before it, ids are taken as they are.
+        """The ids of a prompt: text gets what the model wants before it, ids are taken as they are, of a rendered chat
+        those of `chat_ids`.
 
         Raises RequestError for wrong ids, and as `check_readable`.
         """
@@ -186,6 +187,8 @@ class OpenModel:
 
         Raises as `prompt_ids`.
         """
+        if isinstance(text, RenderedPrompt):
+            return self.chat_ids(text)
         if not isinstance(text, str):
             return token_ids("the prompt", text)
         self.check_readable(text)
@@ -219,14 +222,20 @@ class OpenModel:
             self._prompts = prompts_of(self.opened.path)
         return self._prompts
 
-    def render(self, messages: Sequence[Message]) -> str:
-        """The messages as the model wants to read them, up to where its answer begins."""
+    def render(self, messages: Sequence[Message]) -> RenderedPrompt:
+        """The messages as the model wants to read them, up to where its answer begins: a text in spans, some of the
+        chat template's own, the others content, which never becomes a control token."""
         return self.template.render(messages, add_generation_prompt=True)
 
-    def chat_ids(self, rendered: str) -> list[int]:
+    def chat_ids(self, rendered: RenderedPrompt) -> list[int]:
         """The ids of a rendered chat. The template has written BOS itself, if it belongs there.
 
-        Raises as `check_readable`.
+        Raises as `check_readable`, and RequestError for what `render` did not give.
         """
-        self.check_readable(rendered)
-        return self.tokenizer.encode(rendered, add_special_tokens=False)
+        if not isinstance(rendered, RenderedPrompt):
+            raise RequestError(
+                f"a rendered chat is {shown(rendered)}: it must be what render() gives. Encode raw text with"
+                " tokenizer.encode"
+            )
+        self.check_readable(rendered.text)
+        return self.tokenizer.encode_prompt(rendered)

@@ -16,6 +16,7 @@ from sporelm.serve.endpoint import Call
 from sporelm.serve.reading import CallBegun, Delta, Reading, Reasoning, Reply, check_variables, text_of
 from sporelm.serve.served_model import ServedModel
 from sporelm.serve.usage import Usage, check_finished, usage_of
+from sporelm.text import RenderedPrompt
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,11 +121,11 @@ async def begin_chat(call: Call, model: ServedModel, ask: ChatAsk) -> Chat:
     call.check_size(len(ask.messages), ask.max_tokens)
     llm = model.llm.llm
     reading = await in_thread_if(call.large, lambda: Reading(llm, ask.tools, ask.tool_choice, parallel=ask.parallel))
-    text = await rendered(call, reading, ask.messages, ask.variables, goes_on=ask.goes_on)
+    prompt = await rendered(call, reading, ask.messages, ask.variables, goes_on=ask.goes_on)
 
     def prepare() -> list[Answer]:
         forced = reading.constraint(ask.sampling.get("grammar"))
-        ids = llm.chat_ids(text)
+        ids = llm.chat_ids(prompt)
         if ask.before:
             ids = [*ask.before, *(ids[1:] if ids[:1] == [llm.tokenizer.bos_id] else ids)]
         length = call.room(llm.max_context, len(ids), ask.max_tokens)
@@ -146,11 +147,11 @@ async def rendered(
     *,
     add_generation_prompt: bool = True,
     goes_on: bool = False,
-) -> str:
+) -> RenderedPrompt:
     """Messages as the model is shown them. Raises RequestError, also where its template fails at them."""
     known = check_variables(variables)
 
-    def render() -> str:
+    def render() -> RenderedPrompt:
         given = [{**each, "role": "system"} if each.get("role") == "developer" else each for each in messages]
         return reading.render(given, add_generation_prompt=add_generation_prompt, goes_on=goes_on, **known)
 

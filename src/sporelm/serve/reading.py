@@ -8,7 +8,7 @@ from sporelm.api.answer import Answer
 from sporelm.api.llm import LLM
 from sporelm.errors import RequestError
 from sporelm.serve.cut_calls import WithoutCutCalls
-from sporelm.text import ChatTemplate, Detokenizer
+from sporelm.text import ChatTemplate, Detokenizer, RenderedPrompt
 from sporelm.text.dialects import (
     Arguments,
     CallBegun,
@@ -69,7 +69,9 @@ class Reading:
         # Whether a grammar holds the answers to calls or a form, to calls alone, and whether that form is JSON.
         self.enforced = self.must_call = self.json = False
 
-    def render(self, messages: Sequence[Mapping[str, Any]], *, goes_on: bool = False, **variables: Any) -> str:
+    def render(
+        self, messages: Sequence[Mapping[str, Any]], *, goes_on: bool = False, **variables: Any
+    ) -> RenderedPrompt:
         """The text of the chat; if it `goes_on`, it ends where the last message does, which is the assistant's.
 
         Raises RequestError, ModelFileError.
@@ -78,13 +80,14 @@ class Reading:
         if goes_on:
             messages = [*messages[:-1], {**messages[-1], "content": text_of(messages[-1]) + mark}]
             variables["add_generation_prompt"] = False
-        text = render_with_tools(self.template, self.dialect, messages, self.tools, **variables)
+        prompt = render_with_tools(self.template, self.dialect, messages, self.tools, **variables)
         if goes_on:
-            text, found, _ = text.rpartition(mark)
-            if not found:
+            end = prompt.text.rfind(mark)
+            if end < 0:
                 raise RequestError("this model's template does not show what the assistant said last: it cannot go on")
-        self.prompt = text[-SEEN:]
-        return text
+            prompt = prompt.up_to(end)
+        self.prompt = prompt.text[-SEEN:]
+        return prompt
 
     @property
     def thinks(self) -> bool:

@@ -7,15 +7,25 @@ if TYPE_CHECKING:
     from sporelm.text.detokenizer import Detokenizer
     from sporelm.text.load import load_tokenizer
     from sporelm.text.messages import check_messages
+    from sporelm.text.rendered_prompt import RenderedPrompt
     from sporelm.text.stops import StopMatcher
     from sporelm.text.template import ChatTemplate
     from sporelm.text.tokenizer import Tokenizer
 
-__all__ = ["ChatTemplate", "Detokenizer", "StopMatcher", "Tokenizer", "check_messages", "load_tokenizer"]
+__all__ = [
+    "ChatTemplate",
+    "Detokenizer",
+    "RenderedPrompt",
+    "StopMatcher",
+    "Tokenizer",
+    "check_messages",
+    "load_tokenizer",
+]
 
 _HOMES = {
     "ChatTemplate": "template",
     "Detokenizer": "detokenizer",
+    "RenderedPrompt": "rendered_prompt",
     "StopMatcher": "stops",
     "Tokenizer": "tokenizer",
     "check_messages": "messages",

@@ -11,6 +11,17 @@ from jinja2.filters import FILTERS
 from jinja2.tests import TESTS
 
 from sporelm.text.budget import CONTAINERS, MAX_INTEGER_BITS, VALUE_WORK, LimitReached, current
+from sporelm.text.marked_text import (
+    add,
+    as_markup,
+    as_text,
+    escape_marked,
+    format_percent,
+    is_markup,
+    join_marked,
+    replace_marked,
+    with_marks_of,
+)
 
 MAX_WIDTH = 10_000  # of whatever pads, indents, rounds or cuts
 # Filters for web pages, or without a bound of their own; chat templates have no use for them.
@@ -23,6 +34,7 @@ _SPLITTING = {"split", "rsplit", "splitlines"}
 _BLOCKED = {"translate", "maketrans", "format_map"}
 _SPLIT_WORK = 48  # a piece of a split text, as an object
 _DIGITS = re.compile(r"\d+")
+_WORD_BEGINNINGS = re.compile(r"([-\s({\[<]+)")
 _NESTED_FIELD = re.compile(r"\{[^{}]*\{")
 
 
@@ -30,6 +42,8 @@ def budgeted_filters() -> dict[str, Any]:
     """The filters that templates may use, by name."""
     found: dict[str, Any] = {name: function for name, function in FILTERS.items() if name not in _LEFT_OUT}
     found |= {"tojson": to_json, "sum": _sum, "join": _join, "replace": _replace}
+    found |= {"string": as_text, "title": _title, "indent": _indent, "format": _format, "safe": _safe}
+    found |= dict.fromkeys(("escape", "e", "forceescape"), _escape)
     return {name: _budgeted_filter(name, function) for name, function in found.items()}
 
 
@@ -51,9 +65,9 @@ def to_json(
 
 
 def written(value: Any) -> str:
-    """A value as text, accounted for; this is what `{{ value }}` writes."""
+    """A value as text, accounted for; this is what `{{ value }}` writes. Marked text keeps its marks."""
     current().use_as_text(value)
-    return str(value)
+    return as_text(value)
 
 
 def check_call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -168,16 +182,50 @@ def _join(items: Iterable[Any], d: Any = "", attribute: Any = None) -> str:
     parts = [written(item if attribute is None else item[attribute]) for item in items]
     between = written(d)
     current().use(len(between) * len(parts))
-    return between.join(parts)
+    return join_marked(parts, between)
 
 
 def _replace(text: Any, old: Any, new: Any, count: int | None = None) -> str:
     whole, before, after = written(text), written(old), written(new)
     current().use((whole.count(before) + 1) * len(after))
-    return whole.replace(before, after, -1 if count is None else count)
+    return replace_marked(whole, before, after, -1 if count is None else count)
+
+
+def _title(text: Any) -> str:
+    """jinja2's own filter: a letter after any of these signs is a capital."""
+    whole = written(text)
+    parts = _WORD_BEGINNINGS.split(whole)
+    return with_marks_of(whole, "".join(part[0].upper() + part[1:].lower() for part in parts if part))
+
+
+def _indent(text: Any, width: int | str = 4, first: bool = False, blank: bool = False) -> str:
+    """jinja2's own filter, with marks."""
+    margin = width if isinstance(width, str) else " " * int(width)
+    lines = join_marked((written(text), "\n")).splitlines()
+    if blank:
+        lines[1:] = [join_marked((margin, line)) for line in lines[1:]]
+    else:
+        lines[1:] = [join_marked((margin, line)) if line else line for line in lines[1:]]
+    return join_marked(([margin] if first else []) + [join_marked(lines, "\n")])
+
+
+def _format(form: Any, *args: Any, **kwargs: Any) -> str:
+    if args and kwargs:
+        raise TypeError("format takes values either by place or by name")
+    return format_percent(written(form), kwargs or args)
+
+
+def _safe(value: Any) -> str:
+    return as_markup(written(value))
+
+
+def _escape(value: Any) -> str:
+    return escape_marked(written(value))
 
 
 def _add(left: Any, right: Any) -> Any:
+    if isinstance(left, str) and isinstance(right, str):
+        return current().use_value(add(left, right))
     return current().use_value(left + right)
 
 
@@ -201,6 +249,8 @@ def _remainder(left: Any, right: Any) -> Any:
     if isinstance(left, (str, bytes)):
         values = right if isinstance(right, tuple) else tuple(right.values()) if isinstance(right, dict) else (right,)
         _check_format(str(left), (*values, right))
+    if isinstance(left, str) and not is_markup(left):
+        return current().use_value(format_percent(left, right))
     return current().use_value(operator.mod(left, right))
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from sporelm.errors import RequestError
 from sporelm.text.cutter import Cutter
 from sporelm.text.fragments import Fragments
+from sporelm.text.rendered_prompt import RenderedPrompt
 from sporelm.text.token_bytes import SPACE, byte_alphabet
 from sporelm.text.tokenizer import Encoded
 
@@ -90,7 +91,13 @@ class BpeEngine:
     def encode(self, text: str, *, add_special_tokens: bool = False) -> Encoded:
         """The ids of `text`, without those that frame it."""
         del add_special_tokens  # the tokenizer adds them
-        parts = self._fragments.split(text)
+        return self._encoded(self._fragments.split(text))
+
+    def encode_prompt(self, prompt: RenderedPrompt, control: Collection[int]) -> list[int]:
+        """The ids of a rendered prompt; tokens of `control` come from the template's own text alone."""
+        return self._encoded(self._fragments.split_prompt(prompt, control)).ids
+
+    def _encoded(self, parts: list[str | int]) -> Encoded:
         if len(parts) == 1 and isinstance(parts[0], str):
             return Encoded(self._merging.ids(parts[0]))
         ids: list[int] = []

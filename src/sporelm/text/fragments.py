@@ -1,14 +1,18 @@
 """Special tokens found in a text as a whole, and what is left between them."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
+
+from sporelm.text.rendered_prompt import RenderedPrompt
 
 # What isspace() of the C locale takes for a space.
 C_SPACES = " \t\n\v\f\r"
 _BEGINNING = 2  # characters by which tokens are grouped
 _FEW = 300  # tokens that are looked for one by one
 _MAX_PATTERNS = 64
+
+Allows = Callable[[int, int, int], bool]  # (token, start, end): whether a token may be taken from text[start:end]
 
 
 @dataclass(frozen=True)
@@ -41,20 +45,80 @@ class Fragments:
             self._groups.setdefault(text[:_BEGINNING], []).append(text)
         self._patterns: dict[tuple[int, ...], re.Pattern[str] | None] = {}
 
-    def split(self, text: str) -> list[str | int]:
-        """Ids of special tokens and, between them, the texts that are none. No text is empty."""
+    def split(self, text: str, allows: Allows | None = None) -> list[str | int]:
+        """Ids of special tokens and, between them, the texts that are none. No text is empty.
+
+        allows    whether a token may be taken from text[start:end]; None: every token may
+        """
         present = self._present(text)
         if not present:
             return [text] if text else []
         pattern = self._pattern(present)
         if pattern is not None:
-            pieces = enumerate(pattern.split(text))
-            return [self._tokens[self._rank[piece]].token if i % 2 else piece for i, piece in pieces if piece]
-        parts: list[str | int] = [text]
+            if allows is None:
+                pieces = enumerate(pattern.split(text))
+                return [self._tokens[self._rank[piece]].token if i % 2 else piece for i, piece in pieces if piece]
+            found = self._split_if_allowed(pattern, text, allows)
+            if found is not None:
+                return found
+        parts: list[tuple[int, str | int]] = [(0, text)]
         for rank in present:
             token = self._tokens[rank]
-            parts = [piece for part in parts for piece in (self._cut(part, token) if isinstance(part, str) else [part])]
-        return parts
+            parts = [
+                piece
+                for place, part in parts
+                for piece in (self._cut(part, token, place, allows) if isinstance(part, str) else [(place, part)])
+            ]
+        return [part for _, part in parts]
+
+    def _split_if_allowed(self, pattern: re.Pattern[str], text: str, allows: Allows) -> list[str | int] | None:
+        """`split` by a pattern; None where a token is not allowed, which may let others be found."""
+        parts: list[str | int] = []
+        end = 0
+        for match in pattern.finditer(text):
+            token = self._tokens[self._rank[match[0]]].token
+            if not allows(token, match.start(), match.end()):
+                return None
+            parts += [text[end : match.start()], token]
+            end = match.end()
+        return [part for part in (*parts, text[end:]) if part != ""]
+
+    def split_prompt(self, prompt: RenderedPrompt, control: Collection[int]) -> list[str | int]:
+        """`split` of a rendered prompt: tokens of `control` are taken from the template's own text alone, and no other
+        token takes a part of those."""
+        origins = prompt.origins
+        if all(is_template for _, is_template in prompt.spans):
+            return self.split(prompt.text)
+        own: list[tuple[int, int]] | None = None
+
+        def allows(token: int, start: int, end: int) -> bool:
+            nonlocal own
+            if origins.is_template(start, end):
+                return True
+            if token in control:
+                return False
+            if not any(origins.is_template(i, i + 1) for i in (start, end - 1)):
+                return True
+            # It reaches from content into the template's text, or back.
+            if own is None:
+                own = self._control_places(prompt, control)
+            return not any(first < end and start < last for first, last in own)
+
+        return self.split(prompt.text, allows)
+
+    def _control_places(self, prompt: RenderedPrompt, control: Collection[int]) -> list[tuple[int, int]]:
+        """Where control tokens stand in the template's own text: (start, end)."""
+        found: list[tuple[int, int]] = []
+
+        for first, last in prompt.origins.template_spans():
+
+            def note(token: int, start: int, end: int, first: int = first) -> bool:
+                if token in control:
+                    found.append((first + start, first + end))
+                return True
+
+            self.split(prompt.text[first:last], note)
+        return found
 
     def _present(self, text: str) -> tuple[int, ...]:
         """The ranks of the tokens that occur in `text`, in order."""
@@ -86,18 +150,26 @@ class Fragments:
             self._patterns[ranks] = re.compile(f"({'|'.join(map(re.escape, longest_first))})") if alone else None
         return self._patterns[ranks]
 
-    def _cut(self, text: str, token: SpecialText) -> list[str | int]:
-        found: list[str | int] = []
-        start = 0
-        while (place := text.find(token.text, start)) >= 0:
-            before = text[start:place]
+    def _cut(self, text: str, token: SpecialText, place: int, allows: Allows | None) -> list[tuple[int, str | int]]:
+        """Cut a part at one token. `place` is where the part begins in the whole text; so it is in the result."""
+        found: list[tuple[int, str | int]] = []
+        start = at = 0
+        while (at := text.find(token.text, at)) >= 0:
+            end = at + len(token.text)
+            if allows is not None and not allows(token.token, place + at, place + end):
+                at += 1
+                continue
+            before = text[start:at]
             if token.takes_left:
                 before = before.rstrip(self._spaces)
-            found += [before, token.token] if before else [token.token]
-            start = place + len(token.text)
+            if before:
+                found.append((place + start, before))
+            found.append((place + at, token.token))
+            start = end
             while token.takes_right and start < len(text) and not text[start].strip(self._spaces):
                 start += 1
-        return [*found, text[start:]] if start < len(text) else found
+            at = start
+        return [*found, (place + start, text[start:])] if start < len(text) else found
 
 
 def _overlap(first: str, second: str) -> bool:

@@ -31,7 +31,7 @@ def tokenizer_of_gguf(metadata: Mapping[str, Any], label: str) -> Tokenizer:
     pre = _pre_tokenizer(metadata, label)
     vocabulary = Vocabulary(metadata, label)
     roles = roles_of(vocabulary)
-    merging = _merging(vocabulary, pre)
+    merging = _merging(vocabulary, pre, roles.control)
     named = named_ids(vocabulary, {})
     prefix, suffix = framing(vocabulary, named, bos=pre.adds_bos, eos=False)
     if pre.always_bos and "bos_token" in named:
@@ -79,10 +79,14 @@ def _warn_once(label: str) -> None:
     )
 
 
-def _merging(vocabulary: Vocabulary, pre: PreTokenizer) -> Merging:
+def _merging(vocabulary: Vocabulary, pre: PreTokenizer, control: frozenset[int]) -> Merging:
     from tokenizers.models import BPE
 
+    # Letters never become a control token, so that plain text cannot forge one.
+    control_texts = {text for text in map(vocabulary.tokens.__getitem__, control) if len(text) > 1}
     merges = vocabulary.merges()
+    if not control_texts.isdisjoint(map("".join, merges)):
+        merges = [pair for pair in merges if control_texts.isdisjoint(("".join(pair), *pair))]
     rules = pre.rules
     # At spaces too where no merge can reach over one: words repeat, lines need not.
     if pre.raw and not re.search(f"[^{SPACE}\n]{SPACE}", "\n".join(map("".join, merges))):
@@ -99,6 +103,7 @@ def _merging(vocabulary: Vocabulary, pre: PreTokenizer) -> Merging:
         whole = {
             text: token for text, token in vocabulary.ids.items() if text.startswith("\n") and not text.strip("\n")
         }
+    whole = {text: token for text, token in whole.items() if text not in control_texts} if whole else {}
     letters = _letters(vocabulary) if pre.raw else None
     return Merging(cutter_of(rules), model, whole, raw=pre.raw, letters=letters)
 

@@ -31,7 +31,7 @@ def unigram_of_gguf(metadata: Mapping[str, Any], label: str) -> Tokenizer:
     merges_spaces = flag(vocabulary, "remove_extra_whitespaces", False)
     replace = Replacements(read_charsmap(charsmap_of(vocabulary), label))
     normalize = _normalizer(replace, adds_space=adds_space, merges_spaces=merges_spaces)
-    model = _model_of(vocabulary, named["unk_token"])
+    model = _model_of(vocabulary, named["unk_token"], roles.control)
     prefix, suffix = framing(vocabulary, named, bos=False, eos=True)
     plain = roles.plain
     return Tokenizer(
@@ -47,10 +47,12 @@ def unigram_of_gguf(metadata: Mapping[str, Any], label: str) -> Tokenizer:
     )
 
 
-def _model_of(vocabulary: Vocabulary, unknown: int) -> Unigram:
+def _model_of(vocabulary: Vocabulary, unknown: int, control: frozenset[int]) -> Unigram:
     types, scores = vocabulary.types, scores_of(vocabulary)
     usable = {
-        text: i for i, text in enumerate(vocabulary.tokens) if text and types[i] in (NORMAL, USER_DEFINED, UNUSED)
+        text: i
+        for i, text in enumerate(vocabulary.tokens)
+        if text and i not in control and types[i] in (NORMAL, USER_DEFINED, UNUSED)
     }
     lowest = min((scores[i] for i, kind in enumerate(types) if kind == NORMAL), default=0.0)
     own = {text: 0.0 if types[i] == USER_DEFINED else scores[i] for text, i in usable.items()}

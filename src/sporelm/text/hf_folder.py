@@ -163,7 +163,7 @@ def _tokenizer(parsing: Any, label: str, folder: Folder) -> Tokenizer:
     decoding = decoding_of(parsing, spec.get("decoder"), added)
     return Tokenizer(
         parsing,
-        lambda: _plain_twin(parsing),
+        None,
         decoding=decoding,
         special=_special_tokens(parsing, folder, added, vocab_size),
         chat_templates=folder.chat_templates(),
@@ -197,20 +197,6 @@ def _unbound(tokenizer: Any) -> Any:
     tokenizer.encode_special_tokens = False
     remember_words(tokenizer)
     return tokenizer
-
-
-def _plain_twin(parsing: Any) -> Any:
-    """A tokenizer over the same model that takes the text of control tokens for plain text."""
-    from tokenizers import Tokenizer as LibraryTokenizer
-
-    twin = LibraryTokenizer(parsing.model)
-    if parsing.normalizer is not None:
-        twin.normalizer = parsing.normalizer
-    if parsing.pre_tokenizer is not None:
-        twin.pre_tokenizer = parsing.pre_tokenizer
-    twin.add_tokens([token for _, token in sorted(parsing.get_added_tokens_decoder().items())])
-    twin.encode_special_tokens = True
-    return twin
 
 
 def add_missing(tokenizer: Any, folder: Folder) -> None:

@@ -1,4 +1,7 @@
-"""The jinja2 environment of chat templates: sandboxed, with a budget on all that repeats or grows."""
+"""The jinja2 environment of chat templates: sandboxed, with a budget on all that repeats or grows.
+
+What a template wrote itself is marked (`MarkedText`), and stays so until it is output: see `sporelm.text.marked_text`.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,19 @@ from jinja2.exceptions import SecurityError, TemplateAssertionError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.runtime import LoopContext
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.sandbox import ImmutableSandboxedEnvironment, SandboxedFormatter
 from jinja2.utils import Namespace
+from markupsafe import Markup
 
 from sporelm.text.bounds import BINARY, budgeted_filters, budgeted_tests, check_call, written
 from sporelm.text.budget import LimitReached, current
+from sporelm.text.marked_text import (
+    MarkedText,
+    format_braces,
+    join_marked,
+    replace_marked,
+    template_text,
+)
 
 
 class RefusedByTemplate(TemplateError):
@@ -73,12 +84,33 @@ class Generation(Extension):
 
 
 class BudgetedCode(CodeGenerator):
-    """Compiled templates that account for joined texts, comparisons, new containers and each step of a loop."""
+    """Compiled templates that account for joined texts, comparisons, new containers and each step of a loop, and that
+    mark the texts which stand in the template."""
 
     def _output_child_to_const(self, node: nodes.Expr, frame: Frame, finalize: Any) -> str:
         if not isinstance(node, nodes.TemplateData):
             raise nodes.Impossible  # nothing is computed while compiling
         return super()._output_child_to_const(node, frame, finalize)
+
+    def _output_const_repr(self, group: Iterable[Any]) -> str:
+        return f"environment.literal({''.join(map(str, group))!r})"
+
+    def visit_Const(self, node: nodes.Const, frame: Frame) -> None:  # noqa: N802
+        if isinstance(node.value, str):
+            self.write(f"environment.literal({node.value!r})")
+        else:
+            super().visit_Const(node, frame)
+
+    def visit_TemplateData(self, node: nodes.TemplateData, frame: Frame) -> None:  # noqa: N802
+        self.write(f"environment.literal({node.data!r})")
+
+    def visit_Getitem(self, node: nodes.Getitem, frame: Frame) -> None:  # noqa: N802
+        if isinstance(node.arg, nodes.Const) and isinstance(node.arg.value, str):  # a key, which is not written
+            self.write("environment.getitem(")
+            self.visit(node.node, frame)
+            self.write(f", {node.arg.value!r})")
+        else:
+            super().visit_Getitem(node, frame)
 
     def visit_For(self, node: nodes.For, frame: Frame) -> None:  # noqa: N802
         ticking = nodes.Call(nodes.EnvironmentAttribute("ticking"), [node.iter], [], None, None)
@@ -146,9 +178,11 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
     code_generator_class = BudgetedCode
     intercepted_binops = frozenset(BINARY)
     ticking = Ticking
-    joined = staticmethod(lambda parts: "".join(map(written, parts)))
+    joined = staticmethod(lambda parts: join_marked(map(written, parts)))
+    concat = staticmethod(join_marked)  # the output of macros and blocks
 
     def __init__(self) -> None:
+        self._literals: dict[str, MarkedText] = {}
         super().__init__(
             trim_blocks=True,
             lstrip_blocks=True,
@@ -176,7 +210,33 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         check_call(__obj, args, kwargs)
         if isinstance(__obj, LoopContext) and args:  # a recursive loop
             args = (Ticking(args[0]), *args[1:])
-        return current().use_value(super().call(__context, __obj, *args, **kwargs))
+        function = __self._text_method(__obj) or __obj
+        return current().use_value(super().call(__context, function, *args, **kwargs))
+
+    def literal(self, text: str) -> MarkedText:
+        """Return a text that stands in the template, marked as the template's own."""
+        found = self._literals.get(text)
+        if found is None:
+            found = self._literals[text] = template_text(text)
+        return found
+
+    def _text_method(self, function: Any) -> Callable[..., Any] | None:
+        """Return the marking form of a method of a text that may put marked text into it; None for other functions."""
+        function = getattr(function, "__wrapped__", function)  # jinja2 wraps str.format
+        owner, name = getattr(function, "__self__", None), getattr(function, "__name__", "")
+        if not isinstance(owner, str) or isinstance(owner, Markup):
+            return None
+        if name == "join":
+            return lambda parts, /: join_marked(parts, owner)
+        if name == "replace":
+            return lambda old, new, count=-1, /: replace_marked(owner, old, new, count)
+        if name == "format":
+            return lambda *args, **kwargs: format_braces(owner, args, kwargs, self._field)
+        return None
+
+    def _field(self, name: str, args: Any, kwargs: Any) -> Any:
+        """Return what a field of a format names, by the sandbox's rules."""
+        return SandboxedFormatter(self).get_field(name, args, kwargs)[0]
 
     @staticmethod
     def made(value: Any) -> Any:

@@ -1,9 +1,10 @@
 """From a text to ids by the rules of SentencePiece: special tokens, spaces, then the model's pieces."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Protocol
 
 from sporelm.text.fragments import Fragments
+from sporelm.text.rendered_prompt import RenderedPrompt
 from sporelm.text.tokenizer import Encoded
 
 
@@ -30,10 +31,17 @@ class SentencePieceEngine:
     def encode(self, text: str, *, add_special_tokens: bool = False) -> Encoded:
         """The ids of `text`, without those that frame it."""
         del add_special_tokens  # the tokenizer adds them
+        return Encoded(self._ids(self._fragments.split(text)))
+
+    def encode_prompt(self, prompt: RenderedPrompt, control: Collection[int]) -> list[int]:
+        """The ids of a rendered prompt; tokens of `control` come from the template's own text alone."""
+        return self._ids(self._fragments.split_prompt(prompt, control))
+
+    def _ids(self, parts: list[str | int]) -> list[int]:
         ids: list[int] = []
-        for i, part in enumerate(self._fragments.split(text)):
+        for i, part in enumerate(parts):
             if isinstance(part, str):
                 ids += self._model.ids(self._normalize(part, i == 0 or not self._prefix_once))
             else:
                 ids.append(part)
-        return Encoded(ids)
+        return ids

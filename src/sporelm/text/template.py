@@ -1,4 +1,4 @@
-"""Chat templates: messages in, the text that the model expects out."""
+"""Chat templates: messages in, the text that the model expects out, marked by origin."""
 
 import json
 import re
@@ -8,6 +8,7 @@ from typing import Any
 
 from sporelm.errors import ModelFileError, RequestError
 from sporelm.text.budget import Budget, LimitReached, spending
+from sporelm.text.marked_text import marks_of, template_text
 from sporelm.text.messages import (
     REASONING,
     check_messages,
@@ -18,6 +19,7 @@ from sporelm.text.messages import (
     with_content,
     with_reasoning,
 )
+from sporelm.text.rendered_prompt import RenderedPrompt, spans_of
 from sporelm.text.tokenizer import Tokenizer, one_line
 
 MAX_TEMPLATE_CHARACTERS = 256 << 10
@@ -32,6 +34,10 @@ _RESULT = {"role": "tool", "tool_call_id": "abcdefghi", "name": _NAME, "content"
 _FUNCTOOLS = "functools["  # Firefunction: its template has names of its own for the tools and the time
 _THINKING = re.compile(r"(?<![.\w])thinking is (un)?defined")
 _USER: dict[str, Any] = {"role": "user", "content": "x"}
+# Roles that templates may make part of a control token, as in '<|' + message.role + '|>'. Any other role is content.
+TEMPLATE_ROLES = frozenset(
+    ("assistant", "context", "developer", "function", "ipython", "model", "observation", "system", "tool", "user")
+)
 
 
 class ChatTemplate:
@@ -53,7 +59,7 @@ class ChatTemplate:
         """
         self.source = source
         self.label = label
-        self._special_tokens = dict(special_tokens or {})
+        self._special_tokens = {name: template_text(text) for name, text in (special_tokens or {}).items()}
         self._template = self._compile()
 
     @classmethod
@@ -80,8 +86,8 @@ class ChatTemplate:
         add_generation_prompt: bool = True,
         tools: Sequence[Mapping[str, Any]] | None = None,
         **kwargs: Any,
-    ) -> str:
-        """The text of a chat.
+    ) -> RenderedPrompt:
+        """The text of a chat, in spans: what the template wrote, and content that was put into it.
 
         messages                 as `check_messages` describes them
         add_generation_prompt    end with what makes the model answer
@@ -167,7 +173,7 @@ class ChatTemplate:
     def _trial(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()) -> str:
         """What the template makes of messages, to learn its habits; nothing where it fails or refuses them."""
         try:
-            return self._render(self._variables(messages, tools, False, {}))
+            return self._render(self._variables(messages, tools, False, {})).text
         except (ModelFileError, RequestError):
             return ""
 
@@ -190,7 +196,7 @@ class ChatTemplate:
             "documents": None,
             **own,
             **extra,
-            "messages": messages,
+            "messages": [_with_marked_role(message) for message in messages],
             "tools": list(tools) or None,
             "add_generation_prompt": add_generation_prompt,
         }
@@ -211,15 +217,17 @@ class ChatTemplate:
             place = f", line {line}" if line else ""
             raise ModelFileError(f"{self.label} is malformed{place}: {one_line(error)}") from None
 
-    def _render(self, variables: dict[str, Any]) -> str:
+    def _render(self, variables: dict[str, Any]) -> RenderedPrompt:
         from sporelm.text.sandbox import RefusedByTemplate
 
         pieces: list[str] = []
+        marks: list[bytes] = []
         try:
             with spending(Budget(size_of(variables))) as budget:
                 for piece in self._template.generate(**variables):
                     budget.emit(len(piece))
                     pieces.append(piece)
+                    marks.append(marks_of(piece))
         except LimitReached as error:
             raise ModelFileError(f"{self.label} was stopped: {one_line(error)}") from None
         except RefusedByTemplate as error:
@@ -228,7 +236,12 @@ class ChatTemplate:
             raise ModelFileError(f"{self.label} was stopped: it calls itself too deeply") from None
         except Exception as error:
             raise ModelFileError(f"{self.label} fails: {type(error).__name__}: {one_line(error)}") from None
-        return "".join(pieces)
+        return RenderedPrompt(tuple(spans_of("".join(pieces), b"".join(marks))))
+
+
+def _with_marked_role(message: Mapping[str, Any]) -> dict[str, Any]:
+    role = message["role"]
+    return {**message, "role": template_text(role) if role in TEMPLATE_ROLES else role}
 
 
 @lru_cache(maxsize=16)

@@ -1,15 +1,17 @@
 """The tokenizer every part of the program uses: text to ids, ids to text."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from sporelm.errors import ModelFileError, RequestError
+from sporelm.text.library_prompts import LibraryPrompts, encode
+from sporelm.text.rendered_prompt import RenderedPrompt
 from sporelm.text.special_tokens import SpecialTokens
 from sporelm.text.token_bytes import Decoding
 from sporelm.text.valid_text import invalid_character
 
-LARGE = 8192  # characters of a text that takes long enough for other threads to feel it
 MOST_FOUND = 64  # sets of ids that `ids_with` keeps
 
 
@@ -31,7 +33,7 @@ class Tokenizer:
     def __init__(
         self,
         parsing: Any,
-        make_plain: Callable[[], Any],
+        make_plain: Callable[[], Any] | None,
         *,
         decoding: Decoding,
         special: SpecialTokens,
@@ -42,7 +44,8 @@ class Tokenizer:
     ) -> None:
         """
         parsing          a `tokenizers.Tokenizer`, or an engine of ours, that recognises special tokens in text
-        make_plain       builds its twin that takes them for plain text; called when first needed
+        make_plain       builds an engine's twin that takes them for plain text, called when first needed; None for the
+                         library's tokenizers
         vocab_size       one more than the highest id
         missing_bytes    bytes that no token can write: text that holds one is refused rather than silently shortened
         """
@@ -54,6 +57,7 @@ class Tokenizer:
         self._parsing = parsing
         self._make_plain = make_plain
         self._plain: Any = None
+        self._prompts: LibraryPrompts | None = None
         self._found: dict[tuple[str, ...], frozenset[int]] = {}  # by `ids_with`
         self._missing_bytes = missing_bytes
         self._present_bytes = bytes(sorted(set(range(256)) - set(missing_bytes)))
@@ -92,21 +96,30 @@ class Tokenizer:
         Raises RequestError for text that no ids can stand for.
         """
         self._check(text)
-        try:
-            tokenizer = self._parsing if parse_special else self._plain_twin()
-            ids = _ids_of(tokenizer, text)
-        except (KeyboardInterrupt, SystemExit, RequestError):
-            raise
-        except BaseException as error:  # a panic of the library is a BaseException
-            raise ModelFileError(f"{self.label}: the tokenizer fails on a text: {one_line(error)}") from None
+        with self._naming_failures():
+            ids = self._parsed_ids(text) if parse_special else self._plain_ids(text)
         if not add_special_tokens:
             return ids
-        prefix, suffix = list(self.special.prefix), list(self.special.suffix)
-        if parse_special and prefix and ids[: len(prefix)] == prefix:
-            prefix = []
-        if parse_special and suffix and ids[-len(suffix) :] == suffix:
-            suffix = []
-        return prefix + ids + suffix
+        if parse_special:
+            return self._framed(ids)
+        return [*self.special.prefix, *ids, *self.special.suffix]
+
+    def encode_prompt(self, prompt: RenderedPrompt, *, add_special_tokens: bool = False) -> list[int]:
+        """The ids of a rendered chat. Control tokens come from the template's own text alone: the text of one in
+        content is letters. Where content holds no such text the ids are those of `encode`.
+
+        add_special_tokens    put BOS before it and EOS after it, where the template has not written them
+
+        Raises as `encode`.
+        """
+        self._check(prompt.text)
+        with self._naming_failures():
+            engine_prompt = getattr(self._parsing, "encode_prompt", None)
+            if engine_prompt is not None:
+                ids: list[int] = engine_prompt(prompt, self.special.control)
+            else:
+                ids = self._library_prompts().encode_prompt(prompt)
+        return self._framed(ids) if add_special_tokens else ids
 
     def encode_pair(self, first: str, second: str) -> tuple[list[int], int | None]:
         """The ids of two texts that are read together, and where the second begins, if it has a token type of its own.
@@ -168,10 +181,48 @@ class Tokenizer:
     def __repr__(self) -> str:
         return f"Tokenizer({self.label}, {self.vocab_size} tokens)"
 
-    def _plain_twin(self) -> Any:
+    def _framed(self, ids: list[int]) -> list[int]:
+        """`ids` with BOS before them and EOS after them, as the model wants, where they are not there yet."""
+        prefix, suffix = list(self.special.prefix), list(self.special.suffix)
+        if prefix and ids[: len(prefix)] == prefix:
+            prefix = []
+        if suffix and ids[-len(suffix) :] == suffix:
+            suffix = []
+        return prefix + ids + suffix
+
+    def _parsed_ids(self, text: str) -> list[int]:
+        ids: list[int] = encode(self._parsing, text).ids
+        return ids
+
+    def _plain_ids(self, text: str) -> list[int]:
+        """The ids of a text in which nothing is a control token."""
+        if self._make_plain is None:
+            return self._library_prompts().encode_content(text)
         if self._plain is None:
             self._plain = self._make_plain()
-        return self._plain
+        ids: list[int] = encode(self._plain, text).ids
+        return ids
+
+    def _library_prompts(self) -> LibraryPrompts:
+        if self._prompts is None:
+            added = self._parsing.get_added_tokens_decoder()
+            unknown = self.special.names.get("unk_token", getattr(self._parsing.model, "unk_token", None))
+            self._prompts = LibraryPrompts(
+                self._parsing,
+                self.special.control | {token for token in self.special.stop_ids if token in added},
+                self._parsing.token_to_id(unknown) if isinstance(unknown, str) else None,
+            )
+        return self._prompts
+
+    @contextmanager
+    def _naming_failures(self) -> Iterator[None]:
+        """Raise ModelFileError for whatever the library raises."""
+        try:
+            yield
+        except (KeyboardInterrupt, SystemExit, RequestError, ModelFileError):
+            raise
+        except BaseException as error:  # a panic of the library is a BaseException
+            raise ModelFileError(f"{self.label}: the tokenizer fails on a text: {one_line(error)}") from None
 
     def _checked(self, token: int) -> int:
         if not 0 <= token < self.vocab_size:
@@ -189,17 +240,6 @@ class Tokenizer:
                 f"the text holds {text[position]!r} at position {position}, which this model's vocabulary cannot write "
                 f"(byte 0x{left[0]:02X} has no token); remove it"
             )
-
-
-def _ids_of(tokenizer: Any, text: str) -> list[int]:
-    """The ids of a text. The library keeps all other threads waiting while it encodes one text, a second for a million
-    characters, but not while it encodes a list of them."""
-    if len(text) > LARGE and hasattr(tokenizer, "encode_batch"):
-        (encoded,) = tokenizer.encode_batch([text], add_special_tokens=False)
-    else:
-        encoded = tokenizer.encode(text, add_special_tokens=False)
-    ids: list[int] = encoded.ids
-    return ids
 
 
 def strip_leading(text: str, spaces: int) -> str:

@@ -86,7 +86,7 @@ def test_files_beside_the_tokenizer(folder: Callable[..., Path]) -> None:
     tokenizer = load_tokenizer(path)
     assert tokenizer.eos_id == 7
     assert tokenizer.stop_ids == {7, 9}
-    text = ChatTemplate.of(tokenizer).render([{"role": "user", "content": PROMPT}])
+    text = ChatTemplate.of(tokenizer).render([{"role": "user", "content": PROMPT}]).text
     assert tokenizer.encode(text).count(1) == 1
 
 

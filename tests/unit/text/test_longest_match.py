@@ -96,12 +96,12 @@ def test_a_chat_template_by_name() -> None:
     """As llama.cpp renders it; the same words as a template of a file's own stay as they are."""
     chat = [{"role": "system", "content": " Be brief.\n"}, {"role": "user", "content": "Hi"}]
     tokenizer = load_tokenizer_of(metadata(**{"tokenizer.chat_template": "rwkv-world"}))
-    rendered = ChatTemplate.of(tokenizer).render(chat)
+    rendered = ChatTemplate.of(tokenizer).render(chat).text
     assert rendered == "System: Be brief.\n\nUser: Hi\n\nAssistant:"
     chat += [{"role": "assistant", "content": " Hello. "}, {"role": "user", "content": "?"}]
-    assert ChatTemplate.of(tokenizer).render(chat).endswith("Assistant: Hello.\n\nUser: ?\n\nAssistant:")
+    assert ChatTemplate.of(tokenizer).render(chat).text.endswith("Assistant: Hello.\n\nUser: ?\n\nAssistant:")
     own = load_tokenizer_of(metadata(**{"tokenizer.chat_template": "{{ messages[0].content }}"}))
-    assert ChatTemplate.of(own).render(chat[1:2]) == "Hi"
+    assert ChatTemplate.of(own).render(chat[1:2]).text == "Hi"
 
 
 def test_bytes_without_a_token_are_refused() -> None:

@@ -45,14 +45,14 @@ def test_renders_as_transformers_does(shared: Path, name: str, case: str) -> Non
     expected = GOLDENS[name][case]
     if case == "parts" and not template._takes_parts:
         # transformers prints the list or fails; we give such a template one text
-        text = template.render(**MADE.CASES[case]) if name in PLAIN_PARTS else ""
+        text = template.render(**MADE.CASES[case]).text if name in PLAIN_PARTS else ""
         assert name not in PLAIN_PARTS or "One two" in text
         return
     if expected == "error":
         with pytest.raises(SporeError):
             template.render(**MADE.CASES[case])
     else:
-        assert MADE.digest(template.render(**MADE.CASES[case])) == expected
+        assert MADE.digest(template.render(**MADE.CASES[case]).text) == expected
 
 
 PLAIN_PARTS = {"Minueza-32M-UltraChat.jinja", "google-gemma-2-2b-it.jinja", "Qwen-Qwen2.5-7B-Instruct.jinja"}
@@ -80,7 +80,7 @@ def test_renders_llama_cpps_templates_as_transformers_does(peers_templates: Path
         if case == "parts" and not template._takes_parts:
             continue
         try:
-            found = MADE.short(MADE.digest(template.render(**MADE.CASES[case])))
+            found = MADE.short(MADE.digest(template.render(**MADE.CASES[case]).text))
         except SporeError:
             found = "error"
         if found != expected:
@@ -97,9 +97,9 @@ def test_goldens_cover_the_interesting_cases() -> None:
 
 def test_parts_become_one_text_only_where_the_template_knows_none() -> None:
     message = [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}]
-    assert ChatTemplate("{{ messages[0].content }}!").render(message) == "ab!"
+    assert ChatTemplate("{{ messages[0].content }}!").render(message).text == "ab!"
     knows = "{% for p in messages[0].content %}<{{ p.text }}>{% endfor %}"
-    assert ChatTemplate(knows).render(message) == "<a><b>"
+    assert ChatTemplate(knows).render(message).text == "<a><b>"
 
 
 def test_generation_tag_loop_controls_and_trimming() -> None:
@@ -110,13 +110,13 @@ def test_generation_tag_loop_controls_and_trimming() -> None:
     {% endgeneration %}
     {% break %}
 {% endfor %}"""
-    assert ChatTemplate(source).render([{"role": "system", "content": "S"}, *USER]) == "Hi\n"
+    assert ChatTemplate(source).render([{"role": "system", "content": "S"}, *USER]).text == "Hi\n"
 
 
 def test_json_is_not_escaped() -> None:
     source = "{{ x|tojson }} {{ x|tojson(indent=1) }} {{ [3, 'ß']|tojson(separators=(',', ':'), ensure_ascii=True) }}"
     expected = '{"b": "<ü>", "a": 1} {\n "b": "<ü>",\n "a": 1\n} [3,"\\u00df"]'
-    assert ChatTemplate(source).render(USER, x={"b": "<ü>", "a": 1}) == expected
+    assert ChatTemplate(source).render(USER, x={"b": "<ü>", "a": 1}).text == expected
 
 
 def test_refusal_is_the_callers_error_and_one_line() -> None:
@@ -260,7 +260,7 @@ def test_endless_templates_are_stopped_in_any_thread(source: str, monkeypatch: p
 def test_budget_grows_with_the_messages() -> None:
     long = [{"role": "user", "content": "x" * 1_000_000}]
     source = "{% for i in range(12) %}{{ messages[0].content ~ '' }}{% endfor %}"
-    assert len(ChatTemplate(source).render(long)) == 12_000_000
+    assert len(ChatTemplate(source).render(long).text) == 12_000_000
     with pytest.raises(ModelFileError, match="output is longer"):
         ChatTemplate(source.replace("12", "24")).render(long)
 
@@ -283,7 +283,7 @@ def test_template_of_a_tokenizer(shared: Path, story: Path) -> None:
     with pytest.raises(RequestError, match=r"no chat template.*chat_template\.jinja"):
         ChatTemplate.of(load_tokenizer(story))
     qwen = load_tokenizer(shared / "data/vocabs/ggml-vocab-qwen2.gguf")
-    text = ChatTemplate.of(qwen).render(USER)
+    text = ChatTemplate.of(qwen).render(USER).text
     assert text.endswith("<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n")
     assert qwen.encode(text)[0] == qwen.encode("<|im_start|>")[0]
 

@@ -278,8 +278,8 @@ async def count_tokens(call: Call, body: CountRequest) -> Count:
     choice = body.tool_choice
     reading = Reading(llm, chat_tools(body.tools), choice_of(choice.type, choice.name) if choice else None)
     asked = await in_thread_if(call.large, lambda: chat_messages(body.system, body.messages))
-    text = await rendered(call, reading, asked, _variables(body), goes_on=goes_on(asked))
-    return Count(len(await in_thread_if(call.large, lambda: llm.chat_ids(text))))
+    prompt = await rendered(call, reading, asked, _variables(body), goes_on=goes_on(asked))
+    return Count(len(await in_thread_if(call.large, lambda: llm.chat_ids(prompt))))
 
 
 ENDPOINTS: list[Endpoint] = [

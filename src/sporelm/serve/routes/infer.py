@@ -27,6 +27,7 @@ from sporelm.serve.sampling import Seed, TopK
 from sporelm.serve.served_model import ServedModel
 from sporelm.serve.sessions import Session, SessionName, busy, close_conversation, new_conversation, not_found
 from sporelm.serve.usage import check_finished, usage_of
+from sporelm.text import RenderedPrompt
 
 NUMBER = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 ROLES = ("system", "user", "assistant")
@@ -82,7 +83,7 @@ class Turn:
     def __init__(self, call: Call, model: ServedModel, conversation: Conversation, session: Session | None) -> None:
         self.call, self.model, self.conversation, self.session = call, model, conversation, session
         self.messages: list[dict[str, Any]] = conversation.messages
-        self.rendered, self.ids = "", list[int]()
+        self.rendered, self.ids = RenderedPrompt(), list[int]()
         self.stream: AnswerStream | None = None
         self.kept = False
         self.finishing: asyncio.Future[None] | None = None

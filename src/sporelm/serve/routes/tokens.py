@@ -15,6 +15,7 @@ from sporelm.serve.answering import in_thread_if
 from sporelm.serve.chat import goes_on, rendered
 from sporelm.serve.endpoint import Body, Call, Endpoint
 from sporelm.serve.reading import Reading
+from sporelm.text import RenderedPrompt
 
 
 class TokenizeRequest(Body, kw_only=True):
@@ -89,7 +90,7 @@ async def tokenize(call: Call, body: TokenizeRequest) -> TokenizeReply:
     special = body.add_special_tokens if body.add_special is None else body.add_special
     llm = (await call.model(body.model)).llm.llm
     if body.messages is not None:
-        parts: Sequence[str | int] = [await rendered(call, Reading(llm, None, None), body.messages)]
+        parts: Sequence[str | int | RenderedPrompt] = [await rendered(call, Reading(llm, None, None), body.messages)]
     elif body.prompt is not None:
         parts, special = [body.prompt], True if special is None else special
     else:
@@ -108,8 +109,8 @@ async def tokenize(call: Call, body: TokenizeRequest) -> TokenizeReply:
     return await in_thread_if(call.large, read)
 
 
-def ids_of(llm: LLM, parts: Sequence[str | int], *, special: bool, parse_special: bool) -> list[int]:
-    """Return the ids of texts and ids in a row; a `special` token is put before the first one if that is a text, as
+def ids_of(llm: LLM, parts: Sequence[str | int | RenderedPrompt], *, special: bool, parse_special: bool) -> list[int]:
+    """Return the ids of texts, ids and rendered chats in a row; a `special` token is put before the first one if that is a text, as
     llama-server does. Raises RequestError for a text or an id that the vocabulary lacks."""
     found: list[int] = []
     for at, part in enumerate(parts):
@@ -117,8 +118,13 @@ def ids_of(llm: LLM, parts: Sequence[str | int], *, special: bool, parse_special
             llm.tokenizer.token_bytes(part)  # raises for an id outside of the vocabulary
             found.append(part)
         else:
-            llm.check_readable(part)
+            llm.check_readable(str(part))
             first = special and at == 0
+            if isinstance(part, RenderedPrompt):
+                if parse_special:
+                    found += llm.tokenizer.encode_prompt(part, add_special_tokens=first)
+                    continue
+                part = part.text
             found += llm.tokenizer.encode(part, add_special_tokens=first, parse_special=parse_special)
     return found
 
@@ -155,7 +161,7 @@ async def apply_template(call: Call, body: TemplateRequest) -> TemplateReply:
     if continues and body.add_generation_prompt:
         raise RequestError("add_generation_prompt and continue_final_message are both true: give one of them")
     llm = (await call.model(body.model)).llm.llm
-    text = await rendered(
+    prompt = await rendered(
         call,
         Reading(llm, body.tools, None),
         body.messages,
@@ -163,7 +169,7 @@ async def apply_template(call: Call, body: TemplateRequest) -> TemplateReply:
         add_generation_prompt=body.add_generation_prompt is not False,
         goes_on=continues,
     )
-    return TemplateReply(text)
+    return TemplateReply(prompt.text)
 
 
 ENDPOINTS: list[Endpoint] = [

@@ -8,6 +8,7 @@ from sporelm.errors import RequestError, shown
 from sporelm.text.dialects.deltas import Call
 from sporelm.text.dialects.dialect import Dialect
 from sporelm.text.messages import check_messages, check_tools
+from sporelm.text.rendered_prompt import RenderedPrompt
 from sporelm.text.template import ChatTemplate
 
 # What a request may set in a template: name -> type. A template must not be given names that it did not expect.
@@ -56,7 +57,7 @@ def render_with_tools(
     messages: Sequence[Mapping[str, Any]],
     tools: Sequence[Mapping[str, Any]] | None = None,
     **variables: Any,
-) -> str:
+) -> RenderedPrompt:
     """The text of a chat with tools, whatever the template knows of them.
 
     Where it does not tell the model of tools, the system message does; where it does not write calls and results, they

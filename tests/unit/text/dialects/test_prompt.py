@@ -55,7 +55,7 @@ def test_arguments_as_text_render_as_objects_do(
             message["tool_calls"] = [*message["tool_calls"]]
             message["tool_calls"][index] = call | {"function": function}
     template = ChatTemplate((shared / "data/templates" / name).read_text(encoding="utf-8"), MADE.SPECIAL)
-    assert MADE.digest(template.render(messages, **given)) == GOLDENS[name][case]
+    assert MADE.digest(template.render(messages, **given).text) == GOLDENS[name][case]
 
 
 @pytest.mark.parametrize("name", GOLDENS)
@@ -63,9 +63,9 @@ def test_every_template_is_told_of_tools_calls_and_results(shared: Path, name: s
     source = (shared / "data/templates" / name).read_text(encoding="utf-8")
     template, dialect = ChatTemplate(source, MADE.SPECIAL), choose(source)
     system = [{"role": "system", "content": "Be brief."}] if template.takes_system else []
-    text = render_with_tools(template, dialect, [*system, USER], TOOLS)
+    text = render_with_tools(template, dialect, [*system, USER], TOOLS).text
     assert text.count('"clock"') == 1 or "type clock = " in text or text.count("<name>clock</name>") == 1
-    text = render_with_tools(template, dialect, asked(), TOOLS)
+    text = render_with_tools(template, dialect, asked(), TOOLS).text
     assert "Zürich" in text or "Z\\u00fcrich" in text
     assert "21 °C" in text or "21 \\u00b0C" in text
     assert "None" not in text
@@ -74,24 +74,24 @@ def test_every_template_is_told_of_tools_calls_and_results(shared: Path, name: s
 def test_a_template_without_tools() -> None:
     template, dialect = ChatTemplate(CHATML), DIALECTS["generic"]()
     assert (template.takes_tools, template.writes_calls, template.writes_results) == (False, False, True)
-    text = render_with_tools(template, dialect, [{"role": "system", "content": "S"}, *asked()], TOOLS)
+    text = render_with_tools(template, dialect, [{"role": "system", "content": "S"}, *asked()], TOOLS).text
     system, *others = text.strip("[]").split("][")
     assert system.startswith("system|S\n\nYou may call these functions")
     assert '\n<tool_call>\n{"name": "function_name", "arguments": {"argument_name": "value"}}\n</tool_call>\n' in system
     call = '<tool_call>\n{"name": "weather", "arguments": {"place": "Zürich"}}\n</tool_call>'
     assert others == ["user|Hi", f"assistant|{call}", "user|<tool_response>\n21 °C\n</tool_response>"]
-    assert render_with_tools(template, dialect, [USER]) == "[user|Hi]"
+    assert render_with_tools(template, dialect, [USER]).text == "[user|Hi]"
 
 
 def test_results_that_follow_each_other_are_one_message() -> None:
     messages = asked()
-    text = render_with_tools(ChatTemplate(CHATML), DIALECTS["generic"](), [*messages, messages[-1], USER])
+    text = render_with_tools(ChatTemplate(CHATML), DIALECTS["generic"](), [*messages, messages[-1], USER]).text
     response = "<tool_response>\n21 °C\n</tool_response>"
     assert text.endswith(f"[user|{response}\n{response}][user|Hi]")
 
 
 def test_a_template_without_a_system() -> None:
-    text = render_with_tools(ChatTemplate(PLAIN), DIALECTS["gemma"](), asked(), TOOLS)
+    text = render_with_tools(ChatTemplate(PLAIN), DIALECTS["gemma"](), asked(), TOOLS).text
     assert text.startswith("[user|You may call these functions")
     assert '"parameters": {"place": "Zürich"}' in text
 
@@ -101,7 +101,7 @@ def test_ids_fit_what_mistral_wants(shared: Path) -> None:
     template, dialect = ChatTemplate(source, MADE.SPECIAL), choose(source)
     with pytest.raises(RequestError, match="length 9"):
         template.render(asked(), tools=TOOLS)
-    text = render_with_tools(template, dialect, asked(), TOOLS)
+    text = render_with_tools(template, dialect, asked(), TOOLS).text
     made = dialect.fitting_id("call_1")
     assert len(made) == 9
     assert text.count(made) == 2
@@ -124,8 +124,8 @@ def test_written_calls_are_read_again() -> None:
 def test_reasoning_has_the_name_that_the_template_knows() -> None:
     template = ChatTemplate("{{ messages[1].thinking }}{{ messages[1].reasoning_content }}")
     messages = [USER, {"role": "assistant", "content": "A", "reasoning_content": "Hm"}]
-    assert template.render(messages) == "HmHm"
-    assert template.render([USER, messages[1] | {"thinking": "T"}]) == "THm"
+    assert template.render(messages).text == "HmHm"
+    assert template.render([USER, messages[1] | {"thinking": "T"}]).text == "THm"
 
 
 @pytest.mark.parametrize("refuses", [False, True])
@@ -136,14 +136,14 @@ def test_reasoning_beside_content_and_calls_is_left_out_only_where_it_is_refused
         source += "{{ raise_exception('all three') }}{% endif %}{{ messages[1].content }}"
     call = {"id": "abcdefghi", "type": "function", "function": {"name": "f", "arguments": {}}}
     said = {"role": "assistant", "content": "A", "reasoning_content": "Hm", "tool_calls": [call]}
-    assert ChatTemplate(source).render([USER, said]) == ("A" if refuses else "Hm/A/f")
+    assert ChatTemplate(source).render([USER, said]).text == ("A" if refuses else "Hm/A/f")
 
 
 def test_no_content_is_an_empty_text_where_a_template_needs_one() -> None:
-    assert ChatTemplate("{{ messages[1].content + '!' }}").render(asked()) == "!"
-    assert ChatTemplate("{{ messages[1].content is none }}").render(asked()) == "True"
+    assert ChatTemplate("{{ messages[1].content + '!' }}").render(asked()).text == "!"
+    assert ChatTemplate("{{ messages[1].content is none }}").render(asked()).text == "True"
     qwq = "{% set m = messages[1] %}{{ m.content if messages | length == 2 else m.content.split('x')[0] }}!"
-    assert ChatTemplate(qwq + "{{ m.tool_calls[0].function.name }}").render(asked()) == "!weather"
+    assert ChatTemplate(qwq + "{{ m.tool_calls[0].function.name }}").render(asked()).text == "!weather"
 
 
 @pytest.mark.parametrize(
@@ -159,18 +159,18 @@ def test_no_content_is_an_empty_text_where_a_template_needs_one() -> None:
 )
 def test_a_wish_for_reasoning_has_the_name_that_the_template_knows(source: str, wish: bool | None, text: str) -> None:
     given = {} if wish is None else {"enable_thinking": wish}
-    assert ChatTemplate(source).render([USER], **given) == text
+    assert ChatTemplate(source).render([USER], **given).text == text
     if wish is not None and "enable" not in source and "messages" not in source:
-        assert ChatTemplate(source).render([USER], **given, thinking="t", thinking_mode="t") == "t"
+        assert ChatTemplate(source).render([USER], **given, thinking="t", thinking_mode="t").text == "t"
 
 
 def test_firefunction_is_told_of_functions_and_the_time() -> None:
     template = ChatTemplate("formatted as functools[...]: {{ functions }} {{ datetime }}")
-    text = render_with_tools(template, choose(template.source), [USER], TOOLS)
+    text = render_with_tools(template, choose(template.source), [USER], TOOLS).text
     assert '"name": "clock"' in text
     assert re.search(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d$", text)
-    assert ": [] 2" in template.render([USER])
-    assert template.render([USER], functions="f", datetime="now").endswith(": f now")
+    assert ": [] 2" in template.render([USER]).text
+    assert template.render([USER], functions="f", datetime="now").text.endswith(": f now")
 
 
 @pytest.mark.parametrize(

@@ -133,8 +133,8 @@ def round_trip(source: str, count: int) -> tuple[str, Reply]:
     ]
     results = [{"role": "tool", "tool_call_id": call["id"], "content": RESULT} for call in calls]
     told = [USER, {"role": "assistant", "content": None, "tool_calls": calls}, *results]
-    asked = render_with_tools(template, dialect, [USER], TOOLS)
-    text = render_with_tools(template, dialect, told, TOOLS, add_generation_prompt=False)
+    asked = render_with_tools(template, dialect, [USER], TOOLS).text
+    text = render_with_tools(template, dialect, told, TOOLS, add_generation_prompt=False).text
     begin = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(asked, text, strict=False)))
     parser = dialect.parser(TOOLS, prompt=text[:begin])
     answer = text[begin:].partition(RESULT)[0]
