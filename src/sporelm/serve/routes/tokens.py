@@ -110,8 +110,8 @@ async def tokenize(call: Call, body: TokenizeRequest) -> TokenizeReply:
 
 
 def ids_of(llm: LLM, parts: Sequence[str | int | RenderedPrompt], *, special: bool, parse_special: bool) -> list[int]:
-    """Return the ids of texts, rendered chats and ids in a row; a `special` token is put before the first one if that is
-    no id, as llama-server does. Raises RequestError for a text or an id that the vocabulary lacks."""
+    """Return the ids of texts, rendered chats and ids in a row; a `special` token is put before the first one if
+    that is no id, as llama-server does. Raises RequestError for a text or an id that the vocabulary lacks."""
     found: list[int] = []
     for at, part in enumerate(parts):
         if isinstance(part, int):
