@@ -4,7 +4,9 @@ A signature is a set of bits, one for each piece of one to three letters that oc
 bit of a piece of a word does not hold the word. Others may hold it, and are read.
 """
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Container, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,8 +15,11 @@ from numpy.typing import NDArray
 Json = dict[str, Any]
 
 BITS = 1 << 14  # of a signature: some thousand pieces, as a conversation of a hundred kilobytes has, leave most unset
-SNIPPET = 120  # characters of a search's find
+SNIPPET = 120  # characters of a snippet
+BEFORE = 24  # characters of a snippet before the first word: the list shows about 40 in a line
+OCCURRENCES = 200  # of a word in one message that are considered for the snippet
 LONGEST = 3  # letters of a piece
+MARKUP = re.compile(r"^ *(?:#{1,6}|>|[-*+]) |\|[\s|:-]*\||[|`]+|\*\*+", re.MULTILINE)  # of Markdown, in a snippet
 MIXES = np.uint32(0x9E3779B1)  # odd, and its bits are mixed: 2^32 by the golden ratio
 
 
@@ -52,18 +57,85 @@ def _places(text: str, length: int) -> NDArray[Any]:
     return (mixed ^ (mixed >> 15)) % BITS
 
 
-def hit(summary: Json, texts: Sequence[str], words: Sequence[str]) -> Json | None:
-    """The summary of a conversation, with the place that was found, if its texts hold every word."""
+@dataclass(frozen=True, slots=True)
+class SearchHit:
+    """The best match of a search in a conversation; both fields are None where only the title matches."""
+
+    message: int | None = None  # its index in the conversation
+    snippet: str | None = None
+
+
+def find_hit(texts: Sequence[str], words: Sequence[str], shown: Container[int] = ()) -> SearchHit | None:
+    """Return the best match of a search, or None unless the texts together contain every word.
+
+    `texts` is what `texts_of` returns: the title, then the messages. `shown` has the indices of the messages on the
+    branch that the page shows. The best match is the window of SNIPPET characters with the most distinct words; a tie
+    goes to the window with the whole query as a phrase, then to words at their beginning, then to the shown branch,
+    then to the earliest.
+    """
     folded = [text.casefold() for text in texts]
     if not all(any(word in text for text in folded) for word in words):
         return None
-    for text, low in zip(texts[1:], folded[1:], strict=True):
-        if words[0] in low:
-            return summary | {"snippet": _snippet(text, low.index(words[0]))}
-    return summary
+    best: tuple[tuple[int, bool, bool, bool], int, int] | None = None
+    for index, low in enumerate(folded[1:]):
+        for score, start in _windows(low, words):
+            ranked = (*score, index in shown)
+            if best is None or ranked > best[0]:
+                best = (ranked, index, start)
+    if best is None:
+        return SearchHit()
+    _, index, start = best
+    return SearchHit(index, _snippet(texts[index + 1], _unfolded(texts[index + 1], folded[index + 1], start)))
+
+
+def shown_branch(conversation: Json) -> set[int]:
+    """The indices of the messages from the first one to `current`."""
+    places = {message["id"]: index for index, message in enumerate(conversation["messages"])}
+    found: set[int] = set()
+    place = places.get(conversation["current"])
+    while place is not None and place not in found:
+        found.add(place)
+        place = places.get(conversation["messages"][place]["parent"])
+    return found
+
+
+def _windows(text: str, words: Sequence[str]) -> Iterator[tuple[tuple[int, bool, bool], int]]:
+    """The windows of a case-folded text that begin with a word, each with its score and start."""
+    phrase = " ".join(words)
+    places = sorted({place for word in words for place in _occurrences(text, word)})
+    for start in places:
+        window = text[start : start + SNIPPET]
+        distinct = sum(word in window for word in words)
+        begins = start == 0 or not text[start - 1].isalnum()
+        yield (distinct, text.startswith(phrase, start), begins), start
+
+
+def _occurrences(text: str, word: str) -> Iterator[int]:
+    """The first OCCURRENCES places of a word in a text."""
+    place = text.find(word)
+    for _ in range(OCCURRENCES):
+        if place < 0:
+            return
+        yield place
+        place = text.find(word, place + len(word))
+
+
+def _unfolded(text: str, folded: str, place: int) -> int:
+    """The index in a text of an index in its case-folded form, which is longer where one letter becomes two."""
+    if len(text) == len(folded):
+        return place
+    length = 0
+    for index, letter in enumerate(text):
+        length += len(letter.casefold())
+        if length > place:
+            return index
+    return len(text)
 
 
 def _snippet(text: str, place: int) -> str:
-    start = max(0, min(place, len(text)) - SNIPPET // 3)
-    piece = " ".join(text[start : start + SNIPPET].split())
+    """The text around a place on one line, without the signs of Markdown and cut at white space where some is near."""
+    start = max(0, place - BEFORE)
+    if start and (space := re.search(r"\s", text[start:place])):
+        start += space.end()
+    piece = " ".join(MARKUP.sub(" ", text[start : start + SNIPPET]).split())
     return ("…" if start else "") + piece + ("…" if start + SNIPPET < len(text) else "")

@@ -67,7 +67,7 @@ class ConversationChange(ConversationFields, kw_only=True):
 
 
 class ConversationSummary(msgspec.Struct):
-    """What the list shows of a conversation; `snippet` is the place that a search found."""
+    """What the list shows of a conversation. A search adds `hit`, the id of the best message, and `snippet`."""
 
     id: Id
     title: str
@@ -79,6 +79,7 @@ class ConversationSummary(msgspec.Struct):
     version: int
     num_messages: int
     snippet: str | UnsetType = UNSET
+    hit: Id | UnsetType = UNSET
 
 
 class ConversationPage(msgspec.Struct):

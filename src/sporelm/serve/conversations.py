@@ -34,7 +34,7 @@ from sporelm.serve.conversation_form import (
     shown_id,
     versions_of,
 )
-from sporelm.serve.conversation_search import hit, may_hold, signature, texts_of, words_of
+from sporelm.serve.conversation_search import find_hit, may_hold, shown_branch, signature, texts_of, words_of
 from sporelm.weights.file_lock import take
 from sporelm.weights.part_files import PartFiles
 
@@ -259,8 +259,13 @@ class ConversationStore:
             texts = texts_of(conversation)
             if not fresh:
                 shelf.signed[name] = (stamp, signature(texts))
-            if (one := hit(summary, texts, words)) is not None:
-                hits.append(one)
+            hit = find_hit(texts, words, shown_branch(conversation))
+            if hit is None:
+                continue
+            if hit.message is None:
+                hits.append(summary)
+            else:
+                hits.append(summary | {"snippet": hit.snippet, "hit": conversation["messages"][hit.message]["id"]})
         return hits
 
     def _room(self, folder: Path, shelf: _Shelf, more_bytes: int, more: int) -> None:

@@ -217,7 +217,7 @@ def test_a_wait_is_told(serve: Serve, open_page: Open) -> None:
     ended(page)
     assert page.locator(".wait").last.is_hidden()
     say(page, "busy now", wait=False)
-    until(page, "[...document.querySelectorAll('.wait')].at(-1).innerText.includes('trying again in')")
+    until(page, "[...document.querySelectorAll('.wait')].at(-1).innerText.includes('Trying again in')")
     ended(page)
     assert texts(page)[-1] == "You said: busy now.", "a busy server is asked again"
     assert server.busy == 0

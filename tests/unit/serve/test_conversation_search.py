@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sporelm.serve.conversation_search import hit, may_hold, signature, words_of
+from sporelm.serve.conversation_search import find_hit, may_hold, shown_branch, signature, words_of
 from sporelm.serve.conversations import ConversationStore
 from unit.serve.test_conversations import A, message, talk
 
@@ -24,6 +24,54 @@ def test_search_wants_every_word(store: ConversationStore) -> None:
     assert "Danube is LONG" in store.page("me", "danube").conversations[0]["snippet"]
     assert [row["title"] for row in store.page("me", "mount good").conversations] == ["Mountains"]
     assert store.page("me", "danube mountains").total == 0
+
+
+def find(*messages: str, query: str, shown: set[int] | None = None) -> tuple[int | None, str | None]:
+    hit = find_hit(["A title", *messages], words_of(query), shown or set())
+    assert hit is not None
+    return hit.message, hit.snippet
+
+
+def test_the_snippet_shows_the_message_with_most_of_the_words() -> None:
+    first = "The river rises in the hills. " + "It flows. " * 40
+    both = "Nothing yet. " * 30 + "A river and its delta meet the sea. " + "More. " * 40
+    index, snippet = find(first, both, query="river delta")
+    assert index == 1
+    assert snippet is not None
+    assert "river and its delta" in snippet
+    assert snippet.startswith("…")
+    assert snippet.endswith("…")
+    assert snippet.index("river") <= 25, "it stands in the visible part of the list's line"
+    assert find("first delta", "second river delta", query="delta") == (0, "first delta"), "the earliest, of equal ones"
+    assert find("driver", "the river", query="river") == (1, "the river"), "a whole word comes first"
+    assert find("river, then delta", "the river delta", query="river delta")[0] == 1, "the phrase comes first"
+    assert find("old delta", "new delta", query="delta", shown={1})[0] == 1, "the branch on the page comes first"
+
+
+def test_the_snippet_stands_at_the_match_where_case_folding_changes_lengths() -> None:
+    text = "ß" * 300 + " the Danube is long " + "ß" * 300
+    assert "the Danube is long" in (find(text, query="danube")[1] or "")
+    assert "İ" in (find("x" * 200 + " İ " + "y" * 200, query="i̇")[1] or "")
+
+
+def test_a_snippet_shows_no_signs_of_markdown() -> None:
+    text = "# Rivers\n\n| name | length |\n|---|---|\n| **Danube** | `2,850` km |\n\n- a_b - c"
+    assert find(text, query="rivers")[1] == "Rivers name length Danube 2,850 km a_b - c"
+
+
+def test_a_match_in_the_title_alone_has_no_message(store: ConversationStore) -> None:
+    assert find("nothing", query="title") == (None, None)
+    store.create("me", talk("Rivers", messages=[message(A, content="water")]))
+    row = store.page("me", "rivers").conversations[0]
+    assert "snippet" not in row
+    assert "hit" not in row
+    assert store.page("me", "water").conversations[0]["hit"] == A
+
+
+def test_the_shown_branch_is_the_way_to_the_current_message() -> None:
+    messages = [{"id": "a", "parent": None}, {"id": "b", "parent": "a"}, {"id": "c", "parent": "a"}]
+    assert shown_branch({"messages": messages, "current": "c"}) == {0, 2}
+    assert shown_branch({"messages": messages, "current": None}) == set()
 
 
 def test_a_second_search_reads_what_may_hold_the_words_alone(
@@ -67,5 +115,5 @@ def test_a_second_search_reads_what_may_hold_the_words_alone(
 )
 def test_no_text_that_holds_the_words_is_passed_over(texts: list[str], query: str) -> None:
     words = words_of(query)
-    if words and hit({}, texts, words) is not None:
+    if words and find_hit(texts, words) is not None:
         assert may_hold(signature(texts), words)

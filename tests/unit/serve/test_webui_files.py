@@ -63,6 +63,12 @@ def test_nothing_from_outside_and_nothing_inline(path: Path) -> None:
     assert len(text.splitlines()) <= 400
 
 
+@pytest.mark.parametrize("path", [path for path in OURS if path.suffix == ".css"], ids=lambda path: path.name)
+def test_styles_follow_the_direction_of_the_text(path: Path) -> None:
+    sides = r"(?:margin|padding|border)-(?:left|right)\b|text-align: *(?:left|right)|(?<![\w-])(?:left|right):"
+    assert re.findall(sides, path.read_text(encoding="utf-8")) == []
+
+
 @pytest.mark.parametrize("path", OURS, ids=lambda path: path.name)
 def test_what_a_file_asks_for_is_there(path: Path) -> None:
     text = path.read_text(encoding="utf-8")

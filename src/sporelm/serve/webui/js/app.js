@@ -9,6 +9,7 @@ import { by, el, icon, kept, notice } from "./dom.js";
 import { t, translatePage } from "./i18n.js";
 import { grow } from "./message.js";
 import { startMessages } from "./messages.js";
+import { selectMatch, showHit, startSearchMarks } from "./search.js";
 import { startShortcuts, stopAnswer } from "./shortcuts.js";
 import { narrow, refresh, showSidebar, sidebarShown, startSidebar } from "./sidebar.js";
 import { emit, on, openOne, pickedModel, state } from "./state.js";
@@ -42,7 +43,7 @@ function titled() {
 }
 
 async function route() {
-  const [, page, id] = location.hash.split("/");
+  const [, page, id, hit] = location.hash.split("/"); // `hit`: the message that a search found
   const complete = page === "complete";
   state.page = complete ? "complete" : "chat";
   by("chat-page").hidden = complete;
@@ -51,9 +52,11 @@ async function route() {
   by("to-chat").ariaCurrent = complete ? null : "page";
   by("to-complete").ariaCurrent = complete ? "page" : null;
   const known = /^[0-9a-f]{32}$/.test(id ?? "");
+  if (known && hit !== undefined) history.replaceState(null, "", `#/${page}/${id}`); // a reload opens it as it was left
   if (!complete) led = "";
   if (complete) {
     await openText(known ? id : null);
+    if (hit !== undefined && state.text?.id === id) selectMatch(by("complete-text"));
   } else if (page === "c" && known) {
     if (state.conversation.id !== id) await load(id);
   } else if (state.conversation.id) {
@@ -61,7 +64,8 @@ async function route() {
   }
   emit("page");
   titled();
-  if (!complete && !narrow()) by("composer-text").focus();
+  if (!complete && hit !== undefined && state.conversation.id === id) showHit(state.conversation, hit);
+  else if (!complete && !narrow()) by("composer-text").focus();
 }
 
 async function load(id) {
@@ -308,6 +312,7 @@ async function start() {
   state.conversation = fresh();
   startSidebar();
   startMessages();
+  startSearchMarks();
   startDialogs();
   startComplete();
   startComposer();

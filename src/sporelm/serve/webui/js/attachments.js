@@ -45,8 +45,8 @@ export const size = (text) => t("characters", { n: number(text.length) });
 /** A file as a message shows it: its name, and its text when that is asked for. */
 export function fileView({ name, text }) {
   return el("details", { class: "file" },
-    el("summary", {}, icon("file"), el("span", { class: "file-name" }, name), el("small", {}, size(text))),
-    el("pre", { tabIndex: 0 }, text));
+    el("summary", {}, icon("file"), el("span", { class: "file-name", dir: "auto" }, name), el("small", {}, size(text))),
+    el("pre", { tabIndex: 0, dir: "auto" }, text));
 }
 
 /** The text of a file. Throws where it has none. */
@@ -89,7 +89,7 @@ function draw() {
     by("composer-text").focus();
   };
   by("files").replaceChildren(...pending.map((file) => el("li", {}, icon("file"),
-    el("span", { class: "file-name" }, file.name), el("small", {}, size(file.text)),
+    el("span", { class: "file-name", dir: "auto" }, file.name), el("small", {}, size(file.text)),
     iconButton("close", t("remove_file", { name: file.name }), without(file)))));
 }
 

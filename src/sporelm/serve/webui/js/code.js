@@ -36,7 +36,7 @@ export function finishCode(root, done) {
       copy.replaceChildren(icon("check"));
       setTimeout(() => copy.replaceChildren(icon("copy")), 1500);
     });
-    const frame = el("div", { class: "code" }, el("div", { class: "code-head" }, el("span", {}, language), copy));
+    const frame = el("div", { class: language ? "code" : "code plain", dir: "ltr" }, el("div", { class: "code-head" }, language ? el("span", {}, language) : null, copy));
     pre.replaceWith(frame);
     frame.append(pre);
     pre.tabIndex = 0;

@@ -15,19 +15,21 @@ const SAMPLING = {
   presence_penalty: [-2, 2, 0.1, 0],
   frequency_penalty: [-2, 2, 0.1, 0],
   max_tokens: [1, 10_000_000, 1, ""],
-  seed: [0, 2 ** 32 - 1, 1, ""],
+  seed: [0, 2 ** 32 - 1, 1, null],
 };
 
 const head = (name, title, close = () => by(name).close()) => el("div", { class: "dialog-head" }, el("h1", { id: `${name}-title` }, title),
   iconButton("close", t("done"), close));
 
-/** A question with two answers; true for the one that acts. */
+/** Ask before something that cannot be undone; true if it is to be done. The focus is on the button that cancels. */
 export function askSure(title, text, act) {
   const dialog = by("ask");
   const answer = (value) => () => { dialog.close(value); };
-  dialog.replaceChildren(el("h1", { id: "ask-title" }, title), el("p", {}, text),
-    el("div", { class: "row" }, el("span", { class: "space" }), el("button", { type: "button", onclick: answer("") }, t("cancel")),
-      el("button", { type: "button", class: "danger", autofocus: true, onclick: answer("yes") }, act)));
+  dialog.role = "alertdialog";
+  dialog.setAttribute("aria-describedby", "ask-text");
+  dialog.replaceChildren(el("h1", { id: "ask-title" }, title), el("p", { id: "ask-text" }, text),
+    el("div", { class: "row" }, el("span", { class: "space" }), el("button", { type: "button", autofocus: true, onclick: answer("") }, t("cancel")),
+      el("button", { type: "button", class: "danger", onclick: answer("yes") }, act)));
   dialog.returnValue = "";
   dialog.showModal();
   return new Promise((resolve) => dialog.addEventListener("close", () => resolve(dialog.returnValue === "yes"), { once: true }));
@@ -37,6 +39,8 @@ export function askSure(title, text, act) {
 export function askKey() {
   const dialog = by("ask");
   if (dialog.open) return;
+  dialog.role = "dialog";
+  dialog.removeAttribute("aria-describedby");
   const field = el("input", { type: "password", id: "key-field", autocomplete: "current-password", autofocus: true, required: true, maxLength: 600 });
   const remember = el("input", { type: "checkbox", id: "key-remember" });
   const form = el("form", { method: "dialog", onsubmit: () => { setApiKey(field.value, remember.checked); emit("key"); } },
@@ -81,7 +85,7 @@ function closeSettings() {
 
 function samplingFields(settings, changed) {
   const fields = Object.entries(SAMPLING).map(([name, [min, max, step, usual]]) => {
-    const field = el("input", { type: "number", min, max, step: step === 1 ? 1 : "any", value: settings[name] ?? "", placeholder: usual, id: `set-${name}`, inputMode: "decimal" });
+    const field = el("input", { type: "number", min, max, step: step === 1 ? 1 : "any", value: settings[name] ?? "", placeholder: usual ?? t("random"), id: `set-${name}`, inputMode: "decimal" });
     const wrong = el("small", { class: "bad", role: "alert", id: `wrong-${name}`, hidden: true });
     field.addEventListener("input", () => { if (field.checkValidity()) told(field, wrong); });
     field.addEventListener("change", () => {
@@ -92,7 +96,7 @@ function samplingFields(settings, changed) {
     });
     return el("label", {}, el("span", {}, t(name)), field, wrong);
   });
-  const stop = el("input", { value: settings.stop ?? "", id: "set-stop", maxLength: 200 });
+  const stop = el("input", { value: settings.stop ?? "", dir: "auto", id: "set-stop", maxLength: 200 });
   stop.addEventListener("change", () => changed("stop", stop.value || null));
   return el("div", { class: "fields" }, fields, el("label", {}, el("span", {}, t("stop_text")), stop));
 }
@@ -119,7 +123,7 @@ export function openSettings() {
     open.set("settings", settings);
     emit("set", open);
   };
-  const system = el("textarea", { rows: 4, autofocus: true, value: data.system, id: "set-system", maxLength: 100_000 });
+  const system = el("textarea", { rows: 4, autofocus: true, dir: "auto", value: data.system, id: "set-system", maxLength: 100_000 });
   system.addEventListener("change", () => { open.set("system", system.value); emit("set", open); });
   const chat = state.page === "chat";
   dialog.replaceChildren(

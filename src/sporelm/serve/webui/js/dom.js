@@ -21,6 +21,8 @@ export function el(tag, properties = {}, ...children) {
 // Lines of 24 x 24 pictures.
 const PATHS = {
   plus: "M12 5v14M5 12h14",
+  compose: "M12 5H6a1 1 0 0 0-1 1v12a1 1 0 0 0 1 1h12a1 1 0 0 0 1-1v-6M10 14v-2.5l7.8-7.8 2.5 2.5-7.8 7.8Z",
+  chat: "M4.5 18.5V6.5a1 1 0 0 1 1-1h13a1 1 0 0 1 1 1v8.5a1 1 0 0 1-1 1H8ZM8.5 9.5h7M8.5 12.5h4.5",
   search: "M11 18a7 7 0 1 0 0-14 7 7 0 0 0 0 14ZM20 20l-4-4",
   up: "M12 15V4M8 8l4-4 4 4M5 16v3h14v-3",
   down: "M12 4v11M8 11l4 4 4-4M5 16v3h14v-3",

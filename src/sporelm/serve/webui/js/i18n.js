@@ -16,10 +16,13 @@ function pluralForm(text, count) {
   return forms.length > 1 && new Intl.PluralRules(TAGS[language]).select(Number(count)) !== "one" ? forms[1] : forms[0];
 }
 
+const RIGHT_TO_LEFT = /[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]/;
+const isolated = (text) => (RIGHT_TO_LEFT.test(text) ? `\u2068${text}\u2069` : text); // so that it does not turn what surrounds it
+
 /** A text by its name; `{n}` in it is replaced by `values.n`, and `values.count`, else `values.n`, chooses the plural form. */
 export function t(name, values = {}) {
   const text = pluralForm(WORDS[language][name] ?? en[name] ?? name, values.count ?? values.n);
-  return text.replace(/\{(\w+)\}/g, (whole, key) => (key in values ? String(values[key]) : whole));
+  return text.replace(/\{(\w+)\}/g, (whole, key) => (key in values ? isolated(String(values[key])) : whole));
 }
 
 /** A number as it is written here; 0 for what is none, which a file that was imported may hold. */

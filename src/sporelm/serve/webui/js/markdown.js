@@ -5,7 +5,10 @@
 import { Marked } from "../vendor/marked/marked.esm.js";
 import "../vendor/dompurify/purify.min.js";
 import { finishCode } from "./code.js";
+import { el, icon } from "./dom.js";
 import { finishFormulas, formulas } from "./formula.js";
+import { t } from "./i18n.js";
+import { frameTables } from "./table.js";
 
 const escaped = (text) =>
   text.replace(/[&<>"']/g, (sign) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#39;" })[sign]);
@@ -44,15 +47,31 @@ function draw(token, links, done) {
   const node = document.createElement("div");
   node.className = "block";
   node.append(DOMPurify.sanitize(marked.parser(tokens), ALLOWED));
+  setDirections(node);
+  drawTasks(node);
   finishFormulas(node);
+  frameTables(node);
   finishCode(node, done);
-  for (const table of node.querySelectorAll("table")) {
-    const frame = document.createElement("div");
-    frame.className = "table";
-    table.replaceWith(frame);
-    frame.append(table);
-  }
   return node;
+}
+
+/** Each block takes the direction of its first letter; code and formulas run from left to right and do not count for it. */
+function setDirections(node) {
+  for (const part of node.querySelectorAll("code, pre, [data-formula]")) part.dir = "ltr";
+  for (const part of node.children) if (part.localName !== "table" && !part.dir) part.dir = "auto";
+}
+
+/** A box in place of the bullet of each task. */
+function drawTasks(node) {
+  for (const item of node.querySelectorAll("li")) {
+    const [first] = item.firstElementChild?.matches("p:first-child") && !item.firstChild.data?.trim() ? item.firstElementChild.childNodes : item.childNodes;
+    const sign = first?.nodeType === Node.TEXT_NODE && /^\s*([☐☑])\s*/.exec(first.data);
+    if (!sign) continue;
+    const done = sign[1] === "☑";
+    first.data = first.data.slice(sign[0].length);
+    item.classList.add("task");
+    first.before(el("span", { class: "box", role: "img", aria: { label: t(done ? "task_done" : "task_open") } }, done ? icon("check") : null));
+  }
 }
 
 export class MarkdownView {

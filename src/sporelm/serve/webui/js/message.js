@@ -11,9 +11,12 @@ import { goOn, regenerate, remove, show } from "./turns.js";
 const LONG = 1500; // characters of a question, from which on its end is folded away
 const LINES = 18;
 
-/** As high as its text, up to what CSS allows. */
+/** As high as its text, up to what CSS allows. In the composer the text has a row of its own once it has several lines. */
 export function grow(area) {
   area.style.height = "auto";
+  const field = area.closest(".field");
+  if (field && !area.value) field.classList.remove("tall");
+  else if (field && area.scrollHeight > 2 * parseFloat(getComputedStyle(area).lineHeight)) field.classList.add("tall");
   area.style.height = `${area.scrollHeight + 2}px`;
 }
 
@@ -23,9 +26,9 @@ export class View {
 
   constructor(message) {
     this.message = message;
-    this.body = el("div", { class: "body" });
+    this.body = el("div", { class: "body", dir: message.role === "user" ? "auto" : null });
     this.files = el("div", { class: "files-of", hidden: true });
-    this.thoughts = el("div", { class: "thoughts-text" });
+    this.thoughts = el("div", { class: "thoughts-text", dir: "auto" });
     this.thinking = el("summary");
     this.details = el("details", { class: "thoughts", hidden: true }, this.thinking, this.thoughts);
     this.wait = el("div", { class: "wait", hidden: true }, el("span", { class: "dot" }), el("span"));
@@ -161,7 +164,7 @@ export class View {
     if (conversation.answering || this.node.classList.contains("editing")) return;
     const asks = this.message.role === "user";
     const { files, text } = asks ? parted(this.message.content) : { files: [], text: this.message.content };
-    const area = el("textarea", { value: text, aria: { label: t("edit_text") } });
+    const area = el("textarea", { value: text, dir: "auto", aria: { label: t("edit_text") } });
     const close = () => { form.remove(); this.node.classList.remove("editing"); this.node.focus(); };
     const done = () => {
       if (isTooLong(area.value.trim())) return;

@@ -74,6 +74,20 @@ function grown(conversation, message) {
   follow();
 }
 
+/** Scroll to a message and leave the page there: to a range in it, in the upper third, or else to its beginning. */
+export function scrollToMessage(article, range) {
+  following = false;
+  article.scrollIntoView({ block: "start" });
+  const place = () => {
+    if (following || !article.isConnected) return;
+    const box = (range?.startContainer.isConnected ? range : article).getBoundingClientRect();
+    const top = box.top - scroller.getBoundingClientRect().top;
+    scroller.scrollTop += range ? top - scroller.clientHeight / 3 : top;
+  };
+  place();
+  requestAnimationFrame(() => { place(); requestAnimationFrame(place); }); // once what was out of sight is laid out
+}
+
 /** Whoever scrolls up reads: the page stays where it is, until its end is reached again. */
 function startScrolling() {
   let before = 0;

@@ -1,16 +1,20 @@
 // The list of conversations: search, open, rename, delete, export and import.
 import { ask, askText } from "./api.js";
 import { askSure } from "./dialogs.js";
-import { by, download, el, icon, iconButton, kept, notice } from "./dom.js";
+import { announce, by, download, el, icon, iconButton, kept, notice } from "./dom.js";
 import { fileName, markdownOf } from "./export.js";
 import { date, t } from "./i18n.js";
+import { highlightMatches, markWords } from "./search.js";
 import { emit, on, openOne, state } from "./state.js";
 
 const PATH = "api/ui/conversations";
 const PAGE = 60;
+const SEARCHED_AFTER = 200; // ms after the last key
 const DAY = 86_400_000; // ms
 let rows = [];
 let total = 0;
+let searchTimer = 0; // until what is typed is searched for
+let searching = Promise.resolve();
 let asked = 0; // the latest request's number: an older one's reply is of no use
 
 const query = () => by("search").value.trim();
@@ -33,6 +37,22 @@ export async function refresh(more = false) {
       emit("key-needed");
     } else notice(error.message, "bad");
   }
+}
+
+/** Look for what stands in the search field. */
+function search() {
+  clearTimeout(searchTimer);
+  searchTimer = 0;
+  rows = [];
+  searching = refresh().then(() => { if (query()) announce(t("found", { n: total })); });
+  highlightMatches();
+  return searching;
+}
+
+/** Open the first conversation that was found, at the message that was. */
+async function openFirst() {
+  await (searchTimer ? search() : searching);
+  if (query()) by("list").querySelector("a")?.click();
 }
 
 function group(time) {
@@ -76,8 +96,9 @@ function item(row) {
   const title = row.title || t("untitled");
   const current = openOne()?.id === row.id;
   const text = row.kind === "completion";
-  const link = el("a", { href: `#/${text ? "complete" : "c"}/${row.id}`, class: text ? "of-text" : "", title: `${title} · ${date(row.updated, { dateStyle: "medium" })}`, aria: current ? { current: "page" } : {} },
-    el("span", { class: "title" }, text ? icon("text") : null, text ? el("span", { class: "unseen" }, `${t("complete_text")}: `) : null, title), row.snippet ? el("span", { class: "snippet" }, row.snippet) : null);
+  const link = el("a", { href: `#/${text ? "complete" : "c"}/${row.id}${row.hit ? `/${row.hit}` : ""}`, class: text ? "of-text" : "", title: `${title} · ${date(row.updated, { dateStyle: "medium" })}`, aria: current ? { current: "page" } : {} },
+    el("span", { class: "title", dir: "auto" }, text ? icon("text") : null, text ? el("span", { class: "unseen", dir: "ltr" }, `${t("complete_text")}: `) : null, markWords(title)),
+    row.snippet ? el("span", { class: "snippet", dir: "auto" }, markWords(row.snippet)) : null);
   const node = el("li", { data: { id: row.id } }, link);
   const button = iconButton("more", t("menu", { title }), () => menu(node, row, title), { aria: { label: t("menu", { title }), haspopup: "menu", expanded: "false" } });
   node.append(button);
@@ -89,12 +110,12 @@ function menu(node, row, title) {
   closeMenus();
   if (open) return;
   const button = node.querySelector("button");
-  const entry = (name, act) => el("button", { type: "button", role: "menuitem", tabIndex: -1, onclick: () => { closeMenus(); act(); } }, t(name));
+  const entry = (name, act, kind) => el("button", { type: "button", class: kind, role: "menuitem", tabIndex: -1, onclick: () => { closeMenus(); act(); } }, t(name));
   const box = el("div", { class: "menu", role: "menu", aria: { label: t("menu", { title }) } },
     entry("rename", () => rename(node, row)),
     entry("export_markdown", () => exportOne(row, true)),
     entry("export_json", () => exportOne(row, false)),
-    entry("delete", () => remove(row, title)));
+    entry("delete", () => remove(row, title), "danger"));
   box.addEventListener("keydown", (event) => {
     const entries = [...box.children];
     const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
@@ -134,7 +155,7 @@ function closeMenus() {
 
 function rename(node, row) {
   const link = node.querySelector("a");
-  const field = el("input", { value: row.title, maxLength: 200, class: "rename", aria: { label: t("new_title") } });
+  const field = el("input", { value: row.title, dir: "auto", maxLength: 200, class: "rename", aria: { label: t("new_title") } });
   let over = false;
   const end = async (keep) => {
     if (over) return;
@@ -199,7 +220,7 @@ async function importFile(file) {
     const { imported } = await ask("POST", "api/ui/import", { body: text, raw: true });
     notice(t("imported", { n: imported.length }));
     by("search").value = "";
-    await refresh();
+    await search();
     if (imported.length) location.hash = `#/c/${imported[0]}`;
   } catch (error) {
     notice(t("not_imported", { reason: error.message }), "bad");
@@ -232,12 +253,14 @@ function settle() {
 }
 
 export function startSidebar() {
-  let timer = 0;
-  by("search").addEventListener("input", () => { clearTimeout(timer); timer = setTimeout(() => { rows = []; refresh(); }, 200); });
+  by("search").addEventListener("input", () => { clearTimeout(searchTimer); searchTimer = setTimeout(search, SEARCHED_AFTER); });
   by("search").addEventListener("keydown", (event) => {
-    if (event.key !== "ArrowDown") return;
+    if (event.isComposing) return;
+    if (event.key === "ArrowDown") by("list").querySelector("a")?.focus();
+    else if (event.key === "Enter") openFirst();
+    else if (event.key === "Escape" && by("search").value) { by("search").value = ""; search(); }
+    else return;
     event.preventDefault();
-    by("list").querySelector("a")?.focus();
   });
   by("list").addEventListener("keydown", (event) => {
     const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
@@ -254,6 +277,7 @@ export function startSidebar() {
   by("close-sidebar").addEventListener("click", () => showSidebar(false));
   by("shade").addEventListener("click", () => showSidebar(false));
   by("new-chat").addEventListener("click", () => { emit("new"); if (narrow()) showSidebar(false); });
+  by("header-new").addEventListener("click", () => emit("new"));
   by("export").addEventListener("click", async () => {
     try { download("sporelm-conversations.json", await askText("api/ui/export")); } catch (error) { notice(error.message, "bad"); }
   });

@@ -1,0 +1,107 @@
+"""axe-core finds no violation on any page, in any dialog, light or dark, on a desktop or a phone."""
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from system.webui.conftest import Open, Serve
+
+RUN = """async () => (await window.axe.run(document, { resultTypes: ['violations'] })).violations.map(
+    ({ id, nodes }) => `${id}: ${nodes.map(node => `${node.target} ${node.failureSummary}`).join('; ')}`)"""
+TEXT = """x
+
+| Model | Context |
+|---|---:|
+| small | 8,192 tokens |
+
+- [x] one
+- [ ] two
+
+```
+plain
+```
+
+مرحبا بكم
+
+end"""
+
+
+@pytest.fixture(scope="module")
+def axe() -> str:
+    """The script of axe-core."""
+    spec = find_spec("axe_playwright_python")
+    if spec is None or not spec.submodule_search_locations:
+        pytest.skip("axe-core comes with axe-playwright-python (the extra `browser`), which is not installed")
+    return (Path(spec.submodule_search_locations[0]) / "axe.min.js").read_text(encoding="utf-8")
+
+
+def check(page: Any, state: str) -> None:
+    found = page.evaluate(RUN)
+    assert found == [], state
+
+
+@pytest.mark.all
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(("width", "height", "touch"), [(1280, 800, False), (390, 844, True)])
+def test_axe_finds_nothing(
+    serve: Serve, open_page: Open, axe: str, scheme: str, width: int, height: int, touch: bool
+) -> None:
+    page = open_page(serve().url, width=width, height=height, touch=touch, expected="400")
+    page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+    page.evaluate(axe)
+    check(page, "empty chat")
+    page.evaluate("document.querySelector('#send').ariaLabel = null")
+    page.evaluate("document.querySelector('#send').title = ''")
+    assert [each.split(":")[0] for each in page.evaluate(RUN)] == ["button-name"], "it can fail"
+    page.evaluate("document.querySelector('#send').ariaLabel = 'Send'")
+
+    def ask(text: str) -> None:
+        page.fill("#composer-text", text)
+        page.click("#send")
+        page.wait_for_selector("article.assistant:last-child:not(.live)")
+
+    ask("some markdown, please")
+    page.locator("pre .hljs-keyword").first.wait_for()
+    page.locator(".katex").first.wait_for()
+    ask("think")
+    ask(TEXT)
+    ask("fail")
+    page.evaluate("document.querySelectorAll('details').forEach(node => { node.open = true; })")
+    check(page, "conversation")
+    for button, dialog in (("#open-settings", "#settings"), ("#open-shortcuts", "#shortcuts")):
+        if not page.locator(button).is_visible():
+            continue
+        page.click(button)
+        page.wait_for_selector(f"{dialog}[open]")
+        check(page, dialog)
+        page.keyboard.press("Escape")
+    if page.locator("#open-sidebar").is_visible():
+        page.click("#open-sidebar")
+    page.fill("#search", "markdown")
+    page.wait_for_selector("#list mark")
+    check(page, "search")
+    page.fill("#search", "")
+    page.wait_for_selector("#list mark", state="detached")
+    page.locator("#list li").hover()
+    page.locator("#list li > button").click()
+    check(page, "menu")
+    page.get_by_role("menuitem", name="Delete").click()
+    check(page, "question")
+    page.keyboard.press("Escape")
+    if page.locator("#shade").is_visible():
+        page.locator("#close-sidebar").click()
+    page.click("#to-complete")
+    page.fill("#complete-text", "text")
+    check(page, "complete")
+
+
+@pytest.mark.all
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_where_a_key_is_asked_for(serve: Serve, open_page: Open, axe: str, scheme: str) -> None:
+    page = open_page(serve(key="secret").url, expected="401", wait=False)
+    page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+    page.wait_for_selector("#ask[open]")
+    page.evaluate(axe)
+    check(page, "key")
