@@ -34,7 +34,7 @@ SAMPLING = {
     *{"--seed", "--stop", "--ignore-eos", "--roll", "--typical-p", "--xtc-probability", "--xtc-threshold"},
     *{"--presence-penalty", "--frequency-penalty", "--dry-multiplier", "--dry-base", "--dry-allowed-length"},
     *{"--dry-range", "--dry-breaker", "--mirostat", "--mirostat-tau", "--mirostat-eta", "--min-tokens"},
-    *{"--logit-bias", "--stop-token-id", "--json-schema", "--regex", "--lark", "--choice"},
+    *{"--logit-bias", "--stop-token-id", "--json-schema", "--regex", "--lark", "--gbnf", "--choice"},
 }
 ANSWERS = {"--num-answers", "--best-of", "--logprobs"}
 EVERY = {"--debug", "-h", "--help"}

@@ -74,6 +74,7 @@ def add_sampling(parser: argparse.ArgumentParser) -> None:
     form.add_argument("--json-schema", metavar="FILE|JSON", help="JSON of this schema: a file, or {...} itself")
     form.add_argument("--regex", metavar="R", help="what this regular expression matches")
     form.add_argument("--lark", metavar="FILE", help="what this Lark grammar produces")
+    form.add_argument("--gbnf", metavar="FILE", help="what this GBNF grammar, llama.cpp's format, produces")
     form.add_argument(
         "--choice", action="append", default=[], metavar="TEXT", help="this text or another one; to be repeated"
     )
@@ -137,14 +138,15 @@ def answers(args: argparse.Namespace) -> dict[str, Any]:
 
 def grammar(args: argparse.Namespace) -> "Grammar | None":
     """What the answer must look like, read and checked. Raises RequestError."""
-    given = {"json_schema": args.json_schema, "regex": args.regex, "lark": args.lark, "choice": args.choice or None}
+    given = {name: getattr(args, name) for name in ("json_schema", "regex", "lark", "gbnf")}
+    given["choice"] = args.choice or None
     if all(value is None for value in given.values()):
         return None
     from sporelm.text.grammar import Grammar
     from sporelm.text.grammar_text import LONGEST_GRAMMAR
     from sporelm.weights.text_file import read_text_or_stdin
 
-    for name, what in (("json_schema", "the JSON schema"), ("lark", "the grammar")):
+    for name, what in (("json_schema", "the JSON schema"), ("lark", "the grammar"), ("gbnf", "the grammar")):
         value = given[name]
         if value is not None and not value.strip():
             raise UsageError(

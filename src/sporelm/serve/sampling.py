@@ -44,6 +44,7 @@ class SamplingBody(Body, kw_only=True):
     mirostat_eta: Annotated[float, Meta(ge=0, le=100)] | None = None
     roll: bool | None = None
     adapter: str | None = None
+    grammar: str | None = None  # GBNF, as llama-server takes it
     # What clients may send and what changes nothing here; docs/server.md says so.
     user: Any = None
     metadata: Any = None

@@ -19,10 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sporelm.errors import RequestError
+from sporelm.text.gbnf_lark import gbnf_as_lark
 from sporelm.text.grammar_reasons import NO_TOKEN, in_words, without_token
 from sporelm.text.grammar_text import checked_text, choice_as_lark, lark_text, schema_text
 from sporelm.text.tokenizer import Tokenizer
 
+KINDS = ("json_schema", "regex", "lark", "gbnf", "choice")
 MOST_KEPT = 16  # compiled grammars of a tokenizer
 STACK_BYTES = 64 << 20  # of the thread that compiles: ten times what the deepest grammar took
 MOST_FORCED = 2048  # tokens that an answer may have to say without a choice
@@ -45,6 +47,7 @@ class Grammar:
     json_schema   a JSON schema, as an object or its text; `{"type": "object"}` is any JSON object, True any JSON
     regex         a regular expression, in linear time (no backtracking, no look-around)
     lark          a grammar in llguidance's dialect of Lark
+    gbnf          a grammar in llama.cpp's GBNF
     choice        texts, one of which the answer is
     """
 
@@ -52,12 +55,13 @@ class Grammar:
     regex: str | None = None
     lark: str | None = None
     choice: Sequence[str] | None = None
+    gbnf: str | None = None
 
     def __post_init__(self) -> None:
-        given = [name for name in ("json_schema", "regex", "lark", "choice") if getattr(self, name) is not None]
+        given = [name for name in KINDS if getattr(self, name) is not None]
         if len(given) != 1:
             what = f"{', '.join(given)} are given together" if given else "none is given"
-            raise RequestError(f"a grammar is one of json_schema, regex, lark and choice: {what}")
+            raise RequestError(f"a grammar is one of {', '.join(KINDS)}: {what}")
 
     def source(self) -> str:
         """The grammar as llguidance reads it. Raises RequestError for what is too long, too deep or of a wrong type."""
@@ -71,6 +75,8 @@ class Grammar:
                 return str(LLMatcher.grammar_from_lark(choice_as_lark(self.choice)))
             if self.regex is not None:
                 return str(LLMatcher.grammar_from_regex(checked_text("regex", self.regex)))
+            if self.gbnf is not None:
+                return str(LLMatcher.grammar_from_lark(gbnf_as_lark(self.gbnf)))
             return str(LLMatcher.grammar_from_lark(lark_text(self.lark)))
         except ValueError as reason:
             raise RequestError(f"the grammar cannot be used: {in_words(str(reason))}") from None

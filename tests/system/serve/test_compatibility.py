@@ -1,5 +1,6 @@
 """Paths, fields and options that clients of llama-server and vLLM rely on."""
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -207,3 +208,24 @@ def test_any_model_name_is_served_by_the_first_model(serve: Serve, chatty: Path,
     pulled = client.post("/api/pull", json={"model": "gpt-4o", "stream": False})
     assert pulled.status_code == 404  # nothing would be fetched: no success is claimed
     assert "only these can be pulled" in pulled.json()["error"]
+
+
+# ---- GBNF
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+def test_a_gbnf_grammar_holds_the_answer(http: httpx.Client, path: str) -> None:
+    asked = {"messages": ASK} if "chat" in path else {"prompt": "Once"}
+    asked |= {"max_tokens": 20, "temperature": 0, "grammar": 'root ::= "(" root ")" | [a-c]{2} "b"'}
+    (choice,) = http.post(path, json=asked).json()["choices"]
+    text = choice["text"] if "text" in choice else choice["message"]["content"]
+    assert re.fullmatch(r"\(*([a-c]{2}b\)*)?", text)
+    assert "line 1: there is no rule 'x'" in error(http.post(path, json=asked | {"grammar": "root ::= x"}))["message"]
+    both = asked | {"response_format": {"type": "json_object"}}
+    assert "grammar and response_format are given together" in error(http.post(path, json=both))["message"]
+    free = http.post(path, json=asked | {"grammar": ""}).json()["choices"]  # what llama.cpp's clients send for none
+    plain = http.post(path, json={name: value for name, value in asked.items() if name != "grammar"}).json()["choices"]
+    assert free == plain
+    form = {"type": "gbnf", "gbnf": 'root ::= "yes" | "no"'}
+    (short,) = http.post(path, json=asked | {"grammar": None, "response_format": form}).json()["choices"]
+    assert (short["text"] if "text" in short else short["message"]["content"]) in ("yes", "no")

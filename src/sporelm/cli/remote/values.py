@@ -10,7 +10,7 @@ from sporelm.errors import RequestError, UsageError
 
 # Options of a chat that say nothing of sampling and make sense with --url.
 OTHERS = {"url", "api_key", "model", "system", "debug"}
-FORMS = ("json_schema", "regex", "lark", "choice")
+FORMS = ("json_schema", "regex", "lark", "gbnf", "choice")
 
 
 @dataclass(frozen=True)

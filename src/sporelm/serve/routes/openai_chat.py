@@ -13,7 +13,7 @@ from sporelm.serve.chat import Answered, Chat, ChatAsk, Said, begin_chat, goes_o
 from sporelm.serve.endpoint import Body, Call, Endpoint, Stream, encoded
 from sporelm.serve.events import openai_error, sse
 from sporelm.serve.failures import Refusal
-from sporelm.serve.forms import grammar_of
+from sporelm.serve.forms import answer_form
 from sporelm.serve.reading import Arguments, CallBegun, Content, Delta, Reasoning
 from sporelm.serve.sampling import SamplingBody, fields_of
 from sporelm.serve.scores import TokenLogprob, chat_logprobs
@@ -130,7 +130,7 @@ def ask_of(body: ChatRequest) -> ChatAsk:
         raise RequestError("top_logprobs is given without logprobs: set logprobs to true")
     if body.logprobs:
         sampling["logprobs"] = body.top_logprobs or 0
-    grammar = grammar_of(body.response_format)
+    grammar = answer_form(body.response_format, body.grammar)
     if grammar is not None:
         sampling["grammar"] = grammar
     variables = dict(body.chat_template_kwargs or {})

@@ -20,7 +20,7 @@ from sporelm.serve.endpoint import Call, Endpoint, Stream, encoded
 from sporelm.serve.events import openai_error, sse
 from sporelm.serve.failures import Refusal
 from sporelm.serve.filling import gap_of
-from sporelm.serve.forms import grammar_of
+from sporelm.serve.forms import answer_form
 from sporelm.serve.many import News, each_of
 from sporelm.serve.prompt_scores import PromptScores, prompt_scores
 from sporelm.serve.routes.openai_chat import StreamOptions
@@ -78,7 +78,7 @@ class Asked:
         sampling = fields_of(body)
         if body.logprobs is not None:
             sampling["logprobs"] = body.logprobs
-        grammar = grammar_of(body.response_format)
+        grammar = answer_form(body.response_format, body.grammar)
         if grammar is not None:
             sampling["grammar"] = grammar
         if body.suffix:

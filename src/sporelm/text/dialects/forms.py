@@ -10,6 +10,7 @@ from typing import Any
 
 from sporelm.text.dialects.dialect import Dialect
 from sporelm.text.dialects.tool import Tool, resolved, types_of, with_definitions
+from sporelm.text.gbnf_lark import gbnf_as_lark
 from sporelm.text.grammar import WHITE_SPACE, Grammar
 from sporelm.text.grammar_text import checked_text, choice_as_lark, lark_text, schema_text
 from sporelm.text.tokenizer import Tokenizer
@@ -81,7 +82,8 @@ class Forms:
             return self.terminal(slashed(checked_text("regex", form.regex)))
         if form.choice is not None:
             return Expression(self._rule("T", f": {choice_as_lark(form.choice).partition('CHOICE: ')[2]}"))
-        return Expression(self._rule("lark", f": %lark {{\n{lark_text(form.lark)}\n}}"))
+        lark = gbnf_as_lark(form.gbnf) if form.gbnf is not None else lark_text(form.lark)
+        return Expression(self._rule("lark", f": %lark {{\n{lark}\n}}"))
 
     def json(self, schema: Mapping[str, Any]) -> Expression:
         """A JSON value that fits a schema, without needless white space."""
