@@ -70,13 +70,13 @@ def find_hit(texts: Sequence[str], words: Sequence[str], shown: Container[int] =
 
     `texts` is what `texts_of` returns: the title, then the messages. `shown` has the indices of the messages on the
     branch that the page shows. The best match is the window of SNIPPET characters with the most distinct words; a tie
-    goes to the window with the whole query as a phrase, then to words at their beginning, then to the shown branch,
-    then to the earliest.
+    goes to the window with the whole query as a phrase, then to whole words, then to the shown branch, then to the
+    earliest.
     """
     folded = [text.casefold() for text in texts]
     if not all(any(word in text for text in folded) for word in words):
         return None
-    best: tuple[tuple[int, bool, bool, bool], int, int] | None = None
+    best: tuple[tuple[int, bool, int, bool], int, int] | None = None
     for index, low in enumerate(folded[1:]):
         for score, start in _windows(low, words):
             ranked = (*score, index in shown)
@@ -99,15 +99,15 @@ def shown_branch(conversation: Json) -> set[int]:
     return found
 
 
-def _windows(text: str, words: Sequence[str]) -> Iterator[tuple[tuple[int, bool, bool], int]]:
+def _windows(text: str, words: Sequence[str]) -> Iterator[tuple[tuple[int, bool, int], int]]:
     """The windows of a case-folded text that begin with a word, each with its score and start."""
     phrase = " ".join(words)
-    places = sorted({place for word in words for place in _occurrences(text, word)})
-    for start in places:
+    places = {place: len(word) for word in sorted(words, key=len) for place in _occurrences(text, word)}
+    for start, length in sorted(places.items()):
         window = text[start : start + SNIPPET]
         distinct = sum(word in window for word in words)
-        begins = start == 0 or not text[start - 1].isalnum()
-        yield (distinct, text.startswith(phrase, start), begins), start
+        edges = (text[max(0, start - 1) : start], text[start + length : start + length + 1])
+        yield (distinct, text.startswith(phrase, start), sum(not edge.isalnum() for edge in edges)), start
 
 
 def _occurrences(text: str, word: str) -> Iterator[int]:

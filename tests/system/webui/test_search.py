@@ -46,6 +46,24 @@ def test_enter_opens_the_match_and_highlights_it(serve: Serve, open_page: Open) 
 
 
 @pytest.mark.all
+def test_the_page_scrolls_to_the_place_of_the_snippet(serve: Serve, open_page: Open) -> None:
+    page = open_page(serve().url)
+    say(page, "the words\n\n" + "filler, one of a hundred\n\n" * 100 + "the walrus\n\n" + "filler\n\n" * 100)
+    page.click("#new-chat")
+    search(page, "the walrus")
+    page.keyboard.press("Enter")
+    until(page, "document.activeElement?.localName === 'article'")
+    place = """(() => {
+        const range = [...CSS.highlights.get('search')].find(range => range.toString() === 'walrus'
+            && range.startContainer.parentElement.closest('article') === document.activeElement);
+        const box = range.getBoundingClientRect();
+        const frame = document.querySelector('#scroller').getBoundingClientRect();
+        return box.top >= frame.top && box.bottom <= frame.bottom;
+    })()"""
+    until(page, place)
+
+
+@pytest.mark.all
 def test_a_match_on_another_branch_or_in_a_fold_is_shown(serve: Serve, open_page: Open) -> None:
     page = open_page(serve().url)
     say(page, "line\n" * 60 + "the hidden walrus")

@@ -44,6 +44,7 @@ def test_the_snippet_shows_the_message_with_most_of_the_words() -> None:
     assert snippet.index("river") <= 25, "it stands in the visible part of the list's line"
     assert find("first delta", "second river delta", query="delta") == (0, "first delta"), "the earliest, of equal ones"
     assert find("driver", "the river", query="river") == (1, "the river"), "a whole word comes first"
+    assert find("a decoder", "decode", query="decode") == (1, "decode")
     assert find("river, then delta", "the river delta", query="river delta")[0] == 1, "the phrase comes first"
     assert find("old delta", "new delta", query="delta", shown={1})[0] == 1, "the branch on the page comes first"
 

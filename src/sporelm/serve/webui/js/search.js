@@ -6,6 +6,7 @@ import { find, leaf, path } from "./tree.js";
 
 const HIGHLIGHT = "search"; // its name in the style sheet
 const MAX_RANGES = 2000;
+const WINDOW = 120; // characters, as a snippet has
 
 /** The words in the search field. */
 export const searchWords = () => by("search").value.trim().split(/\s+/).filter(Boolean);
@@ -29,8 +30,8 @@ export function markWords(text) {
   return [...nodes, text.slice(end)].filter((part) => part !== "");
 }
 
-/** Ranges of the matches below a node; a match may reach over several elements. */
-function matchRanges(root, pattern) {
+/** The matches below a node as [range, score]; a match may reach over several elements. */
+function matchesIn(root, pattern, words) {
   const texts = [];
   let whole = "";
   const walker = document.createTreeWalker(root, NodeFilter.SHOW_TEXT);
@@ -39,7 +40,7 @@ function matchRanges(root, pattern) {
     texts.push({ node, start: whole.length });
     whole += node.data;
   }
-  const ranges = [];
+  const found = [];
   let at = 0;
   const moveTo = (place, isEnd) => { // to the text that holds the place; an end may lie behind the last character of one
     while (at + 1 < texts.length && texts[at + 1].start + (isEnd ? 1 : 0) <= place) at += 1;
@@ -49,21 +50,34 @@ function matchRanges(root, pattern) {
     const range = document.createRange();
     range.setStart(...moveTo(index, false));
     range.setEnd(...moveTo(index + match.length, true));
-    ranges.push(range);
-    if (ranges.length >= MAX_RANGES) break;
+    found.push([range, scoreAt(whole, index, match.length, words)]);
+    if (found.length >= MAX_RANGES) break;
   }
-  return ranges;
+  return found;
 }
 
-const searchedParts = (article) => article.querySelectorAll(":scope > .files-of, :scope > .body");
+/** How well a match fits, by the rules of the snippet: words near it, then the whole phrase, then whole words. */
+function scoreAt(text, index, length, words) {
+  const near = text.slice(index, index + WINDOW).toLowerCase();
+  const isEdge = (letter) => Number(!/[\p{L}\p{N}]/u.test(letter ?? ""));
+  const lower = words.map((word) => word.toLowerCase());
+  return 10 * lower.filter((word) => near.includes(word)).length + 5 * Number(near.startsWith(lower.join(" ")))
+    + isEdge(text[index - 1]) + isEdge(text[index + length]);
+}
+
+/** The matches of the search in a message. */
+function matchesOf(article) {
+  const words = searchWords();
+  const pattern = wordPattern(words);
+  const parts = pattern ? [...article.querySelectorAll(":scope > .files-of, :scope > .body")] : [];
+  return parts.flatMap((part) => matchesIn(part, pattern, words));
+}
 
 /** Highlight the search's words in the messages that are shown; browsers without CSS highlights only jump. */
 export function highlightMatches() {
   if (!globalThis.CSS?.highlights) return;
-  const pattern = wordPattern(searchWords());
-  const ranges = [];
-  if (pattern) for (const article of by("messages").children) for (const part of searchedParts(article)) ranges.push(...matchRanges(part, pattern));
-  if (ranges.length) CSS.highlights.set(HIGHLIGHT, new Highlight(...ranges.slice(0, MAX_RANGES)));
+  const found = [...by("messages").children].flatMap(matchesOf);
+  if (found.length) CSS.highlights.set(HIGHLIGHT, new Highlight(...found.slice(0, MAX_RANGES).map(([range]) => range)));
   else CSS.highlights.delete(HIGHLIGHT);
 }
 
@@ -76,8 +90,7 @@ export function showHit(conversation, id) {
     emit("changed", conversation);
   }
   const article = document.querySelector(`#messages article[data-id="${id}"]`);
-  const pattern = wordPattern(searchWords());
-  const [range] = pattern ? [...searchedParts(article)].flatMap((part) => matchRanges(part, pattern)) : [];
+  const [range] = matchesOf(article).reduce((best, match) => (match[1] > best[1] ? match : best), [null, -1]);
   const holder = range?.startContainer.parentElement;
   holder?.closest("details:not([open])")?.setAttribute("open", "");
   if (holder?.closest(".folded")) article.querySelector(".unfold").click();
