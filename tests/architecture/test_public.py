@@ -43,13 +43,22 @@ WRITING = {"-o", "--output", "--force", "--dry-run", "--json"}
 
 # A new option must edit this list, which a reviewer sees.
 OPTIONS = {
-    "run": {"--lora", "-p", "--prompt", "-f", "--file", "--json"} | SAMPLING | ANSWERS | ENGINE | WATCHING | EVERY,
-    "chat": {"--lora", "--system", "--session-dir", "--url", "--api-key"} | SAMPLING | ENGINE | WATCHING | EVERY,
+    "run": {"--lora", "-p", "--prompt", "-f", "--file", "--json", "--chat-template"}
+    | SAMPLING
+    | ANSWERS
+    | ENGINE
+    | WATCHING
+    | EVERY,
+    "chat": {"--lora", "--system", "--session-dir", "--url", "--api-key", "--chat-template"}
+    | SAMPLING
+    | ENGINE
+    | WATCHING
+    | EVERY,
     "serve": {
         *{"--model", "--config", "--host", "--port", "--session-dir", "--log", "--api-key", "--api-keys-file"},
         *{"--cors-origin", "--allowed-host", "--tls-cert", "--tls-key", "--max-waiting", "--max-prompts"},
         *{"--max-body", "--max-connections", "--request-seconds", "--shutdown-seconds", "--idle-seconds"},
-        *{"--model-memory", "--max-sessions", "--max-batch", "--any-model-name"},
+        *{"--model-memory", "--max-sessions", "--max-batch", "--any-model-name", "--chat-template"},
     }
     | ENGINE
     | EVERY,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 # Options of `LLM` for which an encoder has no use: it generates nothing, and keeps nothing from step to step.
-OF_DECODERS = ("speculate", "draft_model", "session_dir", "session_bytes", "kv_memory", "kv")
+OF_DECODERS = ("speculate", "draft_model", "session_dir", "session_bytes", "kv_memory", "kv", "chat_template")
 
 
 def of_this_kind(options: "Options", source: ModelSource) -> "Options":

@@ -51,6 +51,7 @@ class LLM(OpenModel):
     trace         a file for where the time of each step goes, per op: a Chrome trace, whole once this is closed
     record        a file for every step with its results, which `spore replay` repeats
     adapters      loaded as by `load_adapter`: paths, or LoraAdapter(path, name, scale)
+    chat_template in place of the model's own: a name of `BUILTIN_TEMPLATES` ("chatml", ...), or a file of jinja
     any_kind      the options are for models of any kind: an encoder leaves out those for which it has no use
     """
 
@@ -77,6 +78,7 @@ class LLM(OpenModel):
         record: str | Path | None = None,
         adapters: Sequence[str | Path | LoraAdapter] = (),
         any_kind: bool = False,
+        chat_template: str | Path | None = None,
     ) -> None:
         """Load a model: a .gguf file, a Hugging Face folder, hf:owner/name[:file], a stored name, or the default.
 
@@ -84,7 +86,7 @@ class LLM(OpenModel):
         """
         options = Options(
             model, backend, device, threads, max_context, kv, eager, max_batch, dequantize, token_budget, speculate,
-            draft_model, session_dir, session_bytes, kv_memory, any_kind=any_kind,
+            draft_model, session_dir, session_bytes, kv_memory, any_kind=any_kind, chat_template=chat_template,
         )  # fmt: skip
         super().__init__(options, progress, trace, record, adapters)
         self._chat: KvSequence | None = None  # what `chat` keeps from one call to the next

@@ -26,6 +26,7 @@ from sporelm.errors import BackendError, RequestError, shown
 from sporelm.models import Encoder, open_model
 from sporelm.ops.cache import KV_TYPES
 from sporelm.text import Tokenizer, load_tokenizer
+from sporelm.text.builtin_templates import find_template, use_template
 from sporelm.weights.config import ModelConfig
 from sporelm.weights.identity import identity_of
 from sporelm.weights.resident import available_on, give_back_freed
@@ -59,6 +60,7 @@ class Options:
     num_pages: int | None = None
     num_states: int | None = None
     any_kind: bool = False
+    chat_template: str | Path | None = None
 
     def check(self) -> None:
         """Raise RequestError for a value that cannot be."""
@@ -91,6 +93,10 @@ class Options:
             raise RequestError("session_bytes is given without session_dir: name the folder too, or leave it out")
         if self.session_dir is not None:
             path_of("session_dir", self.session_dir)
+        if self.chat_template is not None:
+            if not isinstance(self.chat_template, str | Path):
+                raise RequestError(f"chat_template is {shown(self.chat_template)}: it must be a name or a path")
+            find_template(str(self.chat_template))
         for name in ("eager", "dequantize", "any_kind"):
             if not isinstance(getattr(self, name), bool):
                 raise RequestError(f"{name} is {shown(getattr(self, name))}: it must be True or False")
@@ -209,6 +215,8 @@ def _load(
             check_vocabularies(coming.result(), load_tokenizer(draft.source.path))
         loaded = model.loaded(limits.max_context, threads, progress)
         tokenizer = coming.result()
+        if options.chat_template is not None:
+            use_template(tokenizer, str(options.chat_template))
         load_s = perf_counter() - began
         worker = model.worker(loaded, limits, progress, eager=options.eager)
         undone.callback(worker.close)

@@ -43,6 +43,7 @@ def parser() -> Parser:
     )
     options.add_model(made)
     made.add_argument("--system", metavar="TEXT", help="the system message")
+    options.add_chat_template(made, options.TEMPLATE_HELP)
     made.add_argument(
         "--session-dir",
         metavar="DIR",

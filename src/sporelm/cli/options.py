@@ -77,6 +77,14 @@ def add_engine(parser: argparse.ArgumentParser, *, guessing: bool = True) -> Non
         parser.set_defaults(speculate=None, draft_model=None)
 
 
+def add_chat_template(parser: argparse.ArgumentParser, what: str) -> None:
+    """--chat-template."""
+    parser.add_argument("--chat-template", metavar="NAME|FILE", help=what)
+
+
+TEMPLATE_HELP = "in place of the model's own template: chatml, llama3, mistral-v7, ... or a file of jinja"
+
+
 def add_guessing(parser: argparse.ArgumentParser) -> None:
     """--speculate and --draft-model."""
     parser.add_argument(
@@ -122,6 +130,7 @@ def open_model(args: argparse.Namespace, *, max_batch: int = 1, **options: Any) 
             store.resolve(args.model, progress),
             **given(args, "backend", "device", "threads", "eager", "max_context", "kv", "kv_memory"),
             **given(args, "speculate", "draft_model"),
+            chat_template=getattr(args, "chat_template", None),
             progress=progress,
             max_batch=max_batch,
             **options,

@@ -24,18 +24,25 @@ LONGEST_TEXT = 1 << 30  # bytes of what is measured on; the tokens of all of it 
 def parser() -> Parser:
     made = Parser(
         "run",
-        "Complete a prompt. The prompt is raw text: no chat template is applied, BOS is added as the model says.",
+        "Complete a prompt. The prompt is raw text: no chat template is applied, BOS is added as the model says. With "
+        "--chat-template the prompt is a message of the user, which the model answers.",
         "[MODEL] (-p TEXT | -f FILE) [options]",
         [
             'spore run -p "Once upon a time" -n 60 --temp 0',
             "spore run model.gguf -f - --json < prompt.txt",
             'spore run -p "Is water wet? Answer: " --choice yes --choice no',
+            'spore run -p "Is water wet?" --chat-template default',
         ],
     )
     options.add_model(made)
     prompt = made.add_mutually_exclusive_group(required=True)
     prompt.add_argument("-p", "--prompt", metavar="TEXT", help="the prompt")
     prompt.add_argument("-f", "--file", metavar="FILE", help="read the prompt from a UTF-8 file; - is stdin")
+    options.add_chat_template(
+        made,
+        "answer the prompt as a message of the user, in this template: default, the model's own, or chatml, llama3, "
+        "mistral-v7, ... or a file of jinja",
+    )
     made.add_argument("--json", action="store_true", help="print one JSON object instead of the text")
     options.add_engine(made)
     lora.add_lora(made)
@@ -52,10 +59,13 @@ def run(args: argparse.Namespace) -> int:
     prompt = args.prompt if args.prompt is not None else read_text(args.file, "the prompt", LONGEST_PROMPT)
     llm = watching.open_model(args, max_batch=min(params.made, MOST_TOGETHER), adapters=adapters)
     try:
+        continues = args.chat_template is None
+        asked = [{"role": "user", "content": prompt}]
+        ids = llm.prompt_ids(prompt) if continues else llm.chat_ids(llm.render(asked))
         if params.made > 1:
-            completion = several(llm, prompt, params, show=not args.json)
+            completion = several(llm, ids, params, show=not args.json, continues=continues)
         else:
-            completion = complete(llm, prompt, params, show=not args.json)
+            completion = complete(llm, ids, params, show=not args.json, continues=continues)
     finally:
         llm.close()
     if completion is None:
@@ -73,11 +83,15 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def complete(llm: "LLM", prompt: str, params: "SamplingParams", *, show: bool) -> "Completion | None":
-    """The completion, its text on stdout as it comes if `show`; None if Ctrl-C stopped it."""
+def complete(
+    llm: "LLM", ids: list[int], params: "SamplingParams", *, show: bool, continues: bool = True
+) -> "Completion | None":
+    """The completion, its text on stdout as it comes if `show`; None if Ctrl-C stopped it. `continues`: it goes on with
+    the text of the prompt, rather than answering it."""
     from sporelm.cli.interrupt import interrupt_flag
 
-    with interrupt_flag() as interrupted, contextlib.closing(llm.stream(prompt, params)) as stream:
+    pieces = llm.pieces(llm.answer(ids, params, continues=continues))
+    with interrupt_flag() as interrupted, contextlib.closing(pieces) as stream:
         for piece in stream:
             if show:
                 sys.stdout.write(piece.text)
@@ -89,10 +103,14 @@ def complete(llm: "LLM", prompt: str, params: "SamplingParams", *, show: bool) -
     return None
 
 
-def several(llm: "LLM", prompt: str, params: "SamplingParams", *, show: bool) -> "Completion | None":
+def several(
+    llm: "LLM", ids: list[int], params: "SamplingParams", *, show: bool, continues: bool = True
+) -> "Completion | None":
     """The answers to a prompt, their texts on stdout when all are there if `show`; None if Ctrl-C stopped them."""
     try:
-        (completion,) = llm.generate(prompt, params)
+        answers = llm.several_answers(ids, params, continues=continues)
+        llm.run(answers)
+        completion = llm.best_of(answers)
     except KeyboardInterrupt:
         return None
     if show:

@@ -53,6 +53,7 @@ def parser() -> Parser:
     made.add_argument("--config", metavar="FILE", help="a TOML file with any of these (SPORE_SERVE_CONFIG)")
     made.add_argument("--host", metavar="H", help="address to listen on; default: 127.0.0.1 (SPORE_HOST)")
     made.add_argument("--port", type=int, metavar="P", help="0: any that is free; default: 8000 (SPORE_PORT)")
+    options.add_chat_template(made, f"{options.TEMPLATE_HELP}; of every model")
     made.add_argument(
         "--session-dir",
         metavar="DIR",

@@ -20,7 +20,7 @@ LONGEST_CONFIG = 1 << 20  # bytes
 LOGS = ("text", "json")
 ENGINE = {
     "backend": str, "device": str, "threads": int, "max_context": int, "kv": str, "kv_memory": str, "eager": bool,
-    "speculate": str, "draft_model": str, "max_batch": int, "token_budget": int,
+    "speculate": str, "draft_model": str, "max_batch": int, "token_budget": int, "chat_template": str,
 }  # fmt: skip
 
 

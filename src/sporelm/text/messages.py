@@ -192,6 +192,16 @@ def plain_data(value: Any, where: str, depth: int = 0) -> Any:
     raise RequestError(f"{where} holds a {type(value).__name__}; only texts, numbers, lists and objects are taken")
 
 
+def developer_as_system(messages: Any) -> Any:
+    """Return the messages with OpenAI's newer name of the role `system` replaced by it: few templates know it."""
+    if not isinstance(messages, Sequence):
+        return messages  # `check_messages` refuses it
+    return [
+        {**each, "role": "system"} if isinstance(each, Mapping) and each.get("role") == "developer" else each
+        for each in messages
+    ]
+
+
 def joined_parts(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The messages with each list of parts made one text, for templates that know nothing of parts."""
     return [

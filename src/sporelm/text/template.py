@@ -32,6 +32,7 @@ _TOOL = {
 _CALL = {"id": "abcdefghi", "type": "function", "function": {"name": _NAME, "arguments": {}}}
 _RESULT = {"role": "tool", "tool_call_id": "abcdefghi", "name": _NAME, "content": _PROBE}
 _FUNCTOOLS = "functools["  # Firefunction: its template has names of its own for the tools and the time
+_DATE = "date_string"  # what Llama 3's templates call the day
 _THINKING = re.compile(r"(?<![.\w])thinking is (un)?defined")
 _USER: dict[str, Any] = {"role": "user", "content": "x"}
 # Roles that templates may make part of a control token, as in '<|' + message.role + '|>'. Any other role is content.
@@ -48,17 +49,25 @@ class ChatTemplate:
     """
 
     def __init__(
-        self, source: str, special_tokens: Mapping[str, str] | None = None, *, label: str = "the chat template"
+        self,
+        source: str,
+        special_tokens: Mapping[str, str] | None = None,
+        *,
+        label: str = "the chat template",
+        dated: bool = False,
     ) -> None:
         """
         source            the template, in jinja2's language
         special_tokens    "bos_token", "eos_token", ... -> text
         label             what messages call it
+        dated             offer today's date as `date_string`, as llama.cpp does; transformers leaves it undefined, so
+                          that Llama 3's templates name a day of 2024
 
         Raises ModelFileError for a template that cannot be compiled.
         """
         self.source = source
         self.label = label
+        self.dated = dated and _DATE in source
         self._special_tokens = {name: template_text(text) for name, text in (special_tokens or {}).items()}
         self._template = self._compile()
 
@@ -77,7 +86,7 @@ class ChatTemplate:
                 f"{tokenizer.label} has no chat template; give one as chat_template.jinja in the model's folder or as "
                 "tokenizer.chat_template in its GGUF file, or use raw text instead of messages"
             )
-        return _kept(source, tuple(sorted(tokenizer.special.names.items())), f"the chat template of {tokenizer.label}")
+        return _kept(source, tuple(sorted(tokenizer.special.names.items())), tokenizer.template_label)
 
     def render(
         self,
@@ -185,12 +194,16 @@ class ChatTemplate:
         extra: Mapping[str, Any],
     ) -> dict[str, Any]:
         """What the template sees, as plain data."""
-        own = {}
+        own: dict[str, Any] = {}
         if _FUNCTOOLS in self.source:
             from sporelm.text.sandbox import strftime_now
 
             functions = [tool["function"] for tool in tools]
             own = {"functions": json.dumps(functions, indent=4), "datetime": strftime_now("%Y-%m-%d %H:%M:%S")}
+        if self.dated:
+            from sporelm.text.sandbox import strftime_now
+
+            own[_DATE] = strftime_now("%d %b %Y")
         return {
             **self._special_tokens,
             "documents": None,
@@ -246,4 +259,4 @@ def _with_marked_role(message: Mapping[str, Any]) -> dict[str, Any]:
 
 @lru_cache(maxsize=16)
 def _kept(source: str, special_tokens: tuple[tuple[str, str], ...], label: str) -> ChatTemplate:
-    return ChatTemplate(source, dict(special_tokens), label=label)
+    return ChatTemplate(source, dict(special_tokens), label=label, dated=True)

@@ -52,6 +52,7 @@ class Tokenizer:
         self.label = label
         self.special = special
         self.chat_templates = chat_templates
+        self.template_label = f"the chat template of {label}"  # what messages call it
         self.vocab_size = vocab_size
         self.decoding = decoding
         self._parsing = parsing

@@ -1,5 +1,6 @@
 """Paths, fields and options that clients of llama-server and vLLM rely on."""
 
+import asyncio
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -11,9 +12,11 @@ import openai
 import pytest
 
 from hf_folders import write_model
+from sporelm.errors import RequestError
 from sporelm.serve.app import UNVERSIONED
-from sporelm.serve.config import ModelSpec
+from sporelm.serve.config import ModelSpec, ServeConfig
 from sporelm.serve.keys import ApiKey
+from sporelm.serve.server import Server
 from system.serve.conftest import Running
 from tiny_models import WIDE
 
@@ -229,3 +232,28 @@ def test_a_gbnf_grammar_holds_the_answer(http: httpx.Client, path: str) -> None:
     form = {"type": "gbnf", "gbnf": 'root ::= "yes" | "no"'}
     (short,) = http.post(path, json=asked | {"grammar": None, "response_format": form}).json()["choices"]
     assert (short["text"] if "text" in short else short["message"]["content"]) in ("yes", "no")
+
+
+# ---- --chat-template
+
+
+def test_a_chat_template_by_name_is_that_of_every_model(serve: Serve, story: Path) -> None:
+    specs = (ModelSpec("mute", str(story)), ModelSpec("second", str(story)))  # it has no template of its own
+    client = serve(models=specs, engine={"threads": 1, "chat_template": "chatml"}).client()
+    assert [each["chat"] for each in client.get("/v1/models").json()["data"]] == [True, True]
+    shown = client.post("/apply-template", json={"messages": ASK, "model": "second"}).json()["prompt"]
+    assert shown == f"{BEGIN}<|im_start|>user\nOnce upon a time<|im_end|>\n<|im_start|>assistant\n"
+    assert client.post("/v1/chat/completions", json=SHORT).status_code == 200
+
+
+def test_a_template_that_renders_nothing_is_named(serve: Serve, story: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty.jinja").write_text("{% if false %}{% endif %}")
+    template = {"threads": 1, "chat_template": str(tmp_path / "empty.jinja")}
+    client = serve(models=(ModelSpec("mute", str(story)),), engine=template).client()
+    told = error(client.post("/v1/chat/completions", json=SHORT))["message"]
+    assert told == "the chat template 'empty.jinja' renders nothing for these messages; give another one"
+
+
+def test_an_unknown_chat_template_ends_the_server_with_one_line(story: Path) -> None:
+    with pytest.raises(RequestError, match="the model mute cannot be loaded: the chat template 'chatlm' is neither"):
+        asyncio.run(Server(ServeConfig((ModelSpec("mute", str(story)),), engine={"chat_template": "chatlm"})).open())

@@ -6,6 +6,7 @@ from typing import Literal
 
 import msgspec
 
+from sporelm.models import Encoder, model_of
 from sporelm.serve.config import ModelSpec
 from sporelm.serve.endpoint import Call, Endpoint
 from sporelm.serve.model_facts import facts_of
@@ -41,6 +42,8 @@ async def card(call: Call, spec: ModelSpec) -> ModelCard:
     if model is None:
         facts = await asyncio.to_thread(facts_of, spec)
         chat = facts.chat if facts is not None else None
+        if facts is not None and call.server.config.engine.get("chat_template") is not None:
+            chat = not issubclass(model_of(facts.family), Encoder)  # all models that generate have that one
         return ModelCard(spec.name, call.server.began, spec.name, when(call.server.began), chat=chat)
     llm, loaded_at = model.llm.llm, int(model.loaded_at)
     chat, most = bool(llm.tokenizer.chat_template), llm.max_context
