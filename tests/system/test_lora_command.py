@@ -8,10 +8,10 @@ import pytest
 
 from hf_folders import write_model
 from lora_files import random_pairs, write_gguf_adapter, write_peft
-from sporelm.cli.lora import parsed
+from sporelm import LoraAdapter
 from sporelm.cli.main import main
 from sporelm.engine import Request
-from sporelm.errors import UsageError
+from sporelm.errors import RequestError
 from system.processes import Spore
 from tiny_models import WIDE
 
@@ -119,7 +119,7 @@ def test_names_paths_and_scales_are_told_apart(tmp_path: Path) -> None:
         (f"odd={odd}", (str(odd), "odd", 1.0)),
         (f"odd={odd}@3", (str(odd), "odd", 3.0)),
     ):
-        found = parsed(text)
+        found = LoraAdapter.of(text)
         assert (found.path, found.name, found.scale) == expected, text
-    with pytest.raises(UsageError, match="is no number"):
-        parsed("adapter@half")
+    with pytest.raises(RequestError, match="is no number"):
+        LoraAdapter.of("adapter@half")

@@ -31,6 +31,23 @@ class LoraAdapter:
     name: str | None = None
     scale: float = 1.0
 
+    @classmethod
+    def of(cls, text: str) -> "LoraAdapter":
+        """From [NAME=]PATH[@SCALE]. What is there under the whole text, or under all but the name, is a path.
+
+        Raises RequestError for a scale that is not a number.
+        """
+        name: str | None = None
+        if not _exists(text) and "=" in text:
+            name, _, text = text.partition("=")
+        path, at, scale = text.rpartition("@")
+        if _exists(text) or not at:
+            return cls(text, name)
+        try:
+            return cls(path, name, float(scale))
+        except ValueError:
+            raise RequestError(f"{scale!r:.60} after the @ of {text!r:.200} is no number") from None
+
     @property
     def place(self) -> Path:
         """Where it lies. Raises RequestError for what cannot be a path."""
@@ -46,6 +63,14 @@ class LoraAdapter:
         if not number or not isfinite(self.scale) or abs(self.scale) > MOST_SCALE:
             raise RequestError(f"scale is {shown(self.scale)}: it must be from -{MOST_SCALE:g} to {MOST_SCALE:g}")
         return name
+
+
+def _exists(text: str) -> bool:
+    """Whether a file or a folder is called so."""
+    try:
+        return Path(text).expanduser().exists()
+    except (OSError, RuntimeError, ValueError):  # RuntimeError: there is no such home folder
+        return False
 
 
 class Holder(Protocol):
@@ -85,6 +110,7 @@ class Adapters:
 
     def __init__(self, holder: Holder) -> None:
         self.holder = holder
+        self.default: str | None = None  # which requests have that name none; those that name "" have none
         self._loaded: dict[str, _Loaded] = {}
         self._count = 0
         self._changing = threading.Lock()
@@ -94,8 +120,12 @@ class Adapters:
         return list(self._loaded)
 
     def number(self, name: str | None) -> int:
-        """What requests call an adapter; 0 for None. Raises RequestError, naming those that there are, for another."""
-        if name is None:
+        """What requests call an adapter; 0 for no adapter, which is "", or None where there is no default.
+
+        Raises RequestError, naming those that there are, for another.
+        """
+        name = self.default if name is None else name
+        if name is None or name == "":
             return 0
         found = self._loaded.get(name) if isinstance(name, str) else None
         if found is None:

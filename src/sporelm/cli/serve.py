@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sporelm.cli import options
+from sporelm.cli import lora, options
 from sporelm.cli.parser import Parser
 from sporelm.errors import RequestError, UsageError
 
@@ -34,6 +34,7 @@ def parser() -> Parser:
         [
             "spore serve",
             "spore serve --model small=smollm2 --model big=model.gguf --model-memory 8G",
+            "spore serve model.gguf --lora sql=sql-adapter --lora tone=tone.gguf@0.5",
             "spore serve --host 0.0.0.0 --api-keys-file keys.txt --tls-cert cert.pem --tls-key key.pem",
         ],
     )
@@ -75,6 +76,11 @@ def parser() -> Parser:
         limits.add_argument(f"--{name}", type=kind, metavar=metavar, help=text)
     limits.add_argument("--max-batch", type=int, metavar="N", help="requests that run together; default: 16")
     options.add_engine(made)
+    lora.add_lora(
+        made,
+        "an adapter (LoRA) of the first model, a PEFT folder or a .gguf file, as [NAME=]PATH[@SCALE]; may be repeated: "
+        "answers have the first, or the one that a request names in its field adapter",
+    )
     options.add_help(made)
     return made
 
@@ -101,6 +107,7 @@ def configuration(args: argparse.Namespace) -> "ServeConfig":
         "host": args.host,
         "port": args.port,
         "log": args.log,
+        "adapters": tuple(lora.adapters(args)) or None,
         "any_model_name": args.any_model_name or None,
         "api_keys": args.api_key,
         "api_keys_file": args.api_keys_file,

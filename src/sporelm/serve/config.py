@@ -6,13 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sporelm import settings
 from sporelm.engine.sizes import size_in_bytes
 from sporelm.errors import RequestError, shown
 from sporelm.serve.keys import ApiKey, read_keys
 from sporelm.weights.text_file import read_text_file
+
+if TYPE_CHECKING:
+    from sporelm.api.adapters import LoraAdapter
 
 HOST_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_])?")
 MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]{0,127}")
@@ -61,6 +64,7 @@ class ServeConfig:
 
     models            by name; the first one answers requests that name none
     any_model_name    the first one answers requests for an unknown name, too
+    adapters          (LoRA) of the first model; requests that name none have the first one
     keys              API keys; without any, everybody may ask
     engine            options of `LLM` for every model
     model_memory      bytes that models which are loaded together take; those unused longest go first. None: no limit
@@ -120,6 +124,7 @@ class ServeConfig:
     log: str = "text"
     engine_file: frozenset[str] = frozenset()
     any_model_name: bool = False
+    adapters: "tuple[LoraAdapter, ...]" = ()
 
     def __post_init__(self) -> None:
         for name, (low, high) in RANGES.items():
@@ -198,7 +203,7 @@ RANGES: dict[str, tuple[float, float]] = {
 _TEXTS = ("host", "log")
 _PATHS = ("session_dir", "tls_cert", "tls_key")
 _TRUTHS = ("any_model_name",)
-_LISTS = ("cors_origins", "allowed_hosts", "keep_alive_keys")
+_LISTS = ("cors_origins", "allowed_hosts", "keep_alive_keys", "adapters")
 _SIZES = ("model_memory", "max_body", "max_bodies")
 
 
@@ -222,6 +227,11 @@ def load(flags: Mapping[str, Any], file: Path | None = None) -> ServeConfig:
         keys += read_keys(Path(key_file))
     if "models" in found:
         found["models"] = tuple(each if isinstance(each, ModelSpec) else ModelSpec.of(each) for each in found["models"])
+    if "adapters" in found:
+        from sporelm.api.adapters import LoraAdapter
+
+        given = found["adapters"]
+        found["adapters"] = tuple(LoraAdapter.of(each) if isinstance(each, str) else each for each in given)
     for name in _SIZES:
         if isinstance(found.get(name), str):
             found[name] = size_in_bytes(name, found[name])

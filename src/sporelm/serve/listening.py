@@ -243,6 +243,10 @@ def words_at_start(config: ServeConfig, listening: socket.socket) -> list[str]:
     """What is served and where; and a warning where others than this machine's users may ask without a key."""
     names = ", ".join(spec.name for spec in config.models)
     told = f"serving {names} {place(config, listening)} (Ctrl-C ends)"
+    if config.adapters:
+        titles = [each.title for each in config.adapters]
+        told += f"; {config.models[0].name} with the adapter {titles[0]}"
+        told += f", or {', '.join(titles[1:])} where requests name it" if titles[1:] else ""
     return [told] if config.keys or config.is_loopback else [told, OPEN_TO_ALL]
 
 

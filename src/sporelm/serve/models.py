@@ -218,12 +218,14 @@ class Models:
 
     def _opened(self, spec: ModelSpec, progress: Progress | None) -> AsyncLLM:
         options: dict[str, Any] = dict(self.config.engine)
+        adapters = self.config.adapters if spec.name == self.default else ()
         if self.config.session_dir is not None:
             folder = self.config.session_dir / "pages"
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             options["session_dir"] = folder
         try:
-            llm = AsyncLLM(spec.path, progress=progress, any_kind=True, **options)
+            llm = AsyncLLM(spec.path, progress=progress, any_kind=True, adapters=adapters, **options)
+            llm.llm.adapters.default = adapters[0].title if adapters else None
             _ = llm.llm.opened.identity  # read in this thread, for the fingerprint of replies
             return llm
         except (RequestError, MemoryShortage) as reason:

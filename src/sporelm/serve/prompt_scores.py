@@ -35,15 +35,16 @@ class PromptScores(NamedTuple):
         )
 
 
-async def prompt_scores(model: ServedModel, ids: list[int], top: int) -> PromptScores:
-    """The scores of a prompt, with so many alternatives each. Others' steps go on meanwhile; who leaves ends it.
+async def prompt_scores(model: ServedModel, ids: list[int], top: int, adapter: str | None) -> PromptScores:
+    """The scores of a prompt, with so many alternatives each, by the model with this adapter. Others' steps go on
+    meanwhile; who leaves ends it.
 
     Raises ContextOverflow, RequestError, MemoryShortage.
     """
-    return await model.llm.stepwise(scored(model.llm.llm, ids, top))
+    return await model.llm.stepwise(scored(model.llm.llm, ids, top, adapter))
 
 
-def scored(llm: LLM, ids: list[int], top: int) -> Stepwise[PromptScores]:
+def scored(llm: LLM, ids: list[int], top: int, adapter: str | None) -> Stepwise[PromptScores]:
     """`prompt_scores`, step by step."""
     logprobs: list[float | None] = [None]
     others: list[dict[str, float] | None] = [None]
@@ -55,7 +56,7 @@ def scored(llm: LLM, ids: list[int], top: int) -> Stepwise[PromptScores]:
                 logprobs.append(real(row[token]))
                 others.append(best_of(row, top, llm.tokenizer.id_to_piece) if top else {})
 
-    yield from llm.engine.logits(ids, take)
+    yield from llm.engine.logits(ids, take, llm.adapters.number(adapter))
     return PromptScores(llm.tokenizer.pieces(ids), logprobs, others)
 
 

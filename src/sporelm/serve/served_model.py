@@ -35,9 +35,11 @@ class ServedModel:
     @cached_property
     def fingerprint(self) -> str:
         """The `system_fingerprint` of replies: it changes with all that could change an answer to the same request and
-        seed, which is the version, the model's files, back-end, KV type and chat template."""
+        seed, which is the version, the model's files, back-end, KV type, chat template and
+        adapters."""
         llm = self.llm.llm
-        parts = (__version__, llm.opened.identity, llm.backend.name, llm.kv, llm.tokenizer.chat_template or "")
+        template, adapters = llm.tokenizer.chat_template or "", (llm.adapters.names, llm.adapters.default)
+        parts = (__version__, llm.opened.identity, llm.backend.name, llm.kv, template, adapters)
         return f"fp_{sha256(repr(parts).encode()).hexdigest()[:12]}"
 
     @property

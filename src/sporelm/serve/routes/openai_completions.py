@@ -144,7 +144,7 @@ async def completions(call: Call, body: CompletionRequest) -> Response | TextCom
     told: list[PromptScores | None] = [None] * len(prompts)
     if body.echo and body.logprobs is not None:
         _check_scores(sum(map(len, prompts)), 1 + body.logprobs)
-        told = [await prompt_scores(model, ids, body.logprobs) for ids in prompts]
+        told = [await prompt_scores(model, ids, body.logprobs, body.adapter) for ids in prompts]
     if body.max_tokens == 0:
         return _echoed(asked, told, number, created)
     if body.stream:

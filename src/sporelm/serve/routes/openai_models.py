@@ -25,6 +25,7 @@ class ModelCard(msgspec.Struct):
     loaded: bool = False
     max_context: int | None = None
     max_input_tokens: int | None = None  # the same, for Anthropic's clients
+    adapters: list[str] = []  # (LoRA) that requests may name; where they name none they have the first
     chat: bool | None = None  # whether it has a chat template; None where its files are not there, or are broken
 
 
@@ -55,6 +56,7 @@ async def card(call: Call, spec: ModelSpec) -> ModelCard:
         loaded=True,
         max_context=most,
         max_input_tokens=most,
+        adapters=llm.adapters.names,
         chat=chat,
     )
 
