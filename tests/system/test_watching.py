@@ -403,3 +403,32 @@ def test_a_trace_and_a_recording_are_two_files(shared: Path, tmp_path: Path) -> 
     with pytest.raises(RequestError, match=r"trace and record are both .*one: one would take the other's place"):
         LLM(shared / "data" / "story", trace=tmp_path / "one", record=str(tmp_path / "." / "one"))
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a limit on the size of files")
+@pytest.mark.parametrize("words", [["run", "-p", "Once", "-n", "200"], ["bench", "-p", "0", "-n", "64", "--repeat=1"]])
+@pytest.mark.parametrize("option", ["--trace", "--record"])
+def test_what_could_not_be_written_is_exit_code_1(story: Path, tmp_path: Path, words: list[str], option: str) -> None:
+    import resource
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
+
+    line = command(words[0], story, *words[1:], option, "written")
+    done = subprocess.run(
+        line, env=environment(), cwd=tmp_path, preexec_fn=limit, capture_output=True, text=True, timeout=120,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 1, done.stderr
+    assert done.stdout.strip(), "the work is done all the same"
+    assert "written: File too large" in done.stderr or "ends early: File too large" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_recording_at_its_limit_is_no_failure(story: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with LLM(story, threads=1, record=tmp_path / "r.jsonl") as llm:
+        assert llm.watching.recording is not None
+        llm.watching.recording.most_bytes = 2000
+        llm.generate("Once", SamplingParams(max_tokens=50))
+    assert "as many as it may have" in " ".join(llm.watching.notes())
+    assert not llm.watching.has_failed

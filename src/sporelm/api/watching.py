@@ -62,6 +62,12 @@ class Watching:
             notes.append(f"the recording {self.recording.path} ends early: {self.recording.failure}")
         return notes
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether a file could not be written; one that ends at its size limit has not failed."""
+        is_trace_lost = self.file is not None and self.file.failure is not None
+        return is_trace_lost or (self.recording is not None and self.recording.has_failed)
+
     def close(self) -> None:
         """Finish the files. The engine must be at rest."""
         if self.trace is not None:

@@ -184,7 +184,8 @@ class Backend(Protocol):
         """Make a graph runnable for steps of one regime; `place` is there for those who want an arena."""
 
     def limits(self) -> Mapping[str, float]:
-        """Measured now: stream_bytes_s, int8_dot_ops_s, f32_ops_s."""
+        """Measured now, the best of several times: stream_bytes_s, int8_dot_ops_s, f32_ops_s; of reading
+        stream_median_bytes_s too."""
 
     def synchronize(self) -> None:
         """Wait until everything asked for is done."""

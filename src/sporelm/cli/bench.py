@@ -93,7 +93,7 @@ class Adapted(NamedTuple):
         return self.llm.bench_whole(n, batch, prompt, self.adapter)
 
 
-def run(args: argparse.Namespace) -> None:
+def run(args: argparse.Namespace) -> int:
     from sporelm.bench import LlamaPeer, cases, context_for, measure, plot, rows
     from sporelm.cli.progress import ProgressLine
     from sporelm.engine.capacity import DEFAULT_CONTEXT
@@ -127,12 +127,13 @@ def run(args: argparse.Namespace) -> None:
         title = f"{asked if asked and ':' in asked else llm.config.name}, {llm.threads} thread{'s' * (llm.threads > 1)}"
     finally:
         llm.close()
-        watching.tell(llm)
+        code = watching.tell(llm)
     print(render(found, args), flush=True)  # first: a full disk must not take minutes of measuring with it
     if args.save:
         rows.append(args.save, found, about)
     if args.plot:
         plot.write_svg(args.plot, plot.as_svg(found, title, f"{about['machine']}; {about['commit']}"))
+    return code
 
 
 def find(model: str | None) -> Path:

@@ -80,10 +80,11 @@ def run(args: argparse.Namespace) -> int:
     llm = watching.open_model(args, session_dir=args.session_dir, adapters=adapters)
     try:
         about = f"{llm.config.name}, a context of {llm.max_context} tokens"
-        return talk(Sessions(llm, params, args.system), about, figures)
+        code = talk(Sessions(llm, params, args.system), about, figures)
     finally:
         llm.close()
-        watching.tell(llm)
+        failed = watching.tell(llm)
+    return code or failed
 
 
 def talk(sessions: Sessions, about: str, figures: Callable[[Any], str]) -> int:

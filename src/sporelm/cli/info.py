@@ -13,13 +13,16 @@ if TYPE_CHECKING:
 
     from sporelm.bench.estimate import Estimate
 
+AGREEING = 0.8  # of the best read is what the median reaches on a machine that is otherwise idle
+
 
 def parser() -> Parser:
     made = Parser(
         "info",
         "Show what a model is (architecture, parameters, size, number format, context, vocabulary, chat template), the "
         "memory that it needs at a context and a batch, whether that fits this machine, and how fast it can generate: "
-        "the memory's bandwidth, measured now, by the bytes that a token reads. Nothing is loaded or fetched.",
+        "the memory's bandwidth, the best of several reads now, by the bytes that a token reads. Nothing is loaded or "
+        "fetched.",
         "[MODEL] [options]",
         [
             "spore info",
@@ -112,6 +115,7 @@ def speeds(estimate: "Estimate", context: int, batch: int) -> dict[str, Any]:
     }
     return {
         "stream_bytes_s": machine["stream_bytes_s"],
+        "stream_median_bytes_s": machine["stream_median_bytes_s"],
         "experts": chosen,
         "decode": [estimate.decode(machine, *case).as_json() for case in cases],
     }
@@ -169,7 +173,13 @@ def print_speed(speed: dict[str, Any]) -> None:
     """What the bandwidth allows."""
     from sporelm.cli.gguf_text import bytes_text
 
-    print(f"{'speed':<15}memory is read at {speed['stream_bytes_s'] / 1e9:.1f} GB/s, measured now; at most, tokens/s:")
+    best, middle = speed["stream_bytes_s"], speed["stream_median_bytes_s"]
+    print(f"{'speed':<15}memory is read at {best / 1e9:.1f} GB/s, the best of several reads now; at most, tokens/s:")
+    if middle < AGREEING * best:
+        print(
+            f"{'':<17}(the reads disagree: half of them reach {middle / 1e9:.1f} GB/s or less. Other programs use the "
+            "machine, and the true bandwidth may be higher: measure again when it is idle)"
+        )
     if experts := speed["experts"]:
         read = bytes_text(experts["read_bytes"])
         print(

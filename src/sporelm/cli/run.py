@@ -75,12 +75,12 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(as_json(completion), ensure_ascii=False))
     else:
         print()
-    watching.tell(llm)
+    code = watching.tell(llm)
     if completion.finish_reason == "error":
         raise SporeError(completion.error or "the request failed without a reason")
     if not args.json:
         print(figures(completion), file=sys.stderr)
-    return 0
+    return code
 
 
 def complete(

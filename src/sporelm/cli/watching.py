@@ -24,12 +24,14 @@ def open_model(args: argparse.Namespace, **more: Any) -> "LLM":
     return options.open_model(args, **options.given(args, "trace", "record"), **more)
 
 
-def tell(llm: "LLM") -> None:
-    """Say on stderr what was written down, once the model is closed."""
+def tell(llm: "LLM") -> int:
+    """Say on stderr what was written down, once the model is closed; returns the exit code, 1 if a file could not be
+    written."""
     if llm.watching.summary is not None:
         sys.stderr.write(table(llm.watching.summary))
     for note in llm.watching.notes():
         sys.stderr.write(f"spore: {note}\n")
+    return 1 if llm.watching.has_failed else 0
 
 
 def table(summary: "Summary") -> str:

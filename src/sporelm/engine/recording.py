@@ -49,7 +49,8 @@ class RecordingFile:
         """Begin a recording, in place of an earlier one. Raises RequestError if something else is there, or if it
         cannot be written."""
         self.path, self.most_bytes = path, most_bytes
-        self.failure: str | None = None
+        self.failure: str | None = None  # why the recording ended early
+        self.has_failed = False  # whether that was because it could not be written
         self.nbytes = 0
         try:
             check_place(path, BEGINNING, "recording")
@@ -75,7 +76,7 @@ class RecordingFile:
                 return
             self._file.write(f"{text}\n")
         except OSError as reason:
-            self.failure = str(reason.strerror or reason)
+            self.failure, self.has_failed = str(reason.strerror or reason), True
         self.nbytes += len(text) + 1
 
     def close(self) -> None:
@@ -87,7 +88,7 @@ class RecordingFile:
             if not self.nbytes:
                 self.path.unlink(missing_ok=True)
         except OSError as reason:
-            self.failure = self.failure or str(reason.strerror or reason)
+            self.failure, self.has_failed = self.failure or str(reason.strerror or reason), True
 
     # ---- what the worker tells
 

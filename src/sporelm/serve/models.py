@@ -5,18 +5,19 @@ import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
-from pathlib import Path
 from time import monotonic
 from typing import Any
 
 from sporelm.api.async_llm import AsyncLLM
 from sporelm.backends.backend import Progress
-from sporelm.errors import MemoryShortage, RequestError, shown
+from sporelm.errors import MemoryShortage, RequestError, SporeError, shown
 from sporelm.serve.answering import Bell
 from sporelm.serve.config import ModelSpec, ServeConfig
 from sporelm.serve.failures import RETRY_SECONDS, Refusal
 from sporelm.serve.served_model import ServedModel, too_large
 from sporelm.serve.unbroken import unbroken
+from sporelm.weights import store
+from sporelm.weights.load import in_units
 
 LEAVING = 2.0  # seconds in which requests that a server which ends has broken off give back what they use
 log = logging.getLogger("sporelm.serve")
@@ -132,6 +133,15 @@ class Models:
         if self.progress is not None:
             self.progress(stage, done, total)
 
+    def check_limit(self) -> None:
+        """Raise RequestError if the first model's files alone are larger than what may be loaded."""
+        first, most = self.config.models[0], self.config.model_memory
+        if most is not None and (needed := _file_bytes(first)) > most:
+            raise RequestError(
+                f"its weights take {in_units(needed)}, and model_memory is {in_units(most)}. Give more --model-memory, "
+                "or a smaller model."
+            )
+
     async def _make_room(self, needed: int) -> None:
         """Unload until so many bytes more are within the limit. Raises Refusal, 503, while those loaded are in use."""
         most = self.config.model_memory
@@ -154,7 +164,8 @@ class Models:
         most = self.config.model_memory
         while most is not None and sum(model.nbytes for model in self.loaded.values()) > most:
             if not await self._unload_one(newest):
-                log.warning("%s", too_large(newest, sum(model.nbytes for model in self.loaded.values()), most))
+                told = too_large(newest, sum(model.nbytes for model in self.loaded.values()), most)
+                log.warning("more is loaded than the limit: %s", told)
                 return
 
     async def _unload_one(self, but: ServedModel | None = None) -> bool:
@@ -240,10 +251,8 @@ class Models:
 
 def _file_bytes(spec: ModelSpec) -> int:
     """About what a model takes, as far as its files say."""
-    if spec.path is None:
-        return 0
-    path = Path(spec.path)
-    with suppress(OSError):
+    with suppress(OSError, SporeError):
+        path = store.resolve(spec.path, fetch=False)
         if path.is_file():
             return path.stat().st_size
         return sum(each.stat().st_size for each in path.glob("*.safetensors"))

@@ -3,7 +3,7 @@
 import asyncio
 from time import time
 
-from sporelm.errors import SporeError
+from sporelm.errors import RequestError, SporeError
 from sporelm.serve.access import Access
 from sporelm.serve.answering import AnswerStream
 from sporelm.serve.config import ServeConfig
@@ -12,6 +12,7 @@ from sporelm.serve.endpoint import Endpoint
 from sporelm.serve.leftovers import clear_leftovers
 from sporelm.serve.metrics import Figures
 from sporelm.serve.models import Models, Opener
+from sporelm.serve.served_model import too_large
 from sporelm.serve.sessions import Sessions
 
 
@@ -33,14 +34,19 @@ class Server:
         self.began = int(time())
 
     async def open(self) -> None:
-        """Load the first model, so that what is wrong with it is said at once. Raises SporeError."""
+        """Load the first model, so that what is wrong with it is said at once. Raises SporeError, also if it takes more
+        than `model_memory`."""
         place = self.config.session_dir
         folders = [place / "sessions", place / "conversations"] if place is not None else [default_folder()]
         await asyncio.to_thread(clear_leftovers, folders)
         try:
-            async with self.models.use():
-                pass
+            self.models.check_limit()
+            async with self.models.use() as model:
+                most = self.config.model_memory
+                if most is not None and model.nbytes > most:
+                    raise RequestError(too_large(model, model.nbytes, most))
         except SporeError as reason:
+            await self.models.close()
             raise type(reason)(f"the model {self.models.default} cannot be loaded: {reason}") from reason
 
     def obstacles(self) -> list[str]:

@@ -1,8 +1,9 @@
 """Sessions of /infer: conversations that the server keeps, each the property of the key that made it.
 
 A session is known by its key's owner, its model and its id. So many stay awake; those unused longest sleep in files, or
-go where there is no folder for that. A file's name is a hash: no name comes from a request. It is written whole or not
-at all, and stays until the session sleeps again or is dropped, so that it wakes after a server that was killed, too.
+go where there is no folder for that. One that is awake is written too once it is idle, so that a server that is killed
+loses what was said last at most. A file's name is a hash: no name comes from a request. It is written whole or not at
+all, and stays until the session is written again or is dropped.
 """
 
 import asyncio
@@ -12,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
+from time import monotonic
 from typing import NamedTuple
 from weakref import WeakValueDictionary
 
@@ -24,6 +26,9 @@ from sporelm.serve.served_model import ServedModel
 from sporelm.serve.unbroken import begin, unbroken
 
 MOST_ASLEEP = 64  # times as many files as sessions that may be awake
+IDLE_SECONDS = 2.0  # after its last answer, until a session is written
+LONGEST_SECONDS = 30.0  # after the first answer that is not in the file; then it is written between two requests
+SHARE = 10  # times as long as the last writing took must pass before the next one, but not more than LONGEST_SECONDS
 log = logging.getLogger("sporelm.serve")
 
 
@@ -44,7 +49,12 @@ class SessionName(NamedTuple):
 
 @dataclass(eq=False)
 class Session:
-    """A session that is awake; `taken` while a request has it, `new` until the first one has been answered."""
+    """A session that is awake; `taken` while a request has it, `new` until the first one has been answered.
+
+    written          the state that its file holds; None if there is no file
+    unwritten_since  the time of the first answer that the file lacks; None if it lacks none
+    write_seconds    how long the last writing took
+    """
 
     name: SessionName
     model: ServedModel
@@ -52,6 +62,15 @@ class Session:
     taken: bool = False
     new: bool = False
     stream: AnswerStream | None = None  # the answer that is being made
+    written: int | None = None
+    unwritten_since: float | None = None
+    write_seconds: float = 0.0
+    timer: asyncio.TimerHandle | None = None
+
+    @property
+    def state(self) -> int:
+        """A number that differs, but for an accident, where the messages do."""
+        return hash(tuple((each["role"], each["content"]) for each in self.conversation.messages))
 
 
 def not_found() -> Refusal:
@@ -111,6 +130,41 @@ class Sessions:
         session.taken, session.stream = False, None
         if not self.is_kept(session):
             begin(close_conversation(session.model, session.conversation))
+        else:
+            self._write_when_idle(session)
+
+    def _write_when_idle(self, session: Session) -> None:
+        """Have a session written once it was not used for a while, or too long after its file was last complete."""
+        if session.timer is not None:
+            session.timer.cancel()
+        if self.folder is None or not session.conversation.messages or session.state == session.written:
+            return
+        now = monotonic()
+        if session.unwritten_since is None:
+            session.unwritten_since = now
+        idle = max(IDLE_SECONDS, SHARE * session.write_seconds)
+        delay = max(0.0, min(idle, session.unwritten_since + LONGEST_SECONDS - now))
+        session.timer = asyncio.get_running_loop().call_later(delay, lambda: begin(self._write_idle(session)))
+
+    async def _write_idle(self, session: Session) -> None:
+        """Write a session to its file, unless a request uses it: that one will give it back. It stays awake."""
+        async with self._lock(session.name):  # nobody takes it meanwhile
+            if not session.taken and self.is_kept(session):
+                try:
+                    await self._write(session)
+                except (SporeError, OSError) as reason:
+                    log.warning("a session could not be written and is in memory only: %s", reason)
+
+    async def _write(self, session: Session) -> None:
+        """Write a session to its file, unless that holds it already. Raises SporeError, OSError."""
+        if self.folder is None or not session.conversation.messages:
+            return
+        folder, state, began = self.folder, session.state, monotonic()
+        if state == session.written and (folder / session.name.file).is_file():
+            return
+        await asyncio.to_thread(_write, session.conversation, folder, session.name.file, self.most * MOST_ASLEEP)
+        session.written, session.unwritten_since = state, None
+        session.write_seconds = monotonic() - began
 
     def find(self, key: ApiKey, model: ServedModel, number: str) -> Session | None:
         """A session that is awake, without taking it."""
@@ -136,6 +190,7 @@ class Sessions:
                     raise Refusal(409, "Session ID already exists", code="session_exists")
                 conversation = await session.model.llm.between_steps(session.conversation.fork)
                 self.awake[name] = Session(name, session.model, conversation)
+                self._write_when_idle(self.awake[name])
         finally:
             self.give_back(session)
         await self._limit()
@@ -196,9 +251,7 @@ class Sessions:
             session.taken = True
             conversation = session.conversation
             try:
-                if self.folder is not None and conversation.messages:
-                    folder = self.folder
-                    await asyncio.to_thread(_write, conversation, folder, session.name.file, self.most * MOST_ASLEEP)
+                await self._write(session)
             except (SporeError, OSError) as reason:
                 log.warning("a session could not be put to sleep and is forgotten: %s", reason)
             finally:
@@ -223,7 +276,9 @@ class Sessions:
         except (ModelFileError, RequestError) as reason:  # damaged, or of a model that had this name before
             log.warning("a session cannot be woken: %s", reason)
             return None
-        return Session(name, model, conversation)
+        session = Session(name, model, conversation)
+        session.written = session.state
+        return session
 
 
 def _write(conversation: Conversation, folder: Path, name: str, most: int) -> None:

@@ -1,7 +1,6 @@
 """A server that is told to end, or killed, in the middle of its work, and the next one on the same folder."""
 
 import json
-import os
 import random
 import re
 import signal
@@ -142,9 +141,6 @@ def test_what_slept_wakes_and_nothing_is_half_written(start: Start, tmp_path: Pa
             time.sleep(0.005)
         time.sleep(chance.random() ** 2 * 0.2)
         killed(process, writer)
-        age = time.time() - 3600
-        for path in folder.rglob("*.part"):  # as those of a server that was killed an hour ago
-            os.utime(path, (age, age))
         process, client = start()
         assert not list(folder.rglob("*.part"))
         assert_whole(client, folder, writer)
@@ -152,6 +148,26 @@ def test_what_slept_wakes_and_nothing_is_half_written(start: Start, tmp_path: Pa
     assert said(client, "Once upon a time", session_id="long") == first
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) in (0, 143)
+
+
+def test_a_session_that_never_slept_is_there_after_a_kill(start: Start, tmp_path: Path) -> None:
+    process, client = start()
+    first = said(client, "Once upon a time", session_id="only")
+    (tmp_path / "kept" / "sessions").mkdir(exist_ok=True)
+    end = time.monotonic() + 60
+    while not (files := list((tmp_path / "kept" / "sessions").glob("*.session"))):  # some seconds after the answer
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    written = files[0].read_bytes()
+    said(client, "The dog", session_id="only", dialog_pos=2)
+    while files[0].read_bytes() == written:  # what was said since is written as well
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    killed(process)
+    process, client = start()
+    body = SAY | {"messages": [{"role": "user", "content": "x"}], "session_id": "only", "dialog_pos": 5}
+    assert client.post("/infer", json=body).json()["current_dialog_pos"] == 4
+    assert said(client, "Once upon a time", session_id="only") == first
 
 
 @pytest.mark.all

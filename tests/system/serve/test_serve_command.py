@@ -67,6 +67,18 @@ def test_wrong_options_are_one_line(capsys: pytest.CaptureFixture[str], words: t
     assert said in one_line(capsys.readouterr().err)
 
 
+@pytest.mark.parametrize(
+    ("limit", "said"),
+    [("1M", r"its weights take 2\.6 MB, and model_memory is 1\.0 MB\. Give more --model-memory"),
+     ("3M", r"story takes \d+\.\d MB, of which .* for keys and values: model_memory is 3\.0 MB; give a smaller --kv-")],
+)  # fmt: skip
+def test_a_limit_below_the_first_model_is_refused(spore: Spore, chatty: Path, limit: str, said: str) -> None:
+    done = spore("serve", f"story={chatty}", "--port", "0", "--threads", "1", "--model-memory", limit)
+    assert done.returncode == 1
+    assert re.search(said, done.stderr.splitlines()[-1]), done.stderr
+    assert "serving" not in done.stderr
+
+
 def test_a_model_that_is_not_there_is_one_line(spore: Spore, tmp_path: Path) -> None:
     missing = spore("serve", tmp_path / "no.gguf", "--port", 0)
     assert missing.returncode == 1

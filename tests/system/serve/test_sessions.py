@@ -323,7 +323,7 @@ def test_a_session_that_falls_asleep_can_be_asked_for_and_dropped(
     running = serve(max_sessions=1, session_dir=tmp_path)
     client = running.client()
     for act in ("ask", "drop"):
-        say(client, "Once upon a time", session_id="old")
+        say(client, f"Once upon a time {act}", session_id="old")  # another one each time: its file lacks it
         with monkeypatch.context() as patched:
             called, go_on = gated(patched, kept_sessions, "_write")
             sleeping, _ = in_thread(lambda: say(client, "Lily", session_id="new"))

@@ -183,7 +183,9 @@ def test_pages_belong_to_their_pool_and_leaks_are_told() -> None:
 def test_memory_of_the_device_is_asked_for_where_it_has_its_own() -> None:
     backend = opened("torch")
     assert backend.free_bytes() is None, "the host's memory is counted by the host"
-    assert backend.limits().keys() == {"stream_bytes_s", "int8_dot_ops_s", "f32_ops_s"}
+    found = backend.limits()
+    assert found.keys() == {"stream_bytes_s", "stream_median_bytes_s", "int8_dot_ops_s", "f32_ops_s"}
+    assert 0 < found["stream_median_bytes_s"] <= found["stream_bytes_s"]
     assert min(backend.limits().values()) > 0
     backend.synchronize()
     backend.close()

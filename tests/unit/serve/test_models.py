@@ -211,7 +211,8 @@ def test_a_model_that_is_larger_than_the_limit_says_how_much_of_it_is_the_cache(
     run(main())
     (first, _) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     size = "a takes 4.0 GB, of which 3.6 GB for keys and values"
-    assert first == f"{size}: model_memory is 150.0 MB; give a smaller --kv-memory, or more --model-memory"
+    remedy = "model_memory is 150.0 MB; give a smaller --kv-memory, or more --model-memory"
+    assert first == f"more is loaded than the limit: {size}: {remedy}"
     model = ServedModel("a", Stub(), None)  # type: ignore[arg-type]
     assert too_large(model, 5_000_000_000, 1).startswith(f"{size}; with those in use it is 5.0 GB: ")
 

@@ -13,21 +13,23 @@ from sporelm.backends.cpu.team import Team
 
 STREAM_BYTES = 256 << 20  # more than any cache holds
 TURNS = 200_000
+REPEATS = 12  # of each measurement, some 20 ms long: other programs can slow one down, and make none faster
 
 
 def measure(compiler: Compiler, team: Team, clock: Callable[[], float] = perf_counter) -> dict[str, float]:
-    """Bytes read a second, and operations (two a multiply-add) a second. Of one thread, `clock` may be its own time."""
+    """Return the best rates of several short measurements: bytes read a second, and operations (two a multiply-add) a
+    second; of reading the median as well. Of one thread, `clock` may be its own time."""
     memory = Region(STREAM_BYTES + 4096)
     memory.array[::4096] = 1
     target = compiler.target
 
-    def seconds(entry: Entry) -> float:
+    def times(entry: Entry) -> list[float]:
         cells, own = Cells(), []  # type: tuple[Cells, list[Region]]
         table = assemble([entry], compiler, cells, own, team.threads)
-        return _median(lambda: team.run(table), clock)
+        return _times(lambda: team.run(table), clock)
 
     blocks = STREAM_BYTES // BLOCK
-    read = seconds(
+    reads = times(
         Entry(stream(target), {"source": memory.address}, Cell("blocks", blocks), grain=blocks // (16 * team.threads))
     )
     share = TURNS // 16
@@ -37,17 +39,23 @@ def measure(compiler: Compiler, team: Team, clock: Callable[[], float] = perf_co
         * TURNS
         * team.threads
         * width
-        / seconds(Entry(kernel, {"unused": 0}, Cell("turns", TURNS * team.threads), grain=share))
+        / min(times(Entry(kernel, {"unused": 0}, Cell("turns", TURNS * team.threads), grain=share)))
         for kernel, width in ((dots(target), WORDS * 4 * target.lanes), (fmas(target), target.lanes))
     ]
-    return {"stream_bytes_s": STREAM_BYTES / read, "int8_dot_ops_s": rates[0], "f32_ops_s": rates[1]}
+    return {
+        "stream_bytes_s": STREAM_BYTES / min(reads),
+        "stream_median_bytes_s": STREAM_BYTES / median(reads),
+        "int8_dot_ops_s": rates[0],
+        "f32_ops_s": rates[1],
+    }
 
 
-def _median(work: Callable[[], None], clock: Callable[[], float], repeat: int = 5) -> float:
+def _times(work: Callable[[], None], clock: Callable[[], float]) -> list[float]:
+    """Return the seconds that each of several repetitions takes, after one that does not count."""
     work()
     times = []
-    for _ in range(repeat):
+    for _ in range(REPEATS):
         start = clock()
         work()
         times.append(clock() - start)
-    return median(times)
+    return times

