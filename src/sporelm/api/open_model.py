@@ -16,7 +16,7 @@ from sporelm.engine.reading import EncoderEngine
 from sporelm.engine.request import token_ids
 from sporelm.errors import ContextOverflow, RequestError, shown
 from sporelm.text import RenderedPrompt, Tokenizer
-from sporelm.text.messages import developer_as_system
+from sporelm.text.messages import with_known_roles
 from sporelm.weights.config import ModelConfig
 from sporelm.weights.prompts import Prompts, prompts_of
 
@@ -226,7 +226,7 @@ class OpenModel:
     def render(self, messages: Sequence[Message]) -> RenderedPrompt:
         """The messages as the model wants to read them, up to where its answer begins: a text in spans, some of the
         chat template's own, the others content, which never becomes a control token."""
-        return self.template.render(developer_as_system(messages), add_generation_prompt=True)
+        return self.template.render(with_known_roles(messages), add_generation_prompt=True)
 
     def chat_ids(self, rendered: RenderedPrompt) -> list[int]:
         """The ids of a rendered chat. The template has written BOS itself, if it belongs there.

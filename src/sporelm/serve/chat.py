@@ -17,7 +17,7 @@ from sporelm.serve.reading import CallBegun, Delta, Reading, Reasoning, Reply, c
 from sporelm.serve.served_model import ServedModel
 from sporelm.serve.usage import Usage, check_finished, usage_of
 from sporelm.text import RenderedPrompt
-from sporelm.text.messages import developer_as_system
+from sporelm.text.messages import with_known_roles
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,7 +153,7 @@ async def rendered(
     known = check_variables(variables)
 
     def render() -> RenderedPrompt:
-        given = developer_as_system(messages)
+        given = with_known_roles(messages)
         return reading.render(given, add_generation_prompt=add_generation_prompt, goes_on=goes_on, **known)
 
     try:

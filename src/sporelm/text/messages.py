@@ -192,10 +192,19 @@ def plain_data(value: Any, where: str, depth: int = 0) -> Any:
     raise RequestError(f"{where} holds a {type(value).__name__}; only texts, numbers, lists and objects are taken")
 
 
-def developer_as_system(messages: Any) -> Any:
-    """Return the messages with OpenAI's newer name of the role `system` replaced by it: few templates know it."""
-    if not isinstance(messages, Sequence):
+def with_known_roles(messages: Any) -> Any:
+    """Return messages as OpenAI's clients write them in the words of templates: `developer`, the newer name of the role
+    `system`, as `system`. All interfaces take messages through this, so that they take the same ones.
+
+    Raises RequestError for what belongs to the functions that were there before tools: no template would show it.
+    """
+    if not isinstance(messages, Sequence) or isinstance(messages, (str, bytes)):
         return messages  # `check_messages` refuses it
+    for index, each in enumerate(messages):
+        if isinstance(each, Mapping) and (each.get("role") == "function" or each.get("function_call") is not None):
+            raise RequestError(
+                f"message {index} is written for the old functions: give tool_calls, and messages of the role 'tool'"
+            )
     return [
         {**each, "role": "system"} if isinstance(each, Mapping) and each.get("role") == "developer" else each
         for each in messages

@@ -63,12 +63,14 @@ SAME: list[tuple[str, Any, Any]] = [
     ("max_tokens", -1, "max_tokens"),
     ("max_tokens", 1 << 31, "max_tokens"),
 ]
-ROLES: list[tuple[str, bool]] = [
-    ("user", True),
-    ("system", True),
-    ("assistant", True),
-    ("developer", True),
-    ("", False),
+# role, and the reason for which it is refused
+ROLES: list[tuple[str, str]] = [
+    ("user", ""),
+    ("system", ""),
+    ("assistant", ""),
+    ("developer", ""),
+    ("", "message 0: role is ''"),
+    ("function", "message 0 is written for the old functions"),
 ]
 OPTIONS = {"temperature": "--temp"}
 
@@ -144,8 +146,8 @@ def _exit_code(words: list[str]) -> int:
         return int(end.code or 0)
 
 
-@pytest.mark.parametrize(("role", "taken"), ROLES)
-def test_python_and_the_server_take_the_same_roles(llm: LLM, http: httpx.Client, role: str, taken: bool) -> None:
+@pytest.mark.parametrize(("role", "refused"), ROLES)
+def test_python_and_the_server_take_the_same_roles(llm: LLM, http: httpx.Client, role: str, refused: str) -> None:
     messages = [{"role": role, "content": "Lily"}, *ASK]
     bodies = {
         "/v1/chat/completions": {"messages": messages, "max_tokens": 1},
@@ -153,9 +155,11 @@ def test_python_and_the_server_take_the_same_roles(llm: LLM, http: httpx.Client,
         "/api/chat": {"messages": messages, "stream": False, "options": {"num_predict": 1}},
     }
     told = {path: http.post(path, json=body) for path, body in bodies.items()}
-    assert {path: answer.status_code for path, answer in told.items()} == dict.fromkeys(bodies, 200 if taken else 400)
-    if taken:
-        assert llm.chat(messages, SamplingParams(max_tokens=1)).token_ids
-    else:
-        with pytest.raises(RequestError, match="message 0: role is ''"):
+    for path, answer in told.items():
+        assert answer.status_code == (400 if refused else 200), path
+        assert refused in answer.text
+    if refused:
+        with pytest.raises(RequestError, match=refused):
             llm.chat(messages, SamplingParams(max_tokens=1))
+    else:
+        assert llm.chat(messages, SamplingParams(max_tokens=1)).token_ids

@@ -113,11 +113,6 @@ def check(body: ChatRequest) -> None:
     for name, why in REFUSED.items():
         if getattr(body, name) is not None:
             raise RequestError(f"{name} is not taken: {why}")
-    for index, message in enumerate(body.messages):
-        if message.get("function_call") is not None or message.get("role") == "function":
-            raise RequestError(
-                f"messages[{index}] is written for the old functions: give tool_calls, and messages of the role 'tool'"
-            )
 
 
 def ask_of(body: ChatRequest) -> ChatAsk:
