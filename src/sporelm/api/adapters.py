@@ -125,7 +125,7 @@ class Adapters:
         Raises RequestError, naming those that there are, for another.
         """
         name = self.default if name is None else name
-        if name is None or name == "":
+        if name is None or (isinstance(name, str) and not name):
             return 0
         found = self._loaded.get(name) if isinstance(name, str) else None
         if found is None:
