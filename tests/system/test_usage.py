@@ -1,5 +1,6 @@
 """What needs no model: help, wrong usage, models that are not there, doctor."""
 
+import errno
 import json
 import os
 import stat
@@ -258,3 +259,14 @@ def test_the_package_is_the_command_too() -> None:
     words = [sys.executable, "-m", "sporelm", "--version"]
     done = subprocess.run(words, env=environment(), capture_output=True, encoding="utf-8", timeout=60, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "spore 0.1.0\n", "")
+
+
+def test_memory_that_the_system_refuses_is_told_as_such(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(words: list[str]) -> int:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")  # as mmap does under `ulimit -v`
+
+    monkeypatch.setattr(main, "dispatch", refuse)
+    assert main.main(["list"]) == 1
+    assert one_line(capsys.readouterr().err) == f"spore: {main.OUT_OF_MEMORY}"

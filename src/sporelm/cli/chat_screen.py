@@ -2,7 +2,7 @@
 
 import sys
 
-from sporelm.cli.plain_text import without_controls
+from sporelm.cli.plain_text import has_colors, without_controls
 
 
 class Screen:
@@ -43,6 +43,6 @@ class Screen:
 
 def dim(text: str) -> str:
     """The text in a fainter colour, where stderr is a terminal that knows how."""
-    if not sys.stderr.isatty() or sys.platform == "win32":
+    if sys.platform == "win32" or not has_colors(sys.stderr):
         return text
     return f"\x1b[2m{text}\x1b[0m"

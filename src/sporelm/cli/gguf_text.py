@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from sporelm.cli.plain_text import has_colors
 from sporelm.cli.plain_text import plain as plain
 
 ESCAPES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "blue": "34", "cyan": "36"}
@@ -20,7 +21,7 @@ class Page:
 
     def __init__(self, color: str = "auto") -> None:
         """`color` is "auto" (on a terminal), "always" or "never"."""
-        self.colored = color == "always" or (color == "auto" and sys.stdout.isatty())
+        self.colored = color == "always" or (color == "auto" and has_colors(sys.stdout))
         encoding = (getattr(sys.stdout, "encoding", None) or "").lower().replace("-", "")
         self.drawn = encoding.startswith("utf")
         self.dot = "·" if self.drawn else "."

@@ -10,7 +10,7 @@ try:
     import os
     import signal
     import sys
-    from errno import ENOSPC
+    from errno import ENOMEM, ENOSPC
     from importlib import import_module
     from types import FrameType
     from typing import Protocol, cast
@@ -57,6 +57,7 @@ COMMANDS = {
     "gguf imatrix": "find out which columns of a model's weights matter, from a text",
 }
 
+OUT_OF_MEMORY = "out of memory: try a smaller --max-context or a smaller model"
 PRINT_NOTHING = (["serve"],)  # commands that leave standard output alone: it may be closed
 
 
@@ -136,13 +137,15 @@ def finished(words: list[str]) -> int:
     except SporeError as error:
         return fail(str(error), words)
     except MemoryError:
-        return fail("out of memory: try a smaller --max-context or a smaller model", words)
+        return fail(OUT_OF_MEMORY, words)
     except OSError as error:
         if interrupt.is_ending():  # the terminal has gone, and with it whoever reads
             return 130
         if is_full_output(error):
             leave_closed_pipe()
             return fail(f"standard output cannot be written: {error.strerror}; make room, or write elsewhere", words)
+        if error.errno == ENOMEM:
+            return fail(OUT_OF_MEMORY, words)
         where = f" {error.filename!r:.200}:" if error.filename else ""
         remedy = " (free some, or move the caches and the store: docs/settings.md)" if error.errno == ENOSPC else ""
         return fail(f"{where} {error.strerror or error}{remedy}".strip(), words)
