@@ -135,3 +135,11 @@ API_KEYS_FILE = setting(
     default="",
     doc="File of API keys of `spore serve`, one a line; --api-keys-file goes before it.",
 )
+
+
+def allows_colors() -> bool:
+    """Return whether the environment allows colours on a terminal.
+
+    NO_COLOR, of any text but an empty one, is a request to have none (no-color.org); TERM=dumb is a terminal without.
+    """
+    return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

@@ -1,8 +1,9 @@
 """Text out of files and from servers, made fit for a terminal."""
 
-import os
 import re
 from typing import TextIO
+
+from sporelm import settings
 
 CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but the tab and the line feed
 
@@ -15,11 +16,8 @@ def plain(text: str) -> str:
 
 
 def has_colors(stream: TextIO) -> bool:
-    """Return whether a stream is a terminal that takes colours, and its user wants them.
-
-    NO_COLOR, of any text but an empty one, is a request to have none (no-color.org); TERM=dumb is a terminal without.
-    """
-    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    """Return whether a stream is a terminal on which colours are wanted (NO_COLOR, TERM=dumb)."""
+    return stream.isatty() and settings.allows_colors()
 
 
 def counted(count: int, word: str) -> str:
