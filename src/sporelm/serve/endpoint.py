@@ -2,8 +2,9 @@
 
 import asyncio
 import gc
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack, aclosing
+import json
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
+from contextlib import AsyncExitStack, aclosing, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -18,6 +19,7 @@ from sporelm.serve.failures import ENDING, Refusal, Shape, ollama_shape, openai_
 from sporelm.serve.keys import ApiKey
 from sporelm.serve.limits import Gone, Message, Receive, Scope, Send
 from sporelm.serve.places import places_of, unusable, without
+from sporelm.text.valid_text import invalid_character
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from sporelm.serve.server import Server
 
 LARGE = 8192  # bytes of a body, from which on a thread does what takes longer the more there is
+SEARCHED = 1 << 20  # bytes of a body in which the text is searched for that is not valid Unicode
 HUGE = 1 << 16  # bytes of a body that is read without a look at what can be collected
 T = TypeVar("T")
 
@@ -284,7 +287,7 @@ def decoded(data: bytes, kind: type[T], request: Request) -> T:
             400, f"the body is not as it must be: {reason}", code="invalid_body", param=_field(reason)
         ) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as reason:
-        raise Refusal(400, f"the body is no JSON: {_wrong_byte(data) or reason}", code="invalid_json") from None
+        raise Refusal(400, f"the body is no JSON: {invalid_text(data) or reason}", code="invalid_json") from None
     finally:
         if collects:
             gc.enable()
@@ -298,13 +301,33 @@ def _is_curl(media: str, request: Request) -> bool:
     return form and "origin" not in request.headers and "sec-fetch-site" not in request.headers
 
 
-def _wrong_byte(data: bytes) -> str:
-    """Which byte of a body is not UTF-8; nothing if all are. msgspec counts from the beginning of a text in it."""
-    try:
-        data.decode()
-    except UnicodeDecodeError as found:
-        return f"byte {found.start} is {data[found.start]:#04x}, which is not UTF-8"
-    return ""
+def invalid_text(data: bytes) -> str:
+    """Describe the first text of a body that is not valid Unicode, by its field and the position in it, or by its byte
+    where the body cannot be searched; nothing if all is valid."""
+    text = data.decode("utf-8", "surrogateescape")
+    with suppress(ValueError, RecursionError):
+        if len(data) <= SEARCHED:
+            for place, each in _texts_in(json.loads(text)):
+                if (wrong := invalid_character(each)) is not None:
+                    return f"{place or 'it'} holds {wrong}"
+    at = next((at for at, sign in enumerate(text) if "\ud800" <= sign <= "\udfff"), None)
+    if at is None:
+        return ""
+    start = len(text[:at].encode())
+    return f"byte {start} is {data[start]:#04x}, which is not UTF-8"
+
+
+def _texts_in(value: Any, place: str = "") -> Iterator[tuple[str, str]]:
+    """Yield all texts of a JSON value, each with its place, as in messages[0].content."""
+    if isinstance(value, str):
+        yield place, value
+    elif isinstance(value, list):
+        for at, each in enumerate(value):
+            yield from _texts_in(each, f"{place}[{at}]")
+    elif isinstance(value, dict):
+        for name, each in value.items():
+            yield place or "a name", name
+            yield from _texts_in(each, f"{place}.{name}".removeprefix("."))
 
 
 def _field(reason: msgspec.ValidationError) -> str | None:

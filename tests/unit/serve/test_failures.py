@@ -1,8 +1,11 @@
 """How errors are told to clients."""
 
+import pytest
+
 from sporelm.engine.kv.prefix import NEW_SALT
 from sporelm.engine.limits import Limits
 from sporelm.errors import ContextOverflow
+from sporelm.serve.endpoint import invalid_text
 from sporelm.serve.failures import overflow, refusal_of
 from sporelm.serve.usage import for_clients
 
@@ -32,3 +35,19 @@ def test_clients_have_keys_and_no_salts() -> None:
     assert for_clients(NEW_SALT) == "first request with this key"
     assert for_clients("evicted") == "evicted"
     assert for_clients(None) is None
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        (b'{"a": "b"}', ""),
+        (b'{"m": [{"content": "ab\xff"}]}', "m[0].content holds the byte 0xFF at position 2, which is not UTF-8"),
+        (b'{"prompt": ["a", "\xc3\xa9\xc3"]}', "prompt[1] holds the byte 0xC3 at position 1, which is not UTF-8"),
+        (b'{"a\xff": 1}', "a name holds the byte 0xFF at position 1, which is not UTF-8"),
+        (b'"\\ud800"', "it holds half of a surrogate pair, U+D800 at position 0, which is not valid Unicode"),
+        (b'{"\xc3\xa9": \xff', "byte 7 is 0xff, which is not UTF-8"),
+        (b"[" * 5000 + b"\xff", "byte 5000 is 0xff, which is not UTF-8"),
+    ],
+)
+def test_invalid_unicode_is_found_in_the_text_that_the_user_wrote(body: bytes, told: str) -> None:
+    assert invalid_text(body) == told
