@@ -64,6 +64,22 @@ def test_the_page_scrolls_to_the_place_of_the_snippet(serve: Serve, open_page: O
 
 
 @pytest.mark.all
+def test_signs_are_searched_for_as_they_are(serve: Serve, open_page: Open) -> None:
+    page = open_page(serve().url)
+    for query in (r"smollm2-135m (a|b)* [c] {d} $e ^f \g h? i+ j/k .l", "-", "é ß", "😀"):
+        page.click("#new-chat")
+        say(page, f"here: {query} there")
+        page.fill("#search", "")
+        page.fill("#search", query)
+        page.press("#search", "Enter")
+        until(page, "document.activeElement?.localName === 'article'")
+        found = page.evaluate(HIGHLIGHTED)
+        assert [word for word in query.split() if word not in found] == [], query
+        page.keyboard.press("Control+k")
+        page.keyboard.press("Escape")
+
+
+@pytest.mark.all
 def test_a_match_on_another_branch_or_in_a_fold_is_shown(serve: Serve, open_page: Open) -> None:
     page = open_page(serve().url)
     say(page, "line\n" * 60 + "the hidden walrus")

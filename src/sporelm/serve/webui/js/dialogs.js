@@ -19,7 +19,7 @@ const SAMPLING = {
 };
 
 const head = (name, title, close = () => by(name).close()) => el("div", { class: "dialog-head" }, el("h1", { id: `${name}-title` }, title),
-  iconButton("close", t("done"), close));
+  iconButton("close", t("close"), close));
 
 /** Ask before something that cannot be undone; true if it is to be done. The focus is on the button that cancels. */
 export function askSure(title, text, act) {

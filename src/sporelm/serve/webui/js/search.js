@@ -13,7 +13,7 @@ export const searchWords = () => by("search").value.trim().split(/\s+/).filter(B
 
 /** A pattern for any of the words, in any case; null without words. */
 function wordPattern(words) {
-  const escaped = [...words].sort((one, two) => two.length - one.length).map((word) => word.replace(/[\\^$.*+?()[\]{}|/-]/g, "\\$&"));
+  const escaped = [...words].sort((one, two) => two.length - one.length).map((word) => word.replace(/[\\^$.*+?()[\]{}|/]/g, "\\$&"));
   return words.length ? new RegExp(escaped.join("|"), "giu") : null;
 }
 

@@ -144,6 +144,7 @@ export default {
   dark: "Dark",
   language: "Language",
   done: "Done",
+  close: "Close",
   key_needed: "This server requires an API key",
   key_text: "Ask the person who runs the server for one. Each key has its own conversations.",
   key_refused: "This key is not valid.",

@@ -144,6 +144,7 @@ export default {
   dark: "深色",
   language: "语言",
   done: "完成",
+  close: "关闭",
   key_needed: "此服务器需要 API 密钥",
   key_text: "请向服务器管理员索取。不同密钥的对话相互独立。",
   key_refused: "密钥无效",
