@@ -45,6 +45,7 @@ def tokenizer_of_gguf(metadata: Mapping[str, Any], label: str) -> Tokenizer:
         chat_templates=chat_templates(vocabulary),
         vocab_size=len(vocabulary.tokens),
         missing_bytes=b"" if pre.raw else missing_bytes(vocabulary.ids.__contains__),
+        skips_control_characters=True,
         label=label,
     )
 

@@ -169,6 +169,7 @@ def _tokenizer(parsing: Any, label: str, folder: Folder) -> Tokenizer:
         chat_templates=folder.chat_templates(),
         vocab_size=vocab_size,
         missing_bytes=_missing_bytes(parsing, spec),
+        skips_control_characters=True,
         label=label,
     )
 

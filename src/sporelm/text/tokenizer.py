@@ -1,5 +1,6 @@
 """The tokenizer every part of the program uses: text to ids, ids to text."""
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,6 +13,8 @@ from sporelm.text.special_tokens import SpecialTokens
 from sporelm.text.token_bytes import Decoding
 from sporelm.text.valid_text import invalid_character
 
+log = logging.getLogger(__name__)
+ASCII_CONTROLS = bytes([*range(0x20), 0x7F])
 MOST_FOUND = 64  # sets of ids that `ids_with` keeps
 
 
@@ -40,6 +43,7 @@ class Tokenizer:
         chat_templates: Mapping[str, str],
         vocab_size: int,
         missing_bytes: bytes = b"",
+        skips_control_characters: bool = False,
         label: str,
     ) -> None:
         """
@@ -48,6 +52,8 @@ class Tokenizer:
                          library's tokenizers
         vocab_size       one more than the highest id
         missing_bytes    bytes that no token can write: text that holds one is refused rather than silently shortened
+        skips_control_characters    the engine leaves out ASCII control characters among them, as llama.cpp does; that
+                         is logged as a warning
         """
         self.label = label
         self.special = special
@@ -61,6 +67,8 @@ class Tokenizer:
         self._prompts: LibraryPrompts | None = None
         self._found: dict[tuple[str, ...], frozenset[int]] = {}  # by `ids_with`
         self._missing_bytes = missing_bytes
+        skipped = ASCII_CONTROLS if skips_control_characters else b""
+        self._skipped_bytes = bytes(sorted(set(skipped) & set(missing_bytes)))
         self._present_bytes = bytes(sorted(set(range(256)) - set(missing_bytes)))
 
     @property
@@ -235,12 +243,24 @@ class Tokenizer:
             raise RequestError(f"the text holds {wrong}; remove it")
         data = text.encode() if self._missing_bytes else b""
         if self._missing_bytes and (left := data.translate(None, self._present_bytes)):
+            if refused := left.translate(None, self._skipped_bytes):
+                left = refused
+            else:
+                self._warn_of_skipped(text, left)
+                return
             # A byte names its character: within valid UTF-8 the first one found decides the position.
             position = len(data[: data.index(left[:1])].decode("utf-8", "ignore"))
             raise RequestError(
                 f"the text holds {text[position]!r} at position {position}, which this model's vocabulary cannot write "
                 f"(byte 0x{left[0]:02X} has no token); remove it"
             )
+
+    def _warn_of_skipped(self, text: str, skipped: bytes) -> None:
+        first = chr(skipped[0])
+        log.warning(
+            "the text holds control characters that %s has no tokens for, and they are left out (%d of them; the first "
+            "is %r at position %d)", self.label, len(skipped), first, text.index(first),
+        )  # fmt: skip
 
 
 def strip_leading(text: str, spaces: int) -> str:

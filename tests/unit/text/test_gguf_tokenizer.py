@@ -1,5 +1,6 @@
 """Byte-level BPE from GGUF: the ids that llama.cpp gives, every text back again, and damaged vocabularies refused."""
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -119,8 +121,7 @@ def test_smollm2(smollm2: Path) -> None:
     assert sorted(tokenizer.stop_ids) == [0, 2]
     assert not tokenizer.add_bos
     assert tokenizer.pieces(tokenizer.encode("12 <|im_end|>")) == ["1", "2", " ", "<|im_end|>"]
-    with pytest.raises(RequestError, match=r"'\\x04' at position 2.*byte 0x04 has no token"):
-        tokenizer.encode("é \x04")
+    assert tokenizer.encode("é \x04") == tokenizer.encode("é ")  # a warning tells of it
     with pytest.raises(RequestError, match=r"at position 1.*byte 0xF1"):
         tokenizer.encode("é\U00040000")
 
@@ -165,10 +166,47 @@ def metadata(**changes: Any) -> dict[str, Any]:
     return {f"tokenizer.ggml.{key}": value for key, value in (found | changes).items() if value is not None}
 
 
+def without(character: str) -> list[str]:
+    """The tokens of the small vocabulary without those of a character's bytes."""
+    lacking = {byte_alphabet()[byte] for byte in character.encode()}
+    tokens: list[str] = metadata()["tokenizer.ggml.tokens"]
+    return [f"unused{i}" if token in lacking else token for i, token in enumerate(tokens)]
+
+
+@pytest.fixture
+def byte_level_without(tmp_path: Path) -> Callable[[str], Tokenizer]:
+    """Makes a tokenizer of a folder over all bytes but those of a character."""
+
+    def make(character: str) -> Tokenizer:
+        vocab = {token: i for i, token in enumerate(without(character)[:257])}
+        made = tokenizers.Tokenizer(tokenizers.models.BPE(vocab=vocab, merges=[("a", "b")]))
+        made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+        made.decoder = tokenizers.decoders.ByteLevel()
+        made.save(str(tmp_path / "tokenizer.json"))
+        return load_tokenizer(tmp_path)
+
+    return make
+
+
 def test_small_vocabulary() -> None:
     tokenizer = tokenizer_of_gguf(metadata(), "small")
     assert tokenizer.encode("abcab<|im_end|>") == [257, 256, 258]
     assert tokenizer.decode([257, 256]) == "abcab"
+
+
+def test_control_characters_without_a_token_are_left_out_with_a_warning(
+    byte_level_without: Callable[[str], Tokenizer], caplog: pytest.LogCaptureFixture
+) -> None:
+    """As in llama.cpp: the pieces before and after are cut as if it were there."""
+    for tokenizer in (tokenizer_of_gguf(metadata(tokens=without("\x07")), "small"), byte_level_without("\x07")):
+        caplog.clear()
+        ids = tokenizer.encode("ab\x07ab")
+        assert tokenizer.decode(ids) == "abab"
+        assert ids == tokenizer.encode("ab") * 2
+        (record,) = caplog.records
+        assert "left out (1 of them; the first is '\\x07' at position 2)" in record.getMessage()
+        with pytest.raises(RequestError, match=r"'é' at position 1.*byte 0xC3 has no token"):
+            tokenizer_of_gguf(metadata(tokens=without("é")), "small").encode("aé")
 
 
 @pytest.mark.parametrize(
