@@ -63,7 +63,7 @@ class PartFiles:
     def close(self) -> None:
         """Remove the parts that are still there. Closing again does nothing."""
         for part in self._parts:
-            with suppress(OSError):
+            with suppress(OSError, ValueError):  # ValueError: a name that cannot exist, with a zero in it
                 part.unlink(missing_ok=True)
         self._parts.clear()
         for folder, (lock, token) in self._locks.items():

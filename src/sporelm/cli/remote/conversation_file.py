@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from sporelm.errors import RequestError
-from sporelm.weights.part_files import PartFiles
 
 LONGEST = 64 << 20  # bytes
 ROLES = ("system", "developer", "user", "assistant")
@@ -20,6 +19,8 @@ def write(path: Path, messages: Sequence[dict[str, str]]) -> int:
     """
     if path.exists():
         read(path)
+    from sporelm.weights.part_files import PartFiles  # not for every turn
+
     data = json.dumps({"messages": messages}, ensure_ascii=False, indent=1).encode("utf-8", "replace") + b"\n"
     try:
         with PartFiles() as unfinished:
