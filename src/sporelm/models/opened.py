@@ -12,14 +12,16 @@ from sporelm.models.wrapped import text_values, whole_of, wrapped
 from sporelm.weights.config import MOST_HEAD_DIM, ModelConfig
 from sporelm.weights.config_files import architecture_of_gguf, architecture_of_hf, read_gguf_config, read_hf_config
 from sporelm.weights.dense import with_dense
+from sporelm.weights.experts import CHOICE_BIAS
 from sporelm.weights.family import Family
 from sporelm.weights.gguf import GgufFile, open_gguf
 from sporelm.weights.json_object import read_object
 from sporelm.weights.listed import listed_numbers
 from sporelm.weights.load import ModelSource
-from sporelm.weights.names import stored_name
+from sporelm.weights.names import HF, form_in, stored_name
 from sporelm.weights.pooling import pooling_of_folder
 from sporelm.weights.quantized import QuantizedFolder, with_quantized
+from sporelm.weights.recut import recut
 from sporelm.weights.rope_fields import FACTOR_TENSORS
 from sporelm.weights.safetensors import SafetensorsFiles, open_safetensors
 
@@ -44,7 +46,10 @@ def _open_folder(place: Path) -> ModelSource:
         files.close()
         files = with_quantized(with_dense(open_safetensors(place), place, pooled.dense), values)
     family, whole = model_of(config.architecture).family, whole_of(values)
+    if family.row_cuts is not None and isinstance(files, SafetensorsFiles):
+        files = recut(files, family.row_cuts(config))
     family = (wrapped(family, whole) if whole else family).of_file("hf", files.tensors)
+    config = _with_choice_bias(config, family, files.tensors)
     # Where nobody says it, the class ties them, but for a folder that has both; of a whole, the folder tells.
     if (config.tie_embeddings or whole) and not _says_tied(values):
         tied = stored_name("output.weight", "hf", family.table(config)) not in files.tensors
@@ -52,6 +57,17 @@ def _open_folder(place: Path) -> ModelSource:
     if not family.reads:
         config, family = headless(config, family, files.tensors, bare=bare)
     return ModelSource("hf", place, files, _one_head(config, place), family)
+
+
+def _with_choice_bias(config: ModelConfig, family: Family, held: Container[str]) -> ModelConfig:
+    """The configuration with a bias by which experts are chosen, where its folder has one and config.json no word for
+    it: transformers gives A.X K1's routers one, its makers' folders have none."""
+    experts = config.experts
+    if experts is None or experts.choice_bias or not any(names.ours == CHOICE_BIAS for names in family.names):
+        return config
+    form = next(form_in(names, HF) for names in family.names if names.ours == CHOICE_BIAS)
+    has_one = any(form.name.replace("{}", str(layer)) in held for layer in range(config.layers))
+    return replace(config, experts=replace(experts, choice_bias=True)) if has_one else config
 
 
 def _open_file(place: Path) -> ModelSource:

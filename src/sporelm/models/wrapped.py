@@ -14,6 +14,7 @@ from sporelm.weights.family import Family
 from sporelm.weights.fields import shown
 from sporelm.weights.names import HF
 
+RESAVED = (("model.layers.", "language_model.model.blocks."),)  # Kimi K2.5, saved by transformers 5.23
 TEXT_MODEL = "model.text_model."  # in front of the text model's names, where it is not "model.language_model."
 
 
@@ -151,4 +152,5 @@ def wrapped(family: Family, whole: str) -> Family:
     names = (*text_names(family.names), *inner_names(family.names, inner_of(whole)))
     names = (*names, *whole_names(family.names, "model.language_model."))  # HyperCLOVA X
     others = {**family.others, HF: (*family.others.get(HF, ()), *names)}
-    return replace(family, others=others, ignored=(*family.ignored, *OTHERS))
+    resaved = (*family.resaved, *(RESAVED if whole.startswith("Kimi_K25") else ()))
+    return replace(family, others=others, ignored=(*family.ignored, *OTHERS), resaved=resaved)

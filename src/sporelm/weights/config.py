@@ -1,5 +1,6 @@
 """The shape of a model: what every family has, and the parts that some have."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -121,27 +122,38 @@ class ModelConfig:
         return self.head_dim**-0.5 if self.scales.attention is None else self.scales.attention
 
 
-def checked(config: ModelConfig, where: str) -> ModelConfig:
-    """The configuration, if its values fit each other. Raises ModelFileError, UnsupportedModel."""
+def checked(config: ModelConfig, where: str, key: Callable[[str], str] = str) -> ModelConfig:
+    """The configuration, if its values fit each other; `key` gives the file's word for one of our attributes.
+
+    Raises ModelFileError, UnsupportedModel, which name the keys.
+    """
+
+    def keys(*ours: str) -> str:
+        return f" ({', '.join(dict.fromkeys(key(each) or each for each in ours))})"
+
     if config.heads % config.kv_heads:
-        raise ModelFileError(f"{where}: {config.heads} query heads are no whole groups of {config.kv_heads} key heads")
+        what = f"{config.heads} query heads are no whole groups of {config.kv_heads} key heads"
+        raise ModelFileError(f"{where}: {what}{keys('heads', 'kv_heads')}")
     if config.head_dim % 2:
-        raise UnsupportedModel(f"{where}: head dimension {config.head_dim} is odd; rotary positions need an even one")
+        what = f"head dimension {config.head_dim} is odd; attention needs an even one"
+        raise UnsupportedModel(f"{where}: {what}{keys('head_dim', 'heads', 'width')}")
     if config.heads * config.head_dim > MOST_WIDTH or not 1 <= config.vocab <= MOST_VOCAB:
-        raise ModelFileError(
-            f"{where}: {config.heads} heads of {config.head_dim}, vocabulary {config.vocab}: too large"
-        )
+        what = f"{config.heads} heads of {config.head_dim}, vocabulary {config.vocab}: too large"
+        raise ModelFileError(f"{where}: {what}{keys('heads', 'head_dim', 'vocab')}")
     experts = config.experts
     if experts is not None and not 1 <= experts.used <= experts.count:
-        raise ModelFileError(f"{where}: a token uses {experts.used} of {experts.count} experts")
+        what = f"a token uses {experts.used} of {experts.count} experts"
+        raise ModelFileError(f"{where}: {what}{keys('experts.used', 'experts.count')}")
     if experts is not None and config.layers * experts.count > MOST_MATRICES:
         what = f"{config.layers} layers of {experts.count} experts"
         raise ModelFileError(f"{where}: {what}: too many; at most {MOST_MATRICES} experts in all layers are read")
+    groups = keys("experts.groups", "experts.top_groups")
     if experts is not None and experts.groups <= 1 < experts.top_groups:
-        raise ModelFileError(f"{where}: experts are chosen from {experts.top_groups} groups, but stand in one")
+        raise ModelFileError(f"{where}: experts are chosen from {experts.top_groups} groups, but stand in one{groups}")
     if experts is not None and experts.groups > 1:
         most = experts.count // experts.groups * experts.top_groups
         if experts.count % experts.groups or not experts.used <= most <= experts.count:
             what = f"{experts.used} experts of {experts.top_groups} of {experts.groups} groups"
-            raise ModelFileError(f"{where}: a token uses {what}, into which {experts.count} experts cannot be cut")
+            what = f"a token uses {what}, into which {experts.count} experts cannot be cut"
+            raise ModelFileError(f"{where}: {what}{groups}")
     return config

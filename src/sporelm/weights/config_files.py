@@ -20,6 +20,7 @@ from sporelm.weights.config import (
 )
 from sporelm.weights.family import OPTIONAL, SHAPE, Family, Field
 from sporelm.weights.fields import LONGEST_NAME, Fields, shown
+from sporelm.weights.hf_aliases import with_both_names
 from sporelm.weights.names import GGUF, HF, Kind, Stored, stored_name, templated
 from sporelm.weights.pooling import pooling_of_gguf
 from sporelm.weights.rope_fields import MOST_CONTEXT, rope_from_gguf, rope_from_hf
@@ -92,13 +93,14 @@ def read_gguf_config(
     )
     _check_direction(family, fields, "attention.causal")
     config = family.finish(config, fields, GGUF) if family.finish else config
-    return checked(family.noticed(config, metadata, shapes) if family.noticed else config, where)
+    config = family.noticed(config, metadata, shapes) if family.noticed else config
+    return checked(config, where, lambda ours: family.key(ours, GGUF))
 
 
 def _heads_of_gguf(fields: Fields, width: int) -> dict[str, int]:
     """What the metadata says of heads of attention and of the feed-forward block."""
     heads = _per_layer(fields, "attention.head_count")
-    head_dim = _head_dim(fields, "attention.key_length", width, heads)
+    head_dim = _head_dim(fields, "attention.key_length", width, heads, ("embedding_length", "attention.head_count"))
     if fields.integer("attention.value_length", 1, MOST_HEAD_DIM, head_dim) != head_dim:
         raise UnsupportedModel(
             f"{fields.where}: attention.value_length differs from the keys' {head_dim}: not supported"
@@ -134,13 +136,14 @@ def read_hf_config(family: Family, values: Mapping[str, Any], where: str, dtype:
     Raises ModelFileError for a missing or impossible value, UnsupportedModel for an option that we lack.
     """
     architecture = architecture_of_hf(values, where)
-    defaults, unsaid = family.class_named(architecture).defaults, (family.key("eps", HF), "rope_theta")
+    kind, unsaid = family.class_named(architecture), (family.key("eps", HF), "rope_theta")
     told = {key: value for key, value in values.items() if value is not None or key not in unsaid}
-    fields = Fields(family.reworded({**defaults, **told}), where)
+    defaults, told = (with_both_names(each, kind.model_type) for each in (kind.defaults, told))
+    fields = Fields(family.reworded({**defaults, **told}), where, kind.called)
     for key, taken in family.only.items():
         if (given := fields.values.get(key)) is not None and given not in taken:
             known = ", ".join(str(value) for value in taken)
-            raise UnsupportedModel(f"{where}: {key} {shown(given)} is not supported; {known} is")
+            raise UnsupportedModel(f"{where}: {fields.name_of(key)} {shown(given)} is not supported; {known} is")
     if by_layer := fields.values.get(BY_LAYER):
         raise UnsupportedModel(f"{where}: {BY_LAYER} {shown(by_layer)} is not supported for {family.gguf!r}")
     _check_direction(family, fields, "is_causal")
@@ -166,16 +169,25 @@ def read_hf_config(family: Family, values: Mapping[str, Any], where: str, dtype:
         dtype=dtype,
         **{**heads, **found, **_others(family, fields, HF)},
     )
-    return checked(family.finish(config, fields, HF) if family.finish else config, where)
+    _check_top_groups(family, fields, config)
+    config = family.finish(config, fields, HF) if family.finish else config
+    return checked(config, where, lambda ours: fields.name_of(family.key(ours, HF)))
 
 
 def _heads_of_hf(family: Family, fields: Fields, keys: Mapping[str, str], width: int) -> dict[str, int]:
     """What a config.json says of heads of attention and of the feed-forward block."""
     heads = fields.integer(keys["heads"], 1, MOST_HEADS)
     kv_heads = fields.integer(keys["kv_heads"], 1, MOST_HEADS, heads) if keys["kv_heads"] else heads
-    head_dim = _head_dim(fields, keys["head_dim"], width, heads)
+    head_dim = _head_dim(fields, keys["head_dim"], width, heads, (fields.name_of(keys["width"]), fields.name_of(keys["heads"])))
     ffn = fields.integer(keys["ffn"], 1, MOST_WIDTH, family.ffn_widths * width or None)
     return {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "ffn": ffn}
+
+
+def _check_top_groups(family: Family, fields: Fields, config: ModelConfig) -> None:
+    """Raise ModelFileError where experts stand in groups and a token may choose from none of them."""
+    key, experts = family.key("experts.top_groups", HF), config.experts
+    if experts is not None and experts.groups and not experts.top_groups and key and fields.has(key):
+        raise ModelFileError(f"{fields.where}: {key} is 0; it must be from 1 to {experts.groups}")
 
 
 def _check_direction(family: Family, fields: Fields, key: str) -> None:
@@ -258,8 +270,9 @@ def _value(field: Field, key: str, fields: Fields, kind: Kind) -> Any:
         return None
     if field.words:
         return _word(field, key, fields, kind)
-    if field.kind == "bool":
-        return fields.flag(key, bool(field.default))
+    if field.kind == "bool":  # transformers takes its default for an absent one, and null for none
+        is_null = kind == HF and fields.values.get(key, field) is None
+        return fields.flag(key, bool(field.default) and not is_null)
     if field.kind == "u32":
         return fields.integer(key, int(field.low), int(field.high), field.default)
     default = None if field.default is OPTIONAL else field.default
@@ -271,7 +284,8 @@ def _word(field: Field, key: str, fields: Fields, kind: Kind) -> str:
         return field.words[fields.integer(key, 0, len(field.words) - 1, 0)] or str(field.default)
     if (word := fields.text(key, field.default)) not in field.words or not word:
         known = ", ".join(each for each in field.words if each)
-        raise UnsupportedModel(f"{fields.where}: {key} {shown(word)} is not supported; {known} are")
+        what = f"{fields.name_of(key)} {shown(word)}"
+        raise UnsupportedModel(f"{fields.where}: {what} is not supported; {known} are")
     return word
 
 
@@ -297,9 +311,8 @@ def _per_layer(fields: Fields, key: str, default: int | None = None, highest: in
     return fields.integer(key, 1, highest, default)
 
 
-def _head_dim(fields: Fields, key: str, width: int, heads: int) -> int:
+def _head_dim(fields: Fields, key: str, width: int, heads: int, others: tuple[str, str]) -> int:
     if (not key or not fields.has(key)) and width % heads:
-        raise ModelFileError(
-            f"{fields.where}: width {width} is no multiple of {heads} heads and {key or 'their width'} is not given"
-        )
+        what = f"width {width} is no multiple of {heads} heads and {key or 'their width'} is not given"
+        raise ModelFileError(f"{fields.where}: {what} ({', '.join(others)})")
     return fields.integer(key, 2, MOST_HEAD_DIM, width // heads or None)

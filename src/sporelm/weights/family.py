@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
 from sporelm.weights.config import ModelConfig
-from sporelm.weights.fields import Fields
+from sporelm.weights.fields import NONE, Fields
+from sporelm.weights.recut import RowCut
 from sporelm.weights.names import COMMON, HF, Kind, Table, changed, form_in, templated
 
 OPTIONAL = object()
@@ -100,6 +101,7 @@ class HfClass(NamedTuple):
     defaults   what it takes where config.json has no such key, and differs from what we would take
     fields     keys of config.json that only it has -> attribute in `ModelConfig`, for folders that we write
     names      of its weights, where they are not its family's
+    called     keys of config.json as errors name them, where its word is another than its family's
     inner      key of config.json under which the text model's numbers lie, in folders that we write
     """
 
@@ -109,6 +111,7 @@ class HfClass(NamedTuple):
     fields: tuple[tuple[str, str], ...] = ()
     names: Table = ()
     inner: str = ""
+    called: Mapping[str, str] = NONE
 
 
 Finish = Callable[[ModelConfig, Fields, Kind], ModelConfig]
@@ -161,6 +164,7 @@ class Family:
                     `names` has them as names of tensors
     own             the record of numbers that only this family has, `ModelConfig.own`
     resaved         parts of tensors' names, and what transformers 5 has in their place in folders that it writes
+    row_cuts        tensors of folders that transformers may have written cut at other rows than the weights
     modules         likewise, what its modules are called, by which adapters name them; one is put in after the other
     """
 
@@ -202,6 +206,7 @@ class Family:
     mixture: str = ""
     resaved: tuple[tuple[str, str], ...] = ()
     modules: tuple[tuple[str, str], ...] = ()
+    row_cuts: "Callable[[ModelConfig], list[RowCut]] | None" = None
 
     @property
     def called(self) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from sporelm.weights.config import MOST_HEAD_DIM, MOST_WIDTH, ModelConfig
 from sporelm.weights.family import OPTIONAL, Field
 from sporelm.weights.fields import Fields
 from sporelm.weights.names import HF, Kind, Names, Stored, Table
-from sporelm.weights.rope_fields import MOST_FACTOR, magnitude
+from sporelm.weights.rope_fields import MOST_FACTOR, PARTIAL, magnitude
 from sporelm.weights.rope_scaling import Yarn
 
 BLOCK = "model.layers.{}.self_attn."
@@ -132,7 +132,8 @@ def finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
         own = replace(own, log_multiplier=0.1 * weight if weight else None)
     if config.rotary not in (0, own.rotary) or config.rotary % 2 or head_dim <= own.rotary:
         what = f"{config.rotary} of {own.rotary} numbers of a head of {head_dim} are rotated"
-        raise ModelFileError(f"{values.where}: {what}; some pairs must be, and some not")
+        keys = f" ({', '.join(('qk_rope_head_dim', 'qk_nope_head_dim', PARTIAL))})" if kind == HF else ""
+        raise ModelFileError(f"{values.where}: {what}; some pairs must be, and some not{keys}")
     growth = magnitude(factor, 10 * own.log_multiplier) if own.log_multiplier else 1.0
     scales = replace(config.scales, attention=head_dim**-0.5 * growth**2)
     return replace(config, head_dim=head_dim, kv_heads=config.heads, scales=scales, own=own)

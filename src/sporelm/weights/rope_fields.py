@@ -59,12 +59,7 @@ def rope_from_hf(
     kind = inner.values.get("rope_type", inner.values.get("type", "default"))
     if kind not in HF_KINDS:
         raise UnsupportedModel(f"{fields.where}: rope type {shown(kind)} is not supported: {', '.join(HF_KINDS)} are")
-    rotary = head_dim
-    for holder in (inner, fields):
-        if (share := holder.values.get(PARTIAL)) not in (None, 1) and not partial:
-            raise UnsupportedModel(f"{fields.where}: {PARTIAL} is {shown(share)}; only 1 is supported")
-        if holder.has(PARTIAL) and rotary == head_dim:
-            rotary = int(head_dim * holder.number(PARTIAL, 0.0, 1.0))
+    rotary = _hf_rotary(inner if inner.has(PARTIAL) else fields, head_dim, partial)
     scaling = _hf_scaling(str(kind), inner, rotary, context_length)
     if gained and isinstance(scaling, Linear):
         scaling = replace(scaling, original=max(1, round(context_length / scaling.factor)))
@@ -111,6 +106,23 @@ def _hf_parameters(fields: Fields) -> Fields:
     if fields.has(HF_ORIGINAL):  # beside the object, as Phi-3 has it: counts first in transformers too
         return Fields({**inner.values, HF_ORIGINAL: fields.values[HF_ORIGINAL]}, fields.where)
     return inner
+
+
+def _hf_rotary(holder: Fields, head_dim: int, partial: bool) -> int:
+    """How many numbers of a head are rotated, by the fields that say it; all of them where they do not.
+
+    transformers rounds an odd number up and keeps it in the frequencies' exponents, which is refused.
+    """
+    if not holder.has(PARTIAL):
+        return head_dim
+    share = holder.number(PARTIAL, 0.0, 1.0)
+    if share != 1 and not partial:
+        raise UnsupportedModel(f"{holder.where}: {PARTIAL} is {share:g}; only 1 is supported")
+    rotary = int(head_dim * share)
+    if rotary < 2 or (rotary != head_dim and rotary % 2):
+        what = f"{PARTIAL} {share:g} rotates {rotary} of a head's {head_dim} numbers"
+        raise ModelFileError(f"{holder.where}: {what}; they must be pairs")
+    return rotary
 
 
 def _hf_scaling(kind: str, inner: Fields, head_dim: int, context_length: int) -> RopeScaling:

@@ -6,7 +6,7 @@ The header is a claim and is checked as one, like everything the index of a shar
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from math import prod
 from os import PathLike
@@ -133,6 +133,19 @@ def joined(files: SafetensorsFiles, others: SafetensorsFiles, names: Mapping[str
             raise ModelFileError(f"{others.path} holds {shown(name)}, which has no place there; {known} have")
         tensors[names[name]] = info._replace(name=names[name], part=start + info.part)
     paths, data = [*files.paths, *others.paths], [*files._data, *others._data]
+    return SafetensorsFiles(files.path, paths, data, dict(files.metadata), tensors)
+
+
+def with_blocks(
+    files: SafetensorsFiles, replaced: Iterable[tuple[SafetensorInfo, NDArray[np.uint8]]]
+) -> SafetensorsFiles:
+    """The files with tensors whose bytes, uint8 of any shape, are in memory, in place of those of the same name."""
+    assert files._data is not None
+    tensors, paths, data = dict(files.tensors), list(files.paths), list(files._data)
+    for info, blocks in replaced:
+        tensors[info.name] = info._replace(offset=0, part=len(data))
+        paths.append(files.paths[info.part])
+        data.append(memoryview(blocks.tobytes()))
     return SafetensorsFiles(files.path, paths, data, dict(files.metadata), tensors)
 
 

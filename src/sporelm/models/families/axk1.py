@@ -8,7 +8,15 @@ from sporelm.models.families.deepseek_words import BIASED, FLAGS, SHAPE
 from sporelm.models.registry import architecture
 from sporelm.weights import latent
 from sporelm.weights.config import ModelConfig
-from sporelm.weights.experts import V3_CHOICE, V3_FIELDS, expert_fields, expert_names, shared_names, with_leading
+from sporelm.weights.experts import (
+    V3_CHOICE,
+    V3_FIELDS,
+    choice_bias_name,
+    expert_fields,
+    expert_names,
+    shared_names,
+    with_leading,
+)
 from sporelm.weights.family import Family, HfClass, fields
 from sporelm.weights.fields import Fields
 from sporelm.weights.names import COMMON, Kind, Names, changed
@@ -27,12 +35,13 @@ def _finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
     Family(
         "axk1",
         (HfClass("AXK1ForCausalLM", "axk1", {**SHAPE, **BIASED, **NUMBERS}, FLAGS),),
-        fields(*latent.LATENT_FIELDS, *V3_FIELDS, *expert_fields(scores=""), without=("window",)),
+        fields(*latent.LATENT_FIELDS, *V3_FIELDS, *expert_fields(scores="", choice_bias=""), without=("window",)),
         changed(
             COMMON,
             *latent.LATENT_NAMES,
             *expert_names(),
             *shared_names(),
+            choice_bias_name(),
             Names("layers.{}.ffn_post_norm.weight", "blk.{}.post_ffw_norm.weight", BEHIND),
         ),
         fixed=V3_CHOICE | {"experts.choice_bias": False, "rope_style": "adjacent"},

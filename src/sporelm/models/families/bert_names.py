@@ -79,6 +79,10 @@ ERNIE = Said("ernie.", "ernie.pooler.dense", "classifier")
 ROBERTA = Said("roberta.", "classifier.dense", "classifier.out_proj", before=BEFORE)
 DISTILBERT = Said("distilbert.", "pre_classifier", "classifier", OF_DISTILBERT, "transformer.layer.{}.")
 NUMBERS = {"max_position_embeddings": 512, "vocab_size": 30522, "type_vocab_size": 2, "layer_norm_eps": 1e-12}
+# What DistilBERT's configurations call it -> what all others do.
+WORDS = {"dim": "hidden_size", "hidden_dim": "intermediate_size", "n_layers": "num_hidden_layers"}
+WORDS |= {"n_heads": "num_attention_heads", "activation": "hidden_act"}
+OF_DISTILBERT_NUMBERS = {"type_vocab_size": 0, "dim": 768, "hidden_dim": 3072, "n_layers": 6, "n_heads": 12}
 # Of the classes for training, which are named by folders of embedding models too; it is left unread.
 HEADS = (
     *("cls.predictions.*", "cls.seq_relationship.*", "lm_head.*"),
@@ -88,10 +92,10 @@ HEADS = (
 
 def _classes(name: str, kind: str, said: Said, *more: str, **numbers: Any) -> tuple[HfClass, ...]:
     """The model alone, with the head that scores texts, and with those that are left unread."""
-    defaults = NUMBERS | numbers
+    defaults, called = NUMBERS | numbers, {new: old for old, new in WORDS.items()} if kind == "distilbert" else {}
     plain = ("Model", "ForMaskedLM", *more)
-    scores = HfClass(f"{name}ForSequenceClassification", kind, defaults, names=said.table(said.front))
-    return (*(HfClass(f"{name}{one}", kind, defaults, names=said.table()) for one in plain), scores)
+    scores = HfClass(f"{name}ForSequenceClassification", kind, defaults, names=said.table(said.front), called=called)
+    return (*(HfClass(f"{name}{one}", kind, defaults, names=said.table(), called=called) for one in plain), scores)
 
 
 # By what configurations call the model: the start of its classes' names.
@@ -103,5 +107,5 @@ CLASSES = (
     *_classes("Roberta", "roberta", ROBERTA, vocab_size=50265),
     *_classes("XLMRoberta", "xlm-roberta", ROBERTA),
     *_classes("Camembert", "camembert", ROBERTA),
-    *_classes("DistilBert", "distilbert", DISTILBERT, type_vocab_size=0),
+    *_classes("DistilBert", "distilbert", DISTILBERT, **OF_DISTILBERT_NUMBERS),
 )

@@ -4,15 +4,12 @@ from dataclasses import replace
 from typing import Any
 
 from sporelm.errors import ModelFileError, UnsupportedModel
-from sporelm.models.families.bert_names import BEFORE, TITLES
+from sporelm.models.families.bert_names import BEFORE, TITLES, WORDS
 from sporelm.models.text_facts import label_words
 from sporelm.weights.config import ModelConfig
 from sporelm.weights.fields import Fields
 
 UNSHIFTED = ("bert", "distilbert", "ernie")  # positions begin with the first row of their table
-# What DistilBERT's configurations call it -> what all others do.
-WORDS = {"dim": "hidden_size", "hidden_dim": "intermediate_size", "n_layers": "num_hidden_layers"}
-WORDS |= {"n_heads": "num_attention_heads", "activation": "hidden_act"}
 
 
 def after_padding(config: ModelConfig, values: Fields, padding: int | None = BEFORE - 1) -> ModelConfig:

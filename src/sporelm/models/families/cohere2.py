@@ -35,7 +35,7 @@ def _finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
                 (("attention_bias", "attention_bias"), ("sliding_window", "window")),
             ),
         ),
-        fields(*FIELDS, Field("head_dim", "attention.key_length", "u32", "")),
+        fields(*FIELDS, Field("head_dim", "attention.key_length", "u32", "head_dim")),
         COMMON,
         fixed={"parallel": True, "rope_style": "adjacent"},
         only={"hidden_act": ("silu",), "use_qk_norm": (False,), "rotary_pct": (1.0,)},

@@ -39,8 +39,9 @@ def _words(config: ModelConfig) -> dict[str, Any]:
 
 
 def _reworded(values: dict[str, Any]) -> dict[str, Any]:
-    told = values.get("rope_parameters") or "rope_scaling" in values  # as older folders have it
-    return values if told else {**values, "rope_parameters": ROPE}
+    """Return config.json with the class's rotary parameters where it has none; a rope_theta beside them says nothing."""
+    said = values.get("rope_scaling") or values.get("rope_parameters") is not None
+    return values if said else {**values, "rope_scaling": None, "rope_parameters": ROPE}
 
 
 @architecture(

@@ -46,7 +46,7 @@ def reworded(values: dict[str, Any]) -> dict[str, Any]:
             HfClass("Gemma3ForConditionalGeneration", "gemma3", NUMBERS, (("sliding_window", "window"),)),
         ),
         fields(
-            *CAPS,
+            CAPS[1],  # of logits: transformers reads no cap of scores here, though its configuration has the key
             Field("local_theta", "rope.freq_base_swa", "f32", "rope_local_base_freq", 1.0, MOST_THETA, LOCAL_THETA),
         ),
         NAMES,

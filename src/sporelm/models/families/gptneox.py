@@ -27,10 +27,12 @@ NEW_OUTPUT = Names("output.weight", "output.weight", "lm_head.weight")  # as tra
 
 
 def reworded(values: dict[str, Any], share: float = 0.25) -> dict[str, Any]:
-    """What others call partial_rotary_factor and rope_theta; where a config.json has both, these words count."""
-    found = {"partial_rotary_factor": share, "rope_theta": 10000, **values}
-    words = {"partial_rotary_factor": "rotary_pct", "rope_theta": "rotary_emb_base"}
-    return found | {ours: values[theirs] for ours, theirs in words.items() if theirs in values}
+    """Return config.json with what others call partial_rotary_factor and rope_theta under these names.
+
+    Outside the rotary parameters transformers reads no other words for them than its own; a null is not a number there.
+    """
+    words = {"partial_rotary_factor": ("rotary_pct", share), "rope_theta": ("rotary_emb_base", 10000)}
+    return values | {ours: values.get(theirs, usual) for ours, (theirs, usual) in words.items()}
 
 
 def words(config: ModelConfig) -> dict[str, Any]:

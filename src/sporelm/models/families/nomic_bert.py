@@ -39,6 +39,10 @@ def _words(config: ModelConfig) -> dict[str, Any]:
     return found | {"activation_function": "gelu", "type_vocab_size": config.own.types, KEPT: config.experts.added}
 
 
+def _unsaid(config: ModelConfig) -> str:
+    return "" if config.head_dim * config.heads == config.width else "its heads are not as wide as its rows together"
+
+
 @architecture(
     Family(
         "nomic-bert",
@@ -57,7 +61,8 @@ def _words(config: ModelConfig) -> dict[str, Any]:
             *expert_fields(optional=True, count="num_experts", used="moe_top_k"),
             Field("experts.added", "", "bool", KEPT, default=True, weight=ADDED),
             Field("experts.step", "moe_every_n_layers", "u32", "moe_every_n_layers", 0, MOST_LAYERS, 0),
-            without=("head_dim", "kv_heads", "window"),
+            Field("head_dim", "", "u32", "head_dim"),
+            without=("kv_heads", "window"),
         ),
         NAMES,
         fixed={"experts.plain": "gelu"},
@@ -72,6 +77,7 @@ def _words(config: ModelConfig) -> dict[str, Any]:
         noticed=noticed,
         said=lambda config: said(config, f"nomic-bert{'-moe' if config.experts else ''}"),
         words=_words,
+        unsaid=_unsaid,
         reworded=reworded,
         fronts=("nomic_bert.", "bert."),
         ignored=HEADS,

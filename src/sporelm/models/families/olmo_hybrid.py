@@ -14,6 +14,7 @@ from sporelm.weights.config import MOST_WIDTH, ModelConfig
 from sporelm.weights.family import ATTENTION_BIAS, Family, Field, HfClass, fields
 from sporelm.weights.fields import Fields
 from sporelm.weights.names import COMMON, HEAD_NORMS, POST_NORMS, Kind, Names, Stored, Table, changed
+from sporelm.weights.recut import RowCut
 
 LAYER = "model.layers.{}."
 NET = f"{LAYER}linear_attn."
@@ -77,6 +78,15 @@ def _finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
     return replace(config, rotary=0) if unrotated else config
 
 
+def _row_cuts(config: ModelConfig) -> list[RowCut]:
+    """The taps of queries, keys and values, which transformers joins in memory and saves in three equal parts."""
+    own: OlmoDelta = config.own
+    keys = own.key_heads * own.key_dim
+    layers = [layer for layer in range(config.layers) if layer not in own.attention]
+    names = [[f"{NET}{part}_conv1d.weight".replace("{}", str(layer)) for part in "qkv"] for layer in layers]
+    return [RowCut(each, (keys, keys, own.inner)) for each in names]
+
+
 @architecture(
     Family(
         "olmo-hybrid",
@@ -95,6 +105,7 @@ def _finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
         reworded=_reworded,
         unsaid=lambda config: "no GGUF architecture means its layers",
         own=OlmoDelta,
+        row_cuts=_row_cuts,
         resaved=((".post_attention_layernorm.", ".feedforward_layer_norm."),),  # of layers of attention too
     )
 )

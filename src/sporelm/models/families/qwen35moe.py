@@ -5,7 +5,7 @@ from sporelm.models.families.qwen2moe import GATE
 from sporelm.models.families.qwen35 import NAMES, OPTIONS, Qwen35, told
 from sporelm.models.registry import architecture
 from sporelm.weights.beside_vision import text_names
-from sporelm.weights.experts import FUSED_EXPERTS, MLP, expert_fields, fused_names, shared_names
+from sporelm.weights.experts import FUSED_EXPERTS, MLP, expert_fields, expert_names, fused_names, shared_names
 from sporelm.weights.family import Family, Field, HfClass, fields
 from sporelm.weights.names import GGUF, HF, changed
 
@@ -15,6 +15,7 @@ ALL = changed(
     *shared_names(f"{MLP}shared_expert."),
     GATE,
 )
+APART = expert_names()[1:]  # a tensor for each expert, as transformers 5 writes them
 NUMBERS = {**DEFAULTS, "num_key_value_heads": 2, "num_experts": 256, "num_experts_per_tok": 8}
 NUMBERS |= {"moe_intermediate_size": 512, "shared_expert_intermediate_size": 512}
 
@@ -37,7 +38,7 @@ NUMBERS |= {"moe_intermediate_size": 512, "shared_expert_intermediate_size": 512
             Field("ffn", "feed_forward_length", "u32", "moe_intermediate_size"),
         ),
         ALL,
-        others={HF: text_names(ALL), GGUF: FUSED_EXPERTS},
+        others={HF: (*text_names(ALL), *APART, *text_names(APART)), GGUF: FUSED_EXPERTS},
         fixed={"own.order": "all", "experts.shared_gate": True, "experts.renormalize": True},
         # llama.cpp's converter writes no width of a block that no layer has.
         regrouped=lambda values: {"feed_forward_length": values.get("expert_feed_forward_length"), **values},
