@@ -9,6 +9,7 @@ SKIPPED = {
     *("transformers_version", "architectures", "output_hidden_states", "return_dict", "dtype", "id2label", "label2id"),
     *("problem_type", "is_encoder_decoder", "bos_token_id", "eos_token_id", "sep_token_id", "cls_token_id"),
     *("decoder_start_token_id", "model_type", "bos_index", "eos_index", "unk_index", "quantization_config"),
+    "rescale_prenorm_residual",  # transformers applies it to weights that it has loaded
     *("mask_token_id", "classifier_dropout", "initializer_range", "use_mambapy", "name_or_path"),
 }
 ACTIVATIONS = ("silu", "gelu", "relu", "gelu_pytorch_tanh", "gelu_new", "gelu_fast", "quick_gelu", "relu2", "tanh")
@@ -188,4 +189,4 @@ def _integer(random: Random, name: str, default: Any, given: Any) -> Any:
 
 
 def _type_name(kind: Any) -> str:
-    return kind if isinstance(kind, str) else getattr(kind, "__name__", str(kind)) if isinstance(kind, type) else str(kind)
+    return kind.__name__ if isinstance(kind, type) else str(kind)

@@ -8,7 +8,9 @@ FORMS = ("new", "old", "old", "omitted", "omitted", "mixed", "nulls", "alias")
 KEPT = {"architectures", "model_type", "transformers_version"}
 
 
-def rewritten(random: Random, form: str, values: dict[str, Any], defaults: dict[str, Any], mapped: dict[str, str]) -> dict[str, Any]:
+def rewritten(
+    random: Random, form: str, values: dict[str, Any], defaults: dict[str, Any], mapped: dict[str, str]
+) -> dict[str, Any]:
     """The configuration in a form. `defaults` are what the class has for absent keys, `mapped` its attribute_map."""
     values = deepcopy(values)
     if form == "new":

@@ -34,14 +34,15 @@ class TextModel(NamedTuple):
         return {key: found[key] for key in found if key not in ("name", "more")} | dict(self.more)
 
 
-_GLM: dict[str, Any] = {"partial_rotary_factor": 1.0, "attention_bias": True, "head_dim": None}
+_GLM: dict[str, Any] = {"partial_rotary_factor": 1.0, "attention_bias": True, "head_dim": None, "rms_norm_eps": 1e-5}
+_GLM_DENSE, _GLM_MIXTURE = (_GLM | {"max_position_embeddings": positions} for positions in (32768, 65536))
 TEXTS: Mapping[str, TextModel] = {
     "cohere": TextModel("CohereForCausalLM", 256000, 8192, 22528, 40, 64),
     "cohere2": TextModel("Cohere2ForCausalLM", 256000, 8192, 22528, 40, 64),
     "deepseek_v3": TextModel("DeepseekV3ForCausalLM", 129280, 7168, 18432, 61, 128),
     "exaone4": TextModel("Exaone4ForCausalLM", 102400, 4096, 16384, 32, 32),
-    "glm4v_moe_text": TextModel("Glm4MoeForCausalLM", 151424, 4096, 10944, 46, 96, _GLM),
-    "glm4v_text": TextModel("Glm4ForCausalLM", 151552, 4096, 13696, 40, 32, _GLM),
+    "glm4v_moe_text": TextModel("Glm4MoeForCausalLM", 151424, 4096, 10944, 46, 96, _GLM_MIXTURE),
+    "glm4v_text": TextModel("Glm4ForCausalLM", 151552, 4096, 13696, 40, 32, _GLM_DENSE),
     "gpt_oss": TextModel("GptOssForCausalLM", 201088, 2880, 2880, 36, 64),
     "granite": TextModel("GraniteForCausalLM", 32000, 4096, 11008, 32, 32),
     "hyperclovax": TextModel("HyperCLOVAXForCausalLM", 32000, 4096, 11008, 32, 32),

@@ -84,7 +84,7 @@ def read_gguf_config(
         width=width,
         vocab=vocab,
         eps=fields.number(family.key("eps", GGUF), LEAST_EPS, 1.0),
-        window=window_of(fields, "attention.sliding_window", None) if family.key("window", GGUF) else None,
+        window=_window_of_gguf(fields) if family.key("window", GGUF) else None,
         full_layers=_full_layers_told(family, fields, layers),
         tie_embeddings="output.weight" not in shapes,
         pooling=pooling_of_gguf(fields),
@@ -92,6 +92,8 @@ def read_gguf_config(
         **{**found, **_others(family, fields, GGUF, held)},
     )
     _check_direction(family, fields, "attention.causal")
+    if config.experts is not None and not config.experts.scale:  # as llama.cpp reads it
+        config = replace(config, experts=replace(config.experts, scale=1.0))
     config = family.finish(config, fields, GGUF) if family.finish else config
     config = family.noticed(config, metadata, shapes) if family.noticed else config
     return checked(config, where, lambda ours: family.key(ours, GGUF))
@@ -137,11 +139,15 @@ def read_hf_config(family: Family, values: Mapping[str, Any], where: str, dtype:
     """
     architecture = architecture_of_hf(values, where)
     kind, unsaid = family.class_named(architecture), (family.key("eps", HF), "rope_theta")
+    unsaid = tuple(key for key in unsaid if key in kind.defaults)
     told = {key: value for key, value in values.items() if value is not None or key not in unsaid}
     defaults, told = (with_both_names(each, kind.model_type) for each in (kind.defaults, told))
     fields = Fields(family.reworded({**defaults, **told}), where, kind.called)
     for key, taken in family.only.items():
-        if (given := fields.values.get(key)) is not None and given not in taken:
+        given = fields.values.get(key)
+        if given is None and key in fields.values and all(isinstance(each, bool) for each in taken):
+            given = False  # as transformers takes a null
+        if given is not None and given not in taken:
             known = ", ".join(str(value) for value in taken)
             raise UnsupportedModel(f"{where}: {fields.name_of(key)} {shown(given)} is not supported; {known} is")
     if by_layer := fields.values.get(BY_LAYER):
@@ -169,7 +175,7 @@ def read_hf_config(family: Family, values: Mapping[str, Any], where: str, dtype:
         dtype=dtype,
         **{**heads, **found, **_others(family, fields, HF)},
     )
-    _check_top_groups(family, fields, config)
+    _check_experts(family, fields, config)
     config = family.finish(config, fields, HF) if family.finish else config
     return checked(config, where, lambda ours: fields.name_of(family.key(ours, HF)))
 
@@ -178,16 +184,22 @@ def _heads_of_hf(family: Family, fields: Fields, keys: Mapping[str, str], width:
     """What a config.json says of heads of attention and of the feed-forward block."""
     heads = fields.integer(keys["heads"], 1, MOST_HEADS)
     kv_heads = fields.integer(keys["kv_heads"], 1, MOST_HEADS, heads) if keys["kv_heads"] else heads
-    head_dim = _head_dim(fields, keys["head_dim"], width, heads, (fields.name_of(keys["width"]), fields.name_of(keys["heads"])))
+    others = fields.name_of(keys["width"]), fields.name_of(keys["heads"])
+    head_dim = _head_dim(fields, keys["head_dim"], width, heads, others)
     ffn = fields.integer(keys["ffn"], 1, MOST_WIDTH, family.ffn_widths * width or None)
     return {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "ffn": ffn}
 
 
-def _check_top_groups(family: Family, fields: Fields, config: ModelConfig) -> None:
-    """Raise ModelFileError where experts stand in groups and a token may choose from none of them."""
-    key, experts = family.key("experts.top_groups", HF), config.experts
-    if experts is not None and experts.groups and not experts.top_groups and key and fields.has(key):
-        raise ModelFileError(f"{fields.where}: {key} is 0; it must be from 1 to {experts.groups}")
+def _check_experts(family: Family, fields: Fields, config: ModelConfig) -> None:
+    """Raise ModelFileError where config.json says 0 of what GGUF files leave unsaid by it: the groups that a token
+    chooses experts from, where they stand in groups, and what their weights are multiplied by."""
+    experts = config.experts
+    if experts is None:
+        return
+    for ours, value in (("top_groups", experts.top_groups or not experts.groups), ("scale", experts.scale)):
+        key = family.key(f"experts.{ours}", HF)
+        if key and fields.has(key) and not value:
+            raise ModelFileError(f"{fields.where}: {fields.name_of(key)} is 0; it must be above that")
 
 
 def _check_direction(family: Family, fields: Fields, key: str) -> None:
@@ -199,10 +211,15 @@ def _check_direction(family: Family, fields: Fields, key: str) -> None:
 
 
 def window_of(fields: Fields, key: str, default: int | None) -> int | None:
-    """Positions seen; null and 0 mean all of them, absence the default."""
+    """Positions seen, by a config.json; null means all of them, absence the default."""
     if key not in fields.values:
         return default
-    return fields.integer(key, 0, MOST_CONTEXT, 0) or None
+    return fields.integer(key, 1, MOST_CONTEXT) if fields.has(key) else None
+
+
+def _window_of_gguf(fields: Fields) -> int | None:
+    """Positions seen, by GGUF metadata, where 0 means all of them."""
+    return fields.integer("attention.sliding_window", 0, MOST_CONTEXT, 0) or None
 
 
 def full_layers_of(fields: Fields, layers: int) -> frozenset[int]:
@@ -270,9 +287,8 @@ def _value(field: Field, key: str, fields: Fields, kind: Kind) -> Any:
         return None
     if field.words:
         return _word(field, key, fields, kind)
-    if field.kind == "bool":  # transformers takes its default for an absent one, and null for none
-        is_null = kind == HF and fields.values.get(key, field) is None
-        return fields.flag(key, bool(field.default) and not is_null)
+    if field.kind == "bool":
+        return fields.flag(key, bool(field.default))
     if field.kind == "u32":
         return fields.integer(key, int(field.low), int(field.high), field.default)
     default = None if field.default is OPTIONAL else field.default
@@ -312,7 +328,13 @@ def _per_layer(fields: Fields, key: str, default: int | None = None, highest: in
 
 
 def _head_dim(fields: Fields, key: str, width: int, heads: int, others: tuple[str, str]) -> int:
-    if (not key or not fields.has(key)) and width % heads:
-        what = f"width {width} is no multiple of {heads} heads and {key or 'their width'} is not given"
+    """Numbers of a head: what the file says, else the width in equal parts; `others` are the keys of both."""
+    if key and fields.has(key):
+        return fields.integer(key, 2, MOST_HEAD_DIM)
+    what = f"{fields.where}: width {width} is no multiple of {heads} heads and {key or 'their width'} is not given"
+    if width % heads:
+        raise ModelFileError(f"{what} ({', '.join(others)})")
+    if not 2 <= width // heads <= MOST_HEAD_DIM:
+        what = f"{heads} heads of a width of {width} have {width // heads} numbers each; from 2 to {MOST_HEAD_DIM} may"
         raise ModelFileError(f"{fields.where}: {what} ({', '.join(others)})")
-    return fields.integer(key, 2, MOST_HEAD_DIM, width // heads or None)
+    return width // heads

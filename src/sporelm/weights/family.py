@@ -10,8 +10,8 @@ from typing import Any, Final, NamedTuple
 
 from sporelm.weights.config import ModelConfig
 from sporelm.weights.fields import NONE, Fields
-from sporelm.weights.recut import RowCut
 from sporelm.weights.names import COMMON, HF, Kind, Table, changed, form_in, templated
+from sporelm.weights.recut import RowCut
 
 OPTIONAL = object()
 

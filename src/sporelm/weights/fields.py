@@ -50,8 +50,9 @@ class Fields:
         return tuple(float(value) for value in values)
 
     def flag(self, key: str, default: bool) -> bool:
-        """True or false."""
-        value = self._get(key, default)
+        """True or false; null is false, not the default of an absent key."""
+        value = False if key in self.values and self.values[key] is None else default
+        value = self._get(key, value)
         if not isinstance(value, bool):
             raise ModelFileError(f"{self._at(key)} is {shown(value)}; it must be true or false")
         return value

@@ -1,6 +1,7 @@
 """Second names of config.json's keys: the `attribute_map` of transformers' configuration classes.
 
-transformers takes a value by either name; where a file has both, the second name counts, since it is set last.
+transformers takes a value by either name. Where a file has both, the name that is not a field of the class counts: it
+is set last.
 """
 
 from collections.abc import Mapping
@@ -16,14 +17,14 @@ _LOCAL = {"num_local_experts": "num_experts"}
 _EXPERTS = {"num_experts": "num_local_experts"}
 _KINDS = {"layer_types": "layers_block_type"}
 _BAILING = {
-    "max_position_embeddings": "model_max_length",
-    "n_group": "num_expert_group",
-    "n_shared_experts": "num_shared_experts",
-    "norm_topk_prob": "moe_renormalize",
-    "num_experts_per_tok": "num_experts_per_token",
-    **_LOCAL,
+    "model_max_length": "max_position_embeddings",
+    "num_expert_group": "n_group",
+    "num_shared_experts": "n_shared_experts",
+    "moe_renormalize": "norm_topk_prob",
+    "num_experts_per_token": "num_experts_per_tok",
+    "num_experts": "num_local_experts",
 }
-# model_type -> second name -> the field's own name.
+# model_type -> second name -> the class's field.
 ALIASES: Mapping[str, Mapping[str, str]] = {
     "axk1": _ROUTED,
     "axk2": _ROUTED,
@@ -54,7 +55,7 @@ ALIASES: Mapping[str, Mapping[str, str]] = {
     "jamba": _LOCAL,
     "jetmoe": {"head_dim": "kv_channels"},
     "kimi_linear": _BAILING,
-    "kolibri1": _EXPERTS,
+    "kolibri1": _LOCAL,
     "lfm3": {"rms_norm_eps": "norm_eps"},
     "longcat_flash": {
         "intermediate_size": "ffn_hidden_size",
@@ -62,7 +63,7 @@ ALIASES: Mapping[str, Mapping[str, str]] = {
         "num_experts_per_tok": "moe_topk",
         **_ROUTED,
     },
-    "mellum": _EXPERTS,
+    "mellum": _LOCAL,
     "mimo_v2_flash": _ROUTED,
     "minimax": _EXPERTS,
     "minimax_m2": _EXPERTS,
@@ -72,8 +73,8 @@ ALIASES: Mapping[str, Mapping[str, str]] = {
     "mt5": _T5,
     "nemotron_h": {**_KINDS, **_ROUTED},
     "olmoe": _LOCAL,
-    "qwen3_moe": _EXPERTS,
-    "qwen3_vl_moe": _EXPERTS,
+    "qwen3_moe": _LOCAL,
+    "qwen3_vl_moe": _LOCAL,
     "recurrent_gemma": {**_KINDS, "sliding_window": "attention_window_size"},
     "solar_open": _ROUTED,
     "step3p5": {
@@ -81,7 +82,6 @@ ALIASES: Mapping[str, Mapping[str, str]] = {
         "moe_top_k": "num_experts_per_tok",
         "num_attention_groups": "num_key_value_heads",
         "share_expert_dims": "share_expert_dim",
-        **_ROUTED,
     },
     "t5": _T5,
     "xglm": {"hidden_size": "d_model", "num_attention_heads": "attention_heads", "num_hidden_layers": "num_layers"},
@@ -90,11 +90,14 @@ ALIASES: Mapping[str, Mapping[str, str]] = {
 
 
 def with_both_names(values: Mapping[str, Any], model_type: str) -> dict[str, Any]:
-    """Return a config.json with each value that has a second name under both; a null second name says nothing."""
+    """Return a config.json, and its text model's part, with each value that has a second name under both; a null second
+    name says nothing."""
     found = dict(values)
     for alias, key in ALIASES.get(model_type, {}).items():
         if values.get(alias) is not None:
             found[key] = values[alias]
         elif key in values:
             found[alias] = values[key]
+    if isinstance(text := values.get("text_config"), Mapping):
+        found["text_config"] = with_both_names(text, model_type)
     return found

@@ -120,8 +120,8 @@ def _hf_rotary(holder: Fields, head_dim: int, partial: bool) -> int:
         raise UnsupportedModel(f"{holder.where}: {PARTIAL} is {share:g}; only 1 is supported")
     rotary = int(head_dim * share)
     if rotary < 2 or (rotary != head_dim and rotary % 2):
-        what = f"{PARTIAL} {share:g} rotates {rotary} of a head's {head_dim} numbers"
-        raise ModelFileError(f"{holder.where}: {what}; they must be pairs")
+        what = f"{rotary} of a head's {head_dim} numbers cannot be rotated"
+        raise ModelFileError(f"{holder.where}: {what}; they must be pairs ({PARTIAL} is {share:g})")
     return rotary
 
 

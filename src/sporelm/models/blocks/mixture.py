@@ -75,7 +75,7 @@ class Mixture:
             scores=experts.scores,
             renormalize=experts.renormalize,
             epsilon=experts.epsilon,
-            scale=experts.scale or 1.0,
+            scale=experts.scale,
             groups=experts.groups or 1,
             top_groups=experts.top_groups or 1,
             group_score=experts.group_score,

@@ -17,6 +17,7 @@ from sporelm.weights.names import COMMON, HF, Kind, changed
 
 STEP = 4
 SCORES = {"softmax": "softmax_of_chosen", "sigmoid": "sigmoid"}  # words of config.json -> those of `ops.route`
+PREFIX = "layers_before_the_pattern"  # ours: first_k_dense_replace, where config.json says it in this word
 RMS = "attention.layer_norm_rms_epsilon"
 FLAGS = (("attention_bias",) * 2, ("sliding_window", "window"), ("norm_topk_prob", "experts.renormalize"))
 
@@ -30,9 +31,9 @@ class Cohere2MoeParts:
 
 def _reworded(values: dict[str, Any]) -> dict[str, Any]:
     kinds = values.get("mlp_layer_types")
+    values = {**values, PREFIX: values.get("first_k_dense_replace")}
     if isinstance(kinds, list):
-        dense = next((layer for layer, kind in enumerate(kinds) if kind != "dense"), len(kinds))
-        values = {**values, "first_k_dense_replace": dense}
+        values["first_k_dense_replace"] = next((n for n, kind in enumerate(kinds) if kind != "dense"), len(kinds))
     scores, ffn = values.get("expert_selection_fn"), values.get("prefix_dense_intermediate_size")
     found = {"prefix_dense_intermediate_size": values.get("intermediate_size") if ffn is None else ffn}
     return {**values, **found, "expert_selection_fn": SCORES[scores] if scores in tuple(SCORES) else scores}
@@ -45,8 +46,9 @@ def _finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
     if kind == HF:
         window = window_of(values, "sliding_window", 4096)
         step = values.integer("sliding_window_pattern", 1, MOST_LAYERS, STEP)
-        rest = range(len(dense) + step - 1, config.layers, step)
-        full = full_layers_of(values, config.layers) if values.has("layer_types") else frozenset([*dense, *rest])
+        prefix = range(values.integer(PREFIX, 0, config.layers, 0))  # what mlp_layer_types says does not count here
+        rest = range(len(prefix) + step - 1, config.layers, step)
+        full = full_layers_of(values, config.layers) if values.has("layer_types") else frozenset([*prefix, *rest])
         kinds = values.values.get("mlp_layer_types")
         if kinds is not None and kinds != ["dense"] * len(dense) + ["sparse"] * (config.layers - len(dense)):
             raise UnsupportedModel(f"{values.where}: mlp_layer_types is {shown(kinds)}; only first layers may be dense")

@@ -39,7 +39,9 @@ def _words(config: ModelConfig) -> dict[str, Any]:
 
 
 def _reworded(values: dict[str, Any]) -> dict[str, Any]:
-    """Return config.json with the class's rotary parameters where it has none; a rope_theta beside them says nothing."""
+    """Return config.json with the class's rotary parameters where it has none; rope_theta alone says nothing."""
+    if values.get("sliding_window") == 0:  # which transformers takes for none
+        values = {**values, "sliding_window": None}
     said = values.get("rope_scaling") or values.get("rope_parameters") is not None
     return values if said else {**values, "rope_scaling": None, "rope_parameters": ROPE}
 

@@ -63,7 +63,7 @@ def _unsaid(config: ModelConfig) -> str:
             choice_bias_name(Stored(f"{MLP}moe_statics.e_score_correction_bias", above=1)),
         ),
         fixed={"rope_style": "adjacent", "experts.choice_bias": True, "experts.renormalize": True},
-        only={"hidden_act": ("silu",), "use_bias": (False,)},
+        only={"hidden_act": ("silu",), "use_bias": (False,), "moe_norm_min": (1e-12,)},
         finish=_finished,
         unsaid=_unsaid,
         ignored=tuple(f"model.mtp_{part}.{{}}.*" for part in ("block", "emb_norm", "hidden_norm", "linear_proj")),

@@ -17,6 +17,7 @@ from sporelm.weights.windows import every, windowed
 
 LARGEST = 62  # layers of the 27B
 STEP = 6
+SEEING = "Gemma3ForConditionalGeneration"
 LOCAL_THETA = 10000.0
 NUMBERS = {**DEFAULTS, "num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 262208, "rope_theta": 1e6}
 NUMBERS |= {"max_position_embeddings": 131072}
@@ -31,6 +32,8 @@ def gemma3_config(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfi
 def reworded(values: dict[str, Any]) -> dict[str, Any]:
     """transformers 5 has rotary parameters for each kind of layer; before, there were two bases."""
     values = text_part(values)
+    if values.get("architectures") == [SEEING]:  # whose logits transformers does not cap
+        values = {**values, "final_logit_softcapping": None}
     kinds = values.get("rope_parameters")
     if not isinstance(kinds, dict) or not isinstance(local := kinds.get("sliding_attention"), dict):
         return values
@@ -43,7 +46,7 @@ def reworded(values: dict[str, Any]) -> dict[str, Any]:
         "gemma3",
         (
             HfClass("Gemma3ForCausalLM", "gemma3_text", NUMBERS, (("sliding_window", "window"),)),
-            HfClass("Gemma3ForConditionalGeneration", "gemma3", NUMBERS, (("sliding_window", "window"),)),
+            HfClass(SEEING, "gemma3", NUMBERS, (("sliding_window", "window"),)),
         ),
         fields(
             CAPS[1],  # of logits: transformers reads no cap of scores here, though its configuration has the key

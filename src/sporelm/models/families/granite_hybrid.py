@@ -20,6 +20,7 @@ from sporelm.weights.experts import expert_fields
 from sporelm.weights.family import Family, Field, HfClass, fields
 from sporelm.weights.fields import Fields
 from sporelm.weights.names import HF, Kind
+from sporelm.weights.rope_fields import PARTIAL
 
 FINETUNED = "rope.scaling.finetuned"
 ATTENTION, SPACE = "attention", "mamba"
@@ -51,9 +52,8 @@ def _finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
     if config.architecture == BAMBA:
         config = replace(config, scales=Scales())
     elif kind == HF and config.rotary != config.head_dim:
-        raise UnsupportedModel(
-            f"{values.where}: {config.rotary} of a head's {config.head_dim} numbers are rotated, which is not supported"
-        )
+        what = f"{config.rotary} of a head's {config.head_dim} numbers are rotated ({PARTIAL})"
+        raise UnsupportedModel(f"{values.where}: {what}, which is not supported")
     return replace(config, rotary=config.rotary if rotates else 0, own=replace(config.own, attention=attention))
 
 

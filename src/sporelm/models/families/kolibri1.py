@@ -1,7 +1,6 @@
 """Kolibri 1: norms on both sides, of five layers one sees all positions and knows none; experts chosen by logits."""
 
 from dataclasses import replace
-from typing import Any
 
 from sporelm.models.blocks import Attention, Layer, pre_norm
 from sporelm.models.decoder import Decoder
@@ -16,14 +15,9 @@ from sporelm.weights.windows import every, windowed
 
 STEP, WINDOW = 5, 513
 LAYER, WIDTH = "model.layers.{}.", "moe_intermediate_size"
-NUMBERS: dict[str, Any] = {"num_key_value_heads": 4, "head_dim": 128, "num_experts": 384, "num_experts_per_tok": 6}
+NUMBERS = {"num_key_value_heads": 4, "head_dim": 128, "num_experts": 384, "num_experts_per_tok": 6}
 NUMBERS |= {WIDTH: 512, "shared_expert_intermediate_size": 512, "max_position_embeddings": 262144}
 FLAGS = (("sliding_window", "window"), ("norm_topk_prob", "experts.renormalize"))
-
-
-def _reworded(values: dict[str, Any]) -> dict[str, Any]:
-    """The two names of the number of experts."""
-    return {**values, "num_experts": values.get("num_local_experts") or values.get("num_experts")}
 
 
 def _finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
@@ -63,7 +57,6 @@ def _unsaid(config: ModelConfig) -> str:
         ),
         fixed={"experts.scores": "sigmoid_of_chosen", "experts.choice_bias": True},
         finish=_finished,
-        reworded=_reworded,
         unsaid=_unsaid,
         words=lambda config: {"layer_types": lists(config)["layer_types"]},
         full_layers=every(STEP),

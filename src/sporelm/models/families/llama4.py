@@ -27,7 +27,7 @@ DEFAULTS: dict[str, Any] = {
     "rms_norm_eps": 1e-5,
 }
 DEFAULTS |= {"rope_theta": 500000.0, "num_local_experts": 16, "num_experts_per_tok": 1}
-DEFAULTS |= {"attention_chunk_size": 8192}
+DEFAULTS |= {"attention_chunk_size": 8192, "intermediate_size": 8192, "intermediate_size_mlp": 16384}
 NAMES = changed(
     COMMON,
     Names("layers.{}.ffn_gate_inp.weight", "blk.{}.ffn_gate_inp.weight", f"{BLOCK}router.weight"),

@@ -34,6 +34,12 @@ USUAL = {
 }
 
 
+# What it takes where the configuration of a text model says nothing, by that model's type.
+OF_MISTRAL = {"num_key_value_heads": 8, "max_position_embeddings": 131072, "sliding_window": 4096}
+OF_MINISTRAL = {"num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 262144, "rms_norm_eps": 1e-5}
+OF_MINISTRAL |= {"rope_theta": 1e6}
+
+
 @dataclass(frozen=True)
 class Tempered:
     """How fast queries grow: 1 + beta * log(1 + how often YaRN's original context fits before them)."""
@@ -45,7 +51,8 @@ def _reworded(values: dict[str, Any]) -> dict[str, Any]:
     """The rotary parameters hold a number that is none of theirs, and repeat another."""
     values = text_part(values)
     if values.get("model_type") != "ministral3":  # Mistral Small's text model is the Mistral of transformers
-        return {"sliding_window": 4096, **values}
+        return OF_MISTRAL | values
+    values = OF_MINISTRAL | values
     key = "rope_parameters" if values.get("rope_parameters") or not values.get("rope_scaling") else "rope_scaling"
     given = values.get(key) or USUAL
     if not isinstance(given, Mapping):
@@ -83,17 +90,8 @@ def grown(config: ModelConfig, context: int) -> np.ndarray | None:
     Family(
         "mistral3",
         (
-            HfClass(
-                "Ministral3ForCausalLM",
-                "ministral3",
-                {"num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 262144, "rms_norm_eps": 1e-5}
-                | {"rope_theta": 1e6},
-            ),
-            HfClass(
-                "Mistral3ForConditionalGeneration",
-                "mistral3",
-                {"num_key_value_heads": 8, "max_position_embeddings": 131072, "tie_word_embeddings": True},
-            ),
+            HfClass("Ministral3ForCausalLM", "ministral3", OF_MINISTRAL),
+            HfClass("Mistral3ForConditionalGeneration", "mistral3", {"tie_word_embeddings": True}),
         ),
         fields(Field("own.beta", "attention.temperature_scale", "f32", BETA, 0, 100, 0.0), without=("window",)),
         others={HF: text_names(COMMON)},

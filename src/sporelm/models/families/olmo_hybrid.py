@@ -13,7 +13,7 @@ from sporelm.models.registry import architecture
 from sporelm.weights.config import MOST_WIDTH, ModelConfig
 from sporelm.weights.family import ATTENTION_BIAS, Family, Field, HfClass, fields
 from sporelm.weights.fields import Fields
-from sporelm.weights.names import COMMON, HEAD_NORMS, POST_NORMS, Kind, Names, Stored, Table, changed
+from sporelm.weights.names import COMMON, HEAD_NORMS, HF, POST_NORMS, Kind, Names, Stored, Table, changed
 from sporelm.weights.recut import RowCut
 
 LAYER = "model.layers.{}."
@@ -74,7 +74,8 @@ def _finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
     if values.values.get("layer_types") is None and not config.own.attention:  # of fewer layers than four, the last one
         config = replace(config, own=replace(config.own, attention=frozenset({config.layers - 1})))
     rope: Any = values.values.get("rope_parameters") or {}
-    unrotated = "rope_theta" in rope and rope["rope_theta"] is None
+    holder = rope if "rope_theta" in rope else values.values
+    unrotated = kind == HF and "rope_theta" in holder and holder["rope_theta"] is None
     return replace(config, rotary=0) if unrotated else config
 
 

@@ -13,7 +13,7 @@ from sporelm.tools.lazy import Blocks, LazyTensor
 from sporelm.weights.config import ModelConfig
 from sporelm.weights.family import Family
 from sporelm.weights.forms import brought, held_as, stored_shapes
-from sporelm.weights.names import Kind, Param, Stored, stored_form
+from sporelm.weights.names import HF, Kind, Param, Stored, stored_form
 from sporelm.weights.stored import StoredTensor
 
 KEPT = ("F32", "F16", "BF16")  # types that both kinds of files have
@@ -33,7 +33,7 @@ class Reshaper:
     ) -> None:
         self.config, self.source, self.target = config, source, target
         self.names, self.held = names, held
-        self._table = family.table(config)
+        self._family, self._table = family, family.table(config)
         self._kept: tuple[str, Blocks] | None = None
         self._lock = Lock()
 
@@ -46,8 +46,10 @@ class Reshaper:
 
     def _form(self, param: Param, kind: Kind) -> Stored:
         form = stored_form(param.name, kind, self._table)
-        if kind != self.source or form.each:
+        if kind != self.source:
             return form
+        if form.each:
+            return replace(form, name=self._family.name_in(form.name, self.held)) if kind == HF else form
         held = self.held[self.names[param.name]]
         return form.of_tensor(held.ggml_type.values, held.shape, self.config)
 
