@@ -1,9 +1,10 @@
 """The classes that transformers has and this package reads, and a small configuration of each to start from."""
 
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from functools import cache
 from typing import Any
 
+from config_draws.fields import SKIPPED, WITHOUT_MEANING
 from families import EVERY, WHOLE
 from sporelm.models.families import FAMILIES
 from sporelm.models.wrapped import WHOLES
@@ -107,3 +108,24 @@ def is_encoder(name: str) -> bool:
     """Whether the package computes embeddings or scores with a class, not logits of the next token."""
     family = next((each for each in FAMILIES if name in each.names), None)
     return family is not None and "encoder" in family.title.lower()
+
+
+def class_defaults() -> dict[str, dict[str, Any]]:
+    """By class: its text model's model_type, what that takes for absent keys, and its second names of keys."""
+    import transformers
+
+    found: dict[str, dict[str, Any]] = {}
+    for name in classes():
+        if name not in bases():
+            continue
+        kind, base = getattr(transformers, name).config_class, bases()[name][0]
+        text = text_class(kind, base["text_config"]) if isinstance(base.get("text_config"), dict) else kind
+        known = {}
+        for each in fields(text):
+            value = each.default_factory() if each.default_factory is not MISSING else each.default
+            plain = isinstance(value, bool | int | float | str | list | dict | None)
+            if plain and each.name not in SKIPPED | WITHOUT_MEANING and not each.name.startswith("_"):
+                known[each.name] = value
+        found[name] = {"model_type": text.model_type.removesuffix("_text"), "defaults": known}
+        found[name]["aliases"] = dict(text.attribute_map)
+    return found

@@ -12,6 +12,12 @@ SKIPPED = {
     "rescale_prenorm_residual",  # transformers applies it to weights that it has loaded
     *("mask_token_id", "classifier_dropout", "initializer_range", "use_mambapy", "name_or_path"),
 }
+# What docs/models.md says is computed otherwise than in transformers, by model_type.
+NOT_COMPARED = {"nemotron_h": {"time_step_min"}}
+# Keys that goldens do without: what they say has no meaning for a forward pass.
+WITHOUT_MEANING = {"use_cache", "attention_dropout", "chunk_size_feed_forward", "output_router_logits", "bos_token_id"}
+WITHOUT_MEANING |= {"eos_token_id", "hidden_dropout", "router_aux_loss_coef", "router_jitter_noise", "_name_or_path"}
+WITHOUT_MEANING |= {"transformers_version", "dtype", "torch_dtype", "initializer_range", "id2label", "label2id"}
 ACTIVATIONS = ("silu", "gelu", "relu", "gelu_pytorch_tanh", "gelu_new", "gelu_fast", "quick_gelu", "relu2", "tanh")
 HEADS = ("num_attention_heads", "num_key_value_heads", "head_dim", "hidden_size")
 POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "n_ctx")
@@ -19,11 +25,12 @@ ROPE_KINDS = ("default", "default", "linear", "dynamic", "yarn", "llama3", "long
 LARGEST_DEFAULT = 4096  # of whole numbers that may be a tensor's size
 
 
-def drawable(config_class: type, base: dict[str, Any]) -> list[str]:
+def drawable(config_class: Any, base: dict[str, Any]) -> list[str]:
     """The names of the fields that are drawn: those of the class, and those that its base configuration has."""
     declared = [each.name for each in fields(config_class) if not each.name.startswith("_")]
     nested = set(getattr(config_class, "sub_configs_defaults", ()))
-    return sorted({*declared, *base} - SKIPPED - nested - {"rope_scaling", "rope_theta", "per_layer_config"})
+    skipped = SKIPPED | NOT_COMPARED.get(config_class.model_type, set())
+    return sorted({*declared, *base} - skipped - nested - {"rope_scaling", "rope_theta", "per_layer_config"})
 
 
 def declared_types(config_class: type) -> dict[str, str]:

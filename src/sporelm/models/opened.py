@@ -106,7 +106,8 @@ def headless(config: ModelConfig, family: Family, held: Container[str], *, bare:
 def _one_head(config: ModelConfig, place: Path) -> ModelConfig:
     """A configuration whose output is the embedding, or has a bias, and not both."""
     if config.output_bias and config.tie_embeddings and not config.alone:
-        raise UnsupportedModel(f"{place}: its output is the embedding and has a bias; only one apart may")
+        what = "its output is the embedding and has a bias; only one apart may (tie_word_embeddings)"
+        raise UnsupportedModel(f"{place}: {what}")
     return config
 
 

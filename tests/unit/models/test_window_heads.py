@@ -34,7 +34,7 @@ def read(name: str, **change: Any) -> ModelConfig:
         ("laguna", {"gating": False}, UnsupportedModel, "all per-head or all per-element"),
         ("laguna", {"gating_types": ["per_head", "per_element"]}, UnsupportedModel, "gating_types"),
         ("laguna", {"rope_parameters": {"rope_theta": 1e4}}, UnsupportedModel, "those of full_attention and sliding"),
-        ("laguna", {"sliding_window": 0}, UnsupportedModel, "sliding_window is not given"),
+        ("laguna", {"sliding_window": None}, UnsupportedModel, "sliding_window is not given"),
         ("laguna", {"moe_router_logit_softcapping": 30.0}, UnsupportedModel, "softcapping 30.0 is not supported"),
         ("step35", {"rope_scaling": YARN}, UnsupportedModel, "scaled by Yarn"),
         ("step35", {"rope_theta": [5e6, 1e4, 2e4, 5e6]}, UnsupportedModel, "layers of one type must be alike"),

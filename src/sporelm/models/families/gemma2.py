@@ -57,6 +57,11 @@ def _finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
     return replace(config, window=window, score_cap=config.score_cap or 50.0, logit_cap=config.logit_cap or 30.0)
 
 
+def _unsaid(config: ModelConfig) -> str:
+    uncapped = config.score_cap is None or config.logit_cap is None
+    return "its scores or logits have no cap" if uncapped else unscaled(config, LARGEST)
+
+
 @architecture(
     Family(
         "gemma2",
@@ -75,7 +80,8 @@ def _finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
         full_layers=every(2),
         tells_layers=True,
         words=scalar,
-        unsaid=lambda config: unscaled(config, LARGEST),
+        said=lambda config: {} if config.window else {"gemma2.attention.sliding_window": ("u32", 0)},
+        unsaid=_unsaid,
     )
 )
 class Gemma2(Decoder):

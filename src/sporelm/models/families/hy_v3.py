@@ -7,6 +7,7 @@ from sporelm.models.blocks import Attention, Layer, pre_norm
 from sporelm.models.decoder import Decoder
 from sporelm.models.families.layer_kinds import with_routers
 from sporelm.models.registry import architecture
+from sporelm.ops.routing import MOST_EXPERTS
 from sporelm.weights.config import ModelConfig
 from sporelm.weights.experts import (
     CHOICE_BIAS,
@@ -31,7 +32,11 @@ def _finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
     """How wide the block that every token goes through is: GGUF files say that, folders how many experts it is."""
     experts = config.experts
     assert experts is not None
-    width = (experts.shared * experts.ffn if kind == "hf" else experts.shared_ffn) or experts.ffn
+    if kind == "hf":
+        shared = values.integer("num_shared_experts", 1, MOST_EXPERTS)
+        width = shared * experts.ffn
+    else:
+        width = experts.shared_ffn or experts.ffn
     return replace(config, experts=replace(experts, shared_ffn=width, shared=max(1, width // experts.ffn)))
 
 

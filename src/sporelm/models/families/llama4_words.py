@@ -47,7 +47,8 @@ def regrouped(values: dict[str, Any]) -> dict[str, Any]:
 def finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
     experts, layers = config.experts, config.layers
     if experts and experts.used != 1:
-        raise UnsupportedModel(f"{values.where}: a token uses {experts.used} experts; only one is supported")
+        what = f"a token uses {experts.used} experts; only one is supported (num_experts_per_tok)"
+        raise UnsupportedModel(f"{values.where}: {what}")
     if kind != HF:
         own = Llama4Parts(normed=experts is None or experts.count != UNNORMED)
         if values.integer("attention.sliding_window", 0, CHUNK, CHUNK) == 0:  # all is seen, and rotated: MobileLLM

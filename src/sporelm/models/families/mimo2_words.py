@@ -51,10 +51,11 @@ def of_hf(values: dict[str, Any]) -> dict[str, Any]:
         found["sliding_window"] = size + 1  # those before the row's own, as transformers reads it
     if (eps := found.get("layernorm_epsilon")) is not None:
         found["rms_norm_eps"] = eps
-    told = found.get("partial_rotary_factor") or SHARE
-    bases = {FULL: found.get("rope_theta") or 5e6, LOCAL: found.get("swa_rope_theta") or 1e4}
-    usual = {kind: {"rope_theta": base, "partial_rotary_factor": told} for kind, base in bases.items()}
-    kinds = found.get("rope_parameters") or usual
+    usual = {"partial_rotary_factor": SHARE, "rope_theta": 5e6, "swa_rope_theta": 1e4}
+    told, full, local = (usual[key] if found.get(key) is None else found[key] for key in usual)
+    bases = {FULL: full, LOCAL: local}
+    both = {kind: {"rope_theta": base, "partial_rotary_factor": told} for kind, base in bases.items()}
+    kinds = found.get("rope_parameters") or both
     full, local = (kinds.get(kind) if isinstance(kinds, Mapping) else None for kind in (FULL, LOCAL))
     if not isinstance(full, Mapping) or not isinstance(local, Mapping):
         return found

@@ -81,7 +81,8 @@ def reworded(values: dict[str, Any]) -> dict[str, Any]:
         raise ModelFileError(f"config.json: layers_block_type is {shown(told)}; it must be a list of kinds of layers")
     kinds = [KINDS.get(each, each) if isinstance(each, str) else each for each in told]
     older = {ours: values[old] for ours, old in OLDER.items() if values.get(old) is not None}
-    dim = values.get("head_dim") or values.get("attention_head_dim") or 128
+    dims = [values[key] for key in ("head_dim", "attention_head_dim") if values.get(key) is not None]
+    dim = dims[0] if dims else 128
     return {**values, **older, "head_dim": dim, "layers_block_type": kinds, "num_hidden_layers": len(kinds)}
 
 

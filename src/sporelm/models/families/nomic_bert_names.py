@@ -60,7 +60,8 @@ def reworded(values: dict[str, Any]) -> dict[str, Any]:
     if "n_embd" in values:
         found |= {new: values[old] for old, new in WORDS.items() if old in values}
         # It has more positions than it was trained with: beyond those its authors scale the rotary base by the text.
-        found["max_position_embeddings"] = values.get("max_trained_positions") or values.get("n_positions", 2048)
+        trained = values.get("max_trained_positions")
+        found["max_position_embeddings"] = values.get("n_positions", 2048) if trained is None else trained
         activation = values.get("activation_function")
         found["hidden_act"] = {"swiglu": "silu"}.get(str(activation), activation)
     mixed = bool(values.get("moe_every_n_layers"))

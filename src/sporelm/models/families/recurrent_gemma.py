@@ -32,7 +32,7 @@ def _finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
         raise ModelFileError(f"{values.where}: {channels} channels are no whole parts of {config.heads} heads")
     told = values.values.get("layer_types")
     if kind == HF:
-        given = values.values.get("block_types") or USUAL
+        given = values.values["block_types"] if values.has("block_types") else USUAL
         kinds = (
             [KINDS.get(each, each) if isinstance(each, str) else each for each in given]
             if isinstance(given, list)

@@ -40,9 +40,7 @@ NAMES = changed(
 def _reworded(values: dict[str, Any]) -> dict[str, Any]:
     """The gate takes a third of what a block without one would have, rounded up."""
     read = Fields(values, "config.json")
-    inner = (
-        read.integer("n_inner", 1, MOST_WIDTH) if values.get("n_inner") else 4 * read.integer("n_embd", 1, MOST_WIDTH)
-    )
+    inner = read.integer("n_inner", 1, MOST_WIDTH, 4 * read.integer("n_embd", 1, MOST_WIDTH))
     return {**values, "intermediate_size": -(-int(2 * inner / 3) // UNIT) * UNIT}
 
 

@@ -72,7 +72,11 @@ def _said(config: ModelConfig) -> dict[str, tuple[str, Any]]:
         NAMES,
         others={HF: (Names("embedding.weight", "token_embd.weight", EMBEDDINGS[1]),)},
         fixed={"rotary": 0},
-        only={"relative_attention_num_buckets": (BUCKETS,), "relative_attention_max_distance": (FARTHEST,)},
+        only={
+            "relative_attention_num_buckets": (BUCKETS,),
+            "relative_attention_max_distance": (FARTHEST,),
+            "is_decoder": (False,),
+        },
         finish=_finished,
         noticed=_noticed,
         said=_said,
