@@ -138,8 +138,8 @@ def read_hf_config(family: Family, values: Mapping[str, Any], where: str, dtype:
     Raises ModelFileError for a missing or impossible value, UnsupportedModel for an option that we lack.
     """
     architecture = architecture_of_hf(values, where)
-    kind, unsaid = family.class_named(architecture), (family.key("eps", HF), "rope_theta")
-    unsaid = tuple(key for key in unsaid if key in kind.defaults)
+    kind = family.class_named(architecture)
+    unsaid = {family.key("eps", HF), "rope_theta"} & kind.defaults.keys()
     told = {key: value for key, value in values.items() if value is not None or key not in unsaid}
     defaults, told = (with_both_names(each, kind.model_type) for each in (kind.defaults, told))
     fields = Fields(family.reworded({**defaults, **told}), where, kind.called)
