@@ -111,7 +111,8 @@ def is_encoder(name: str) -> bool:
 
 
 def class_defaults() -> dict[str, dict[str, Any]]:
-    """By class: its text model's model_type, what that takes for absent keys, and its second names of keys."""
+    """By the name of a text model's configuration class: its model_type, the classes that have it, what it takes for
+    absent keys, and its second names of keys."""
     import transformers
 
     found: dict[str, dict[str, Any]] = {}
@@ -126,6 +127,7 @@ def class_defaults() -> dict[str, dict[str, Any]]:
             plain = isinstance(value, bool | int | float | str | list | dict | None)
             if plain and each.name not in SKIPPED | WITHOUT_MEANING and not each.name.startswith("_"):
                 known[each.name] = value
-        found[name] = {"model_type": text.model_type.removesuffix("_text"), "defaults": known}
-        found[name]["aliases"] = dict(text.attribute_map)
+        said = found.setdefault(text.__name__, {"model_type": text.model_type.removesuffix("_text"), "classes": []})
+        said["classes"].append(name)
+        said |= {"defaults": known, "aliases": dict(text.attribute_map)}
     return found

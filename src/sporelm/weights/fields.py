@@ -76,6 +76,11 @@ class Fields:
         """What the file calls a key."""
         return self.called.get(key, key)
 
+    def among(self, *keys: str) -> str:
+        """Those of the keys that the file has, in brackets, for the end of an error about how they fit each other."""
+        found = [self.name_of(key) for key in keys if key in self.values]
+        return f" ({', '.join(found)})" if found else ""
+
     def has(self, key: str) -> bool:
         """Whether the file says a value; null says none."""
         return self.values.get(key) is not None

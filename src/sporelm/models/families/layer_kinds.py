@@ -11,6 +11,7 @@ from sporelm.weights.fields import Fields, shown
 KV, ROUTER = "attention.head_count_kv", "blk.{}.ffn_gate_inp.weight"
 ROTATED = "attention.rope_pattern"  # in GGUF metadata: of each layer, whether it has rotary positions
 
+KINDS_OF_HF = ("layer_types", "layers_block_type")  # of config.json
 ATTENTION, OTHER = ("full_attention", "attention"), ("linear_attention", "mamba", "conv")
 
 
@@ -24,9 +25,11 @@ def attention_layers(values: Fields, told: Any, layers: int, *, flags: bool = Fa
     attention, other = ((False,), (True,)) if flags else (ATTENTION, OTHER)
     if not isinstance(kinds, list | tuple) or any(kind not in attention + other for kind in kinds):
         names = ", ".join(str(kind) for kind in attention + other)
-        raise UnsupportedModel(f"{values.where}: kinds of layers must be of {names}; they are {shown(kinds)}")
+        where = f"{values.where}: kinds of layers"
+        raise UnsupportedModel(f"{where} must be of {names}; they are {shown(kinds)}{values.among(*KINDS_OF_HF)}")
     if len(kinds) < layers:
-        raise ModelFileError(f"{values.where}: {len(kinds)} layers have a kind, there are {layers}")
+        what = f"{len(kinds)} layers have a kind, there are {layers}"
+        raise ModelFileError(f"{values.where}: {what}{values.among('num_hidden_layers', *KINDS_OF_HF)}")
     return frozenset(layer for layer in range(layers) if kinds[layer] in attention)
 
 

@@ -16,6 +16,11 @@ from sporelm.weights.names import HF, Kind, Names, Stored, Table, with_bias
 MOST_TAPS, MOST_GROWTH = 64, 64
 UNBOUNDED = (0.0, float("inf"))
 SIZES = (lambda c: c.own.inner, lambda c: c.own.channels, lambda c: c.own.heads)
+# What config.json calls the heads, their width and their groups, in one family or another.
+HF_SHAPE = (
+    *("num_heads", "head_dim", "n_groups", "expand", "mamba_n_heads", "mamba_d_head", "mamba_n_groups", "mamba_expand"),
+    *("mamba_num_heads", "mamba_head_dim", "n_mamba_heads", "mamba_ngroups", "mamba_headdim", "mamba_d_ssm"),
+)
 
 
 def space_fields(
@@ -74,7 +79,8 @@ def finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
         own = replace(own, head_dim=own.inner // own.heads)
     if own.inner != own.heads * own.head_dim or own.heads % own.groups:
         what = f"{own.inner} numbers of {own.heads} heads, {own.groups} groups"
-        raise ModelFileError(f"{values.where}: {what}: they are no whole parts of each other")
+        keys = values.among(*HF_SHAPE)
+        raise ModelFileError(f"{values.where}: {what}: they are no whole parts of each other{keys}")
     if values.has("time_step_limit"):
         low, high = values.numbers("time_step_limit", 2, *UNBOUNDED)
         if low > high:

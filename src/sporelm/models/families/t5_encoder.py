@@ -12,7 +12,7 @@ from sporelm.models.registry import architecture
 from sporelm.models.text_facts import TextFacts, noticed, said
 from sporelm.weights.config import MOST_HEAD_DIM, ModelConfig
 from sporelm.weights.family import Family, Field, HfClass, fields
-from sporelm.weights.fields import Fields
+from sporelm.weights.fields import Fields, shown
 from sporelm.weights.names import HF, Kind, Names
 
 BLOCK = "encoder.block.{}.layer."
@@ -36,6 +36,20 @@ NUMBERS: dict[str, Any] = {"d_model": 512, "d_kv": 64, "d_ff": 2048, "num_layers
 NUMBERS |= {"n_positions": 512, "vocab_size": 32128, "feed_forward_proj": PLAIN, "layer_norm_epsilon": 1e-6}
 NUMBERS_OF_MT5 = NUMBERS | {"vocab_size": 250112, "feed_forward_proj": GATED, "d_ff": 1024, "num_layers": 8}
 NUMBERS_OF_MT5 |= {"num_heads": 6}
+
+
+def _reworded(values: dict[str, Any]) -> dict[str, Any]:
+    """The kind of feed-forward block, which transformers takes apart, and writes and reads in parts too."""
+    told = values.get("feed_forward_proj")
+    if not isinstance(told, str):
+        return values
+    gated, function = told.startswith("gated-"), "gelu_new" if told == GATED else told.rpartition("-")[2]
+    gated, function = values.get("is_gated_act", gated), values.get("dense_act_fn", function)
+    for kind, parts in {PLAIN: (False, "relu"), GATED: (True, "gelu_new")}.items():
+        if (gated, function) == parts:
+            return {**values, "feed_forward_proj": kind}
+    what = f"dense_act_fn {shown(function)} with is_gated_act {shown(gated)} (feed_forward_proj {shown(told)})"
+    raise UnsupportedModel(f"config.json: {what} is not supported; {PLAIN} and {GATED} are")
 
 
 def _finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
@@ -72,6 +86,7 @@ def _said(config: ModelConfig) -> dict[str, tuple[str, Any]]:
         NAMES,
         others={HF: (Names("embedding.weight", "token_embd.weight", EMBEDDINGS[1]),)},
         fixed={"rotary": 0},
+        reworded=_reworded,
         only={
             "relative_attention_num_buckets": (BUCKETS,),
             "relative_attention_max_distance": (FARTHEST,),

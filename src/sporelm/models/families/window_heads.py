@@ -105,6 +105,8 @@ def finished(config: ModelConfig, values: Fields, kind: Kind, window: int | None
     heads, rotary = values.integer(LOCAL_HEADS, 1, MOST_HEADS, config.heads), rotary or config.rotary
     if heads % config.kv_heads or rotary % 2 or rotary > config.head_dim:
         what = f"{heads} query heads of {config.head_dim} numbers, {rotary} of them rotated"
-        raise ModelFileError(f"{values.where}: layers with a window have {what}; {config.kv_heads} key heads cannot be")
+        what = f"layers with a window have {what}; {config.kv_heads} key heads cannot be"
+        keys = values.among("num_attention_heads", "num_key_value_heads", "num_attention_heads_per_layer")
+        raise ModelFileError(f"{values.where}: {what}{keys}")
     own = replace(own, local_heads=heads, local_rotary=rotary)
     return replace(config, local_theta=theta or config.rope_theta, own=own)
