@@ -192,12 +192,13 @@ def _heads_of_hf(family: Family, fields: Fields, keys: Mapping[str, str], width:
 
 def _check_experts(family: Family, fields: Fields, config: ModelConfig) -> None:
     """Raise ModelFileError where config.json says 0 of what GGUF files leave unsaid by it: the groups that a token
-    chooses experts from, where they stand in groups, and what their weights are multiplied by."""
+    chooses experts from, unless there are none to choose from, and what their weights are multiplied by."""
     experts = config.experts
     if experts is None:
         return
-    for ours, value in (("top_groups", experts.top_groups or not experts.groups), ("scale", experts.scale)):
-        key = family.key(f"experts.{ours}", HF)
+    groups, top_groups, scale = (family.key(f"experts.{ours}", HF) for ours in ("groups", "top_groups", "scale"))
+    grouped = groups not in fields.values or bool(experts.groups)  # an absent number is the class's, one or more
+    for key, value in ((top_groups, experts.top_groups or not grouped), (scale, experts.scale)):
         if key and fields.has(key) and not value:
             raise ModelFileError(f"{fields.where}: {fields.name_of(key)} is 0; it must be above that")
 

@@ -63,6 +63,7 @@ def test_gpt_neox_reads_no_other_words_than_its_own_outside_them() -> None:
         ),
         ("mixtral", {"sliding_window": 0}, ModelFileError, "sliding_window is 0; it must be whole, from 1"),
         ("deepseek3", {"n_group": 2, "topk_group": 0}, ModelFileError, "topk_group is 0; it must be above that"),
+        ("mistral4", {"topk_group": 0}, ModelFileError, "topk_group is 0; it must be above that"),
         ("deepseek3", {"routed_scaling_factor": 0.0}, ModelFileError, "routed_scaling_factor is 0"),
         ("mixtral", {"num_experts_per_tok": 0}, ModelFileError, "a token uses 0 of 5 experts"),
         ("ernie-moe", {"moe_norm_min": 1.0}, UnsupportedModel, "moe_norm_min 1.0 is not supported"),
