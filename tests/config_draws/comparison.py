@@ -186,6 +186,9 @@ def _through_gguf(name: str, folder: Path, ours: np.ndarray, config: dict[str, A
         source = open_model(folder)
         vocab = source.config.vocab
         source.close()
+        roles = ("bos_token_id", "eos_token_id")  # beside a tiny vocabulary
+        told = {key: value for key, value in config.items() if key not in roles}
+        (folder / "config.json").write_text(json.dumps(told), encoding="utf-8")
         if is_encoder(name):
             spec, more = TOKENIZERS.get(config["model_type"], wordpieces)(vocab)
             (folder / "tokenizer.json").write_text(json.dumps(spec), encoding="utf-8")

@@ -21,6 +21,7 @@ TOKENS = 40
 LOWEST_ID = 6  # ids below it are padding in some classes
 MOST_PARAMETERS = 3_000_000
 MOST_LAYERS = 8
+DERIVED = ("slope_rate", "query_decay", "key_decay", "diagonal_decay")  # of MiniMax-Text-01, by the configuration
 HEADS = ("cls.", "lm_head", "predictions", "pooler", "classifier", "vocab_", "head.")  # of encoders, for training
 
 
@@ -164,7 +165,7 @@ def run_transformers(name: str, folder: Path, dtype: str) -> tuple[Any, np.ndarr
             plain["experts_implementation"] = "eager"
     model, info = kind.from_pretrained(folder, output_loading_info=True, **plain)
     unread = ignorable(info["missing_keys"], "hf", OTHERS)
-    missing = {key for key in set(info["missing_keys"]) - unread if "pooler" not in key}
+    missing = {key for key in set(info["missing_keys"]) - unread if not key.endswith(DERIVED) and "pooler" not in key}
     surplus = {key for key in info["unexpected_keys"] if not encoder or not any(part in key for part in HEADS)}
     if missing or surplus or info["mismatched_keys"]:
         raise Discard(f"the rewritten config.json asks for other tensors: {sorted(missing | surplus)[:3]}")
