@@ -189,6 +189,7 @@ def _through_gguf(name: str, folder: Path, ours: np.ndarray, config: dict[str, A
         roles = ("bos_token_id", "eos_token_id")  # beside a tiny vocabulary
         told = {key: value for key, value in config.items() if key not in roles}
         (folder / "config.json").write_text(json.dumps(told), encoding="utf-8")
+        (folder / "generation_config.json").unlink(missing_ok=True)
         if is_encoder(name):
             spec, more = TOKENIZERS.get(config["model_type"], wordpieces)(vocab)
             (folder / "tokenizer.json").write_text(json.dumps(spec), encoding="utf-8")
