@@ -150,6 +150,13 @@ BUILTIN_TEMPLATES = {
     "exaone4": _by_role("[|assistant|]", **_EXAONE, tool="[|tool|]{trimmed}[|endofturn|]\n"),
     "falcon3": _same("<|{role}|>\n{content}\n", "<|assistant|>\n"),
     "gemma": _merged_system(_gemma_turn, " | trim", "<start_of_turn>model\n"),
+    "gigachat": _by_role(
+        "assistant<|role_sep|>",
+        "<s>",
+        system="{content}<|message_sep|>",
+        user="user<|role_sep|>{content}<|message_sep|>available functions<|role_sep|>[]<|message_sep|>",
+        assistant="assistant<|role_sep|>{content}<|message_sep|>",
+    ),
     "glmedge": _same(_GLM, "<|assistant|>"),
     "granite": _same(
         "<|start_of_role|>{role}<|end_of_role|>{content}<|end_of_text|>\n", "<|start_of_role|>assistant<|end_of_role|>"
@@ -189,6 +196,15 @@ BUILTIN_TEMPLATES = {
     ),
     "mistral-v7-tekken": _by_role(
         "", **{role: turn.replace("{0}", "") for role, turn in _MISTRAL_V7.items()}, other="{content}</s>"
+    ),
+    "monarch": (
+        "{% for message in messages %}{% if not loop.first %}"
+        + _written("<s>")
+        + "{% endif %}"
+        + _written("{role}\n{content}</s>\n")
+        + "{% endfor %}{% if add_generation_prompt %}"
+        + _written("<s>assistant\n")
+        + "{% endif %}"
     ),
     "openchat": _by_role(
         "GPT4 Correct Assistant:",
@@ -263,7 +279,8 @@ def use_template(tokenizer: Tokenizer, given: str) -> None:
     if found is None:
         return
     source, label = found
-    if given in BUILTIN_TEMPLATES and tokenizer.add_bos:
+    bos = tokenizer.special.names.get("bos_token", "")
+    if given in BUILTIN_TEMPLATES and tokenizer.add_bos and not source.startswith(_written(bos)):
         source = "{{ bos_token }}" + source
     ChatTemplate(source, tokenizer.special.names, label=label)
     others = {name: text for name, text in tokenizer.chat_templates.items() if name != "tool_use"}

@@ -40,6 +40,13 @@ def test_bos_comes_first_where_the_model_wants_it(tokenizer: Tokenizer) -> None:
     assert tokenizer.encode_prompt(rendered)[:2] != [tokenizer.bos_id] * 2
 
 
+def test_bos_is_not_written_twice(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some formats begin with the text of their models' BOS."""
+    monkeypatch.setitem(BUILTIN_TEMPLATES, "own", '{{ "<|start_story|>" }}{{ messages[0].content }}')
+    use_template(tokenizer, "own")
+    assert ChatTemplate.of(tokenizer).render(USER).text == "<|start_story|>Hi"
+
+
 def test_a_file_is_a_template_too(tokenizer: Tokenizer, tmp_path: Path) -> None:
     (tmp_path / "mine.jinja").write_text("{% for m in messages %}[{{ m.content }}]{% endfor %}")
     use_template(tokenizer, str(tmp_path / "mine.jinja"))
