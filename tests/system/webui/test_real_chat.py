@@ -78,6 +78,9 @@ def test_a_real_chat(url: str, open_page: Open) -> None:
 def test_a_real_completion(url: str, open_page: Open) -> None:
     page = open_page(url + "#/complete")
     page.set_default_timeout(PATIENCE)
+    page.keyboard.press("Control+,")
+    page.fill("#set-temperature", "0")  # or another word may be drawn
+    page.keyboard.press("Escape")
     page.fill("#complete-text", "The capital of France is")
     page.keyboard.press("Control+Enter")
     until(page, "document.querySelector('#complete-text').value.includes('Paris')", PATIENCE / 1000)
