@@ -433,13 +433,19 @@ READING = {
 def test_large_texts_are_read_beside_the_event_loop(served: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     tokenizer = served.server.models.loaded["story"].llm.llm.tokenizer
     where: list[str] = []
-    encode = tokenizer.encode
 
-    def noted(text: str, **options: Any) -> list[int]:
-        where.append(threading.current_thread().name)
-        return encode(text, **options)
+    def watch(name: str) -> None:
+        encode = getattr(tokenizer, name)
 
-    monkeypatch.setattr(tokenizer, "encode", noted)
+        def noted(text: Any, **options: Any) -> list[int]:
+            where.append(threading.current_thread().name)
+            found: list[int] = encode(text, **options)
+            return found
+
+        monkeypatch.setattr(tokenizer, name, noted)
+
+    watch("encode")
+    watch("encode_prompt")
     for path, body in READING.items():
         where.clear()
         answer = served.client().post(path, json=body)
