@@ -22,7 +22,7 @@ LOWEST_ID = 6  # ids below it are padding in some classes
 MOST_PARAMETERS = 3_000_000
 MOST_LAYERS = 8
 DERIVED = ("slope_rate", "query_decay", "key_decay", "diagonal_decay")  # of MiniMax-Text-01, by the configuration
-HEADS = ("cls.", "lm_head", "predictions", "pooler", "classifier", "vocab_", "head.")  # of encoders, for training
+HEADS = ("cls.", "lm_head", "predictions", "pooler", "classifier", "vocab_", "head.", "decoder.bias")  # for training
 
 
 class Discard(Exception):

@@ -23,13 +23,17 @@ from sporelm.weights.fields import LONGEST_NAME, Fields, shown
 from sporelm.weights.hf_aliases import with_both_names
 from sporelm.weights.names import GGUF, HF, Kind, Stored, stored_name, templated
 from sporelm.weights.pooling import pooling_of_gguf
-from sporelm.weights.rope_fields import MOST_CONTEXT, rope_from_gguf, rope_from_hf
+from sporelm.weights.rope_fields import MOST_CONTEXT, PARTIAL, rope_from_gguf, rope_from_hf
 from sporelm.weights.rope_scaling import Yarn
 
 LEAST_EPS = 9e-13  # BERT's 1e-12, as float32 has it
 WINDOWED_LAYERS = "attention.sliding_window_pattern"  # in GGUF metadata: of each layer, whether it has a window
 BY_LAYER = "per_layer_config"  # of config.json: keys that some layers have in place of the rest, of any class
 BIASES = {"attention_bias": "attn_q", "attention_out_bias": "attn_o", "mlp_bias": "ffn_down"}
+# Keys that readers have for those inside the rotary parameters of two kinds of layers, as errors name them.
+_OF_WINDOWS = ("rope_local_base_freq", "local_rope_theta", "local_theta")
+INNER_KEYS = {key: f"{key} (rope_theta of sliding_attention)" for key in _OF_WINDOWS}
+INNER_KEYS |= {"local_share": f"{PARTIAL} of sliding_attention", "proportion": f"{PARTIAL} of full_attention"}
 HEADLESS = {"heads": 1, "kv_heads": 1, "head_dim": 2, "ffn": 0}  # of models without attention
 _SHAPED = {each.ours for each in SHAPE}  # what is read here by name; other fields are read as their table says
 
@@ -142,7 +146,7 @@ def read_hf_config(family: Family, values: Mapping[str, Any], where: str, dtype:
     unsaid = {family.key("eps", HF), "rope_theta"} & kind.defaults.keys()
     told = {key: value for key, value in values.items() if value is not None or key not in unsaid}
     defaults, told = (with_both_names(each, kind.model_type) for each in (kind.defaults, told))
-    fields = Fields(family.reworded({**defaults, **told}), where, kind.called)
+    fields = Fields(family.reworded({**defaults, **told}), where, {**INNER_KEYS, **kind.called})
     for key, taken in family.only.items():
         given = fields.values.get(key)
         if given is None and key in fields.values and all(isinstance(each, bool) for each in taken):
