@@ -107,3 +107,16 @@ def shown(value: object, most: int = 60) -> str:
     except Exception:  # a number of thousands of digits has none, and an object's own may fail
         text = f"a {type(value).__name__}"
     return " ".join(text[:most].split())
+
+
+def thread_shortage(error: BaseException) -> MemoryShortage | None:
+    """Return what a user is told of a thread that could not be started; None for any other error.
+
+    Python raises a bare RuntimeError with these words, on every system.
+    """
+    if type(error) is not RuntimeError or "can't start new thread" not in str(error):
+        return None
+    return MemoryShortage(
+        "threads: the system does not start another one (its limit on memory or on processes is reached). Ask for "
+        "fewer with --threads or SPORE_THREADS, or raise the limit (ulimit -v, ulimit -u)"
+    )

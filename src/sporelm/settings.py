@@ -115,7 +115,7 @@ CPU_TARGET = setting(
 THREADS = setting(
     "SPORE_THREADS",
     default="",
-    doc="Number of threads, 1 to 1024; empty takes the cores that affinity and cgroup leave.",
+    doc="Number of threads, 1 to twice the usable cores; empty takes the cores that affinity and cgroup leave.",
     bounds=(1, 1024),
 )
 BACKEND = setting("SPORE_BACKEND", default="cpu", doc="Back-end used when a command or call names none.")

@@ -105,7 +105,7 @@ def test_several_into_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str
         (["quantize", "{m}", "--type", "Q8_0", "--imatrix", "{no}"], "does not exist"),
         (["quantize", "{m}", "--type", "Q8_0", "--imatrix", "{m}"], "is no importance matrix"),
         (["quantize", "{m}", "--type", "Q8_0", "--threads", "0"], "--threads is 0"),
-        (["quantize", "{m}", "--type", "Q8_0", "--threads", "99999"], "from 1 to 1024"),
+        (["quantize", "{m}", "--type", "Q8_0", "--threads", "99999"], "twice the usable cores"),
         (["quantize", "{m}", "--type", "Q8_0", "-o", "{no}/"], "there is no folder"),
         (["quantize", "{no}", "--type", "Q8_0"], "no model at"),
         (["quantize", "{m}", "{no}", "--type", "Q8_0"], "the file to write is named with -o"),

@@ -8,15 +8,27 @@ from sporelm import settings
 from sporelm.engine.request import whole_number
 from sporelm.errors import RequestError, shown
 
-MOST_THREADS = 1024
+MAX_THREADS_PER_CORE = 2  # of the usable cores; more would only wait for each other
 
 
-def choose_threads(asked: int | None = None) -> int:
-    """The number asked for, else SPORE_THREADS, else the cores left to us. Raises RequestError outside 1 to 1024."""
+def choose_threads(asked: int | None = None, *, name: str = "threads") -> int:
+    """Return the number asked for, else SPORE_THREADS, else the number of usable cores.
+
+    name   what an error calls `asked`
+
+    Raises RequestError outside 1 to twice the usable cores.
+    """
     if asked is None:
-        return settings.THREADS.integer or usable_cores()
-    if not 1 <= whole_number("threads", asked) <= MOST_THREADS:
-        raise RequestError(f"threads is {shown(asked)}: it must be a whole number from 1 to {MOST_THREADS}")
+        name, asked = settings.THREADS.name, settings.THREADS.integer
+    cores = usable_cores()
+    if asked is None:
+        return cores
+    most = MAX_THREADS_PER_CORE * cores
+    if not 1 <= whole_number(name, asked) <= most:
+        raise RequestError(
+            f"{name} is {shown(asked)}: it must be a whole number from 1 to {most}, twice the usable cores. "
+            f"Leave it out to use {'every core' if cores > 1 else 'the core'}"
+        )
     return int(asked)
 
 

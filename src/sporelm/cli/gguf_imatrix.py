@@ -64,8 +64,7 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"--merge runs no model: leave out --{useless[0].replace('_', '-')}")
     if not args.merge and len(args.words) != 2:
         raise UsageError(f"give a MODEL and a TEXT, not {len(args.words)} names; --merge takes importance matrices")
-    if args.threads is not None and args.threads < 1:
-        raise UsageError(f"--threads is {args.threads}: it must be at least 1")
+    options.check_threads(args.threads)
     place = Path(args.output).expanduser()
     is_there = args.resume and place.is_file()
     check_places([place], args.force or is_there)

@@ -81,16 +81,13 @@ def add_threads(parser: Parser) -> None:
 def thread_count(args: argparse.Namespace) -> int:
     """How many threads compute: --threads where the command has it, else the cores that are there, few at most."""
     from sporelm.api.machine import choose_threads
-    from sporelm.errors import UsageError
 
     asked: int | None = getattr(args, "threads", None)
     if asked is None:
         return min(USUAL_THREADS, choose_threads())
-    if asked < 1:
-        raise UsageError(f"--threads is {asked}: it must be at least 1")
-    chosen = choose_threads(asked)
-    options.warn_of_threads(chosen)
-    return chosen
+    options.check_threads(asked)
+    options.warn_of_threads(asked)
+    return asked
 
 
 def print_table(written: "Sequence[Written]", dry_run: bool) -> None:

@@ -54,10 +54,11 @@ def run(args: argparse.Namespace) -> None:
     from sporelm.tools.describe import describe
     from sporelm.weights import store
 
-    for name in ("context", "batch", "threads"):
+    for name in ("context", "batch"):
         value = getattr(args, name)
         if value is not None and value < 1:
             raise UsageError(f"--{name} is {value}: it must be at least 1")
+    options.check_threads(args.threads)
     path = store.resolve(args.model, fetch=False)
     report: dict[str, Any] = {"model": args.model or store.DEFAULT, "path": str(path)} | describe(path).as_json()
     report |= estimates(path, args)

@@ -19,7 +19,7 @@ try:
     from sporelm.cli import interrupt, standard_streams
     from sporelm.cli.full_output import is_full_output
     from sporelm.cli.parser import Parser
-    from sporelm.errors import SporeError, UsageError
+    from sporelm.errors import SporeError, UsageError, thread_shortage
 except KeyboardInterrupt:  # of the program, which has begun nothing yet
     raise SystemExit(130) from None
 
@@ -139,6 +139,8 @@ def finished(words: list[str]) -> int:
     except MemoryError:
         return fail(OUT_OF_MEMORY, words)
     except OSError as error:
+        if error.errno == ENOMEM:
+            return fail(OUT_OF_MEMORY, words)
         if interrupt.is_ending():  # the terminal has gone, and with it whoever reads
             return 130
         if is_full_output(error):
@@ -154,6 +156,8 @@ def finished(words: list[str]) -> int:
     except BaseException as error:  # a panic of a library is no Exception
         if _interrupted and isinstance(error, ImportError):  # an import that Ctrl-C cut short
             return 130
+        if shortage := thread_shortage(error):
+            return fail(str(shortage), words)
         reason = (str(error).splitlines() or [""])[0]
         return fail(f"unexpected {type(error).__name__}: {reason} (--debug shows the traceback)", words)
 

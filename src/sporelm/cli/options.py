@@ -106,10 +106,9 @@ def given(args: argparse.Namespace, *names: str) -> dict[str, Any]:
 
 def open_model(args: argparse.Namespace, *, max_batch: int = 1, **options: Any) -> "LLM":
     """Find, fetch if needed, and load the model, with a progress bar on stderr. Raises SporeError."""
-    for name in ("threads", "max_context"):
-        value = getattr(args, name)
-        if value is not None and value < 1:
-            raise UsageError(f"--{name.replace('_', '-')} is {value}: it must be at least 1")
+    if args.max_context is not None and args.max_context < 1:
+        raise UsageError(f"--max-context is {args.max_context}: it must be at least 1")
+    check_threads(args.threads)
     if args.kv_memory is not None:
         from sporelm.engine.sizes import size_in_bytes
 
@@ -139,6 +138,17 @@ def open_model(args: argparse.Namespace, *, max_batch: int = 1, **options: Any) 
     for note in llm.notes:
         sys.stderr.write(f"spore: {note}\n")
     return llm
+
+
+def check_threads(threads: int | None) -> None:
+    """Raise UsageError for a --threads that is out of range, before anything is read or fetched."""
+    from sporelm.api.machine import choose_threads
+
+    if threads is not None:
+        try:
+            choose_threads(threads, name="--threads")
+        except RequestError as reason:
+            raise UsageError(str(reason)) from None
 
 
 @cache

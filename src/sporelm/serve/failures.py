@@ -15,6 +15,7 @@ from sporelm.errors import (
     RequestError,
     SporeError,
     UnsupportedModel,
+    thread_shortage,
 )
 
 ENDING = (408, 413, 431)  # after these the connection is closed: what is still on its way is not read
@@ -57,6 +58,7 @@ def refusal_of(error: BaseException) -> Refusal:
     words, the rest without paths."""
     if isinstance(error, Refusal):
         return error
+    error = thread_shortage(error) or error
     message = str(error)
     if isinstance(error, SporeError) and not isinstance(error, RequestError):
         log.error("%s: %s", type(error).__name__, message)

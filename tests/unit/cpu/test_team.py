@@ -5,7 +5,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from time import monotonic, sleep
+from time import monotonic, perf_counter, process_time, sleep
 from typing import Any
 
 import numpy as np
@@ -15,11 +15,12 @@ from sporelm.backends.cpu import team as team_module
 from sporelm.backends.cpu.entries import Cell, Entry
 from sporelm.backends.cpu.jit import Builder, Compiler, Kernel, Val, i64
 from sporelm.backends.cpu.jit.kernel import fields
-from sporelm.backends.cpu.kernels.steps import LINE, PARKED
+from sporelm.backends.cpu.kernels.steps import EPOCH, MAX_CHUNKS, MAX_EPOCH, PARKED, THREAD, THREAD_LINES, Waiting
 from sporelm.backends.cpu.memory import Region
 from sporelm.backends.cpu.program import Cells, assemble
+from sporelm.backends.cpu.targets import Target
 from sporelm.backends.cpu.team import Table, Team
-from sporelm.errors import ContextError
+from sporelm.errors import ContextError, MemoryShortage
 
 ITEMS = 1000
 
@@ -82,7 +83,7 @@ def team(compiler: Compiler, threads: int) -> Iterator[Team]:
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers park soon after they begin to yield, so that tests need not wait for it."""
-    monkeypatch.setattr(team_module, "PATIENCE", team_module.SPINS + 200)
+    monkeypatch.setattr(team_module, "WAITING", Waiting(patience=Waiting().spins + 200))
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
@@ -94,7 +95,8 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 def parked(team: Team) -> int:
     assert team._crew is not None
-    return sum(int(team._crew.words[(PARKED + thread * LINE) // 8]) for thread in range(1, team.threads))
+    flags = [(THREAD_LINES + thread * THREAD + PARKED) // 8 for thread in range(1, team.threads)]
+    return sum(int(team._crew.words[flag]) for flag in flags)
 
 
 def workers_of(team: Team) -> list[threading.Thread]:
@@ -173,6 +175,133 @@ def test_a_busy_neighbour_only_costs_time(compiler: Compiler, team: Team) -> Non
         for hog in hogs:
             hog.kill()
             hog.wait()
+
+
+def spin(k: Builder, f: Any, first: Val, last: Val, scratch: Val) -> None:
+    """So many turns for each item, of a product that no compiler foresees."""
+    with k.range(first, last) as item, k.range(k.load(i64, f.turns, item * 8)):
+        k.store(k.load(i64, f.x, item * 64) * 6364136223846793005 + 1442695040888963407, f.x, item * 64)
+
+
+def withhold_workers(monkeypatch: pytest.MonkeyPatch) -> list[threading.Thread]:
+    """Workers are not started but gathered here."""
+    withheld: list[threading.Thread] = []
+    monkeypatch.setattr(threading.Thread, "start", lambda worker: withheld.append(worker))
+    return withheld
+
+
+def test_a_step_does_not_wait_for_a_worker_without_work(
+    compiler: Compiler, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workers that the system gives no core, for as long as it likes, here from the beginning on: others do their work.
+    When they come at last they take part."""
+    team = Team(compiler, threads)
+    work = Work(compiler, threads)
+    with monkeypatch.context() as patch:
+        withheld = withhold_workers(patch)
+        for _ in range(50):
+            team.run(work.table)
+        assert len(withheld) == threads - 1
+    work.check(50)
+    for worker in withheld:
+        worker.start()
+    for _ in range(50):
+        team.run(work.table)
+    work.check(100)
+    team.close()
+    assert not any(worker.is_alive() for worker in withheld)
+
+
+def test_workers_that_come_at_any_moment(compiler: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Late by any number of steps, some of whose tables and cells are gone."""
+    for number in range(20):
+        team = Team(compiler, 3)
+        with monkeypatch.context() as patch:
+            withheld = withhold_workers(patch)
+            work = Work(compiler, 3, 50)
+            team.run(work.table)
+        for step in range(60):
+            if step == number:
+                withheld[0].start()
+            if step == 2 * number:
+                withheld[1].start()
+            passing = Work(compiler, 3, 40 + step)
+            team.run(passing.table)
+            passing.check(1)
+            passing.table.entries[:] = -1
+            passing.cells.words[:] = 1
+            team.run(work.table)
+        work.check(61)
+        team.close()
+
+
+def test_who_waits_long_sleeps(compiler: Compiler) -> None:
+    """One thread is a quarter of a second at its chunk: the others do not burn their cores meanwhile."""
+    if type(compiler.target) is Target:
+        pytest.skip("this CPU has no counter that programs may read: threads wait by turns")
+    team = Team(compiler, 3)
+    turns = np.array([1000, 1000, 1000], np.int64)
+    x = np.zeros(3 * 8, np.int64)
+    kernel = Kernel("test_spin", fields("x:p turns:p"), spin)
+    count = Cell("items", 3)
+    values = {"x": x.ctypes.data, "turns": turns.ctypes.data}
+    cells, own = Cells(), list[Region]()
+    table = assemble([Entry(kernel, values, count)], compiler, cells, own, 3)
+    team.run(table)
+    while True:  # find out how many turns last that long
+        turns[2] *= 2
+        began, cpu = perf_counter(), process_time()
+        team.run(table)
+        seconds, cpu = perf_counter() - began, process_time() - cpu
+        if seconds > 0.25:
+            break
+    assert cpu < 1.5 * seconds
+    team.close()
+
+
+def test_more_chunks_than_a_claim_counts(compiler: Compiler) -> None:
+    items = 3 * MAX_CHUNKS
+    team = Team(compiler, 2)
+    x = np.zeros(items, np.int64)
+    table = assemble(
+        [Entry(added(), {"x": x.ctypes.data}, Cell("items", items))], compiler, cells := Cells(), own := [], 2
+    )
+    team.run(table)
+    team.run(table)
+    assert (x == 2).all()
+    team.close()
+    del cells, own
+
+
+def test_epochs_that_claims_cannot_hold(compiler: Compiler, team: Team) -> None:
+    """After months of computing the workers are replaced by others, which begin at zero."""
+    work = Work(compiler, team.threads)
+    team.run(work.table)
+    before = workers_of(team)
+    assert team._crew is not None
+    words = team._crew.words
+    words[EPOCH // 8] = MAX_EPOCH - 2 + words[EPOCH // 8] % 2  # the next step, and no further one; the same post counts
+    for _ in range(5):
+        team.run(work.table)
+    work.check(6)
+    assert not any(worker.is_alive() for worker in before)
+    assert len(workers_of(team)) == team.threads - 1
+    assert team._crew.words[EPOCH // 8] < 100
+
+
+def test_a_thread_that_cannot_be_started(compiler: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    team = Team(compiler, 2)
+    work = Work(compiler, 2)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(MemoryShortage, match=r"threads: .* fewer with --threads"):
+            team.run(work.table)
+    team.run(work.table)
+    work.check(1)
+    team.close()
 
 
 def test_callers_at_once_take_turns(compiler: Compiler, team: Team) -> None:

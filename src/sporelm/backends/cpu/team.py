@@ -19,24 +19,28 @@ from sporelm.backends.cpu.jit import Compiler
 from sporelm.backends.cpu.kernels.steps import (
     ACQUIRE,
     CHAIN,
+    EPOCH,
     JOB_THREADS,
     JOB_TIMES,
-    LINE,
     LOCK,
-    PARKED,
+    MAX_EPOCH,
+    RATE,
     RELEASE,
     STOP,
+    THREAD,
+    THREAD_LINES,
     YIELD,
     StepLoops,
+    Waiting,
 )
 from sporelm.backends.cpu.kernels.timed_steps import HEAD, RECORD, TimedLoops
 from sporelm.backends.cpu.memory import Region
 from sporelm.backends.cpu.times import Ticks, call_times
-from sporelm.errors import ContextError
+from sporelm.errors import ContextError, thread_shortage
 from sporelm.ops import Call
 
-SPINS = 4000  # turns of the barrier's loop before it yields its core
-PATIENCE = 30000  # turns before an idle worker parks
+WAITING = Waiting()
+RATE_SECONDS = 0.0005  # in which the rate of the CPU's counter is measured
 SCRATCH = 16 << 20  # bytes of scratch memory a thread; untouched pages cost nothing
 CLOSED = "the thread team is closed; open a new back-end"
 FORKED = "the threads of this back-end stayed in the process that was forked; open the model in this process"
@@ -73,8 +77,7 @@ class Table:
 
     def __init__(self, entries: np.ndarray, threads: int) -> None:
         self.entries = np.ascontiguousarray(entries, np.int64)
-        self.counters = Region(max(1, len(entries)) * threads * LINE)
-        self.job = (int(self.entries.ctypes.data), len(entries), self.counters.address)
+        self.job = (int(self.entries.ctypes.data), len(entries))
         self.threads = threads
         self.names: list[tuple[Call, str]] = []  # for each entry the call that it is part of, and its kernel
         self.times: Region | None = None  # what a timed step writes: see `TimedLoops`
@@ -102,8 +105,9 @@ class Crew:
         self.compiler = compiler
         self._serve = ctypes.CFUNCTYPE(None, void, integer, void)(compiler.symbol(f"{loops.name}_serve"))
         native = compiler.symbol(f"{loops.name}_launch")
-        self.launch = ctypes.CFUNCTYPE(None, void, void, integer, integer, integer)(native)
-        self.shared = Region(PARKED + threads * LINE)
+        self.launch = ctypes.CFUNCTYPE(None, void, void, integer, integer)(native)
+        self._clock = ctypes.CFUNCTYPE(None, void)(compiler.symbol(f"{loops.name}_clock"))
+        self.shared = Region(THREAD_LINES + threads * THREAD)
         self.words = self.shared.array.view(np.int64)
         self.scratch = [Region(SCRATCH) for _ in range(threads)]
         self._locks = [NativeLock() for _ in range(threads)]
@@ -114,29 +118,44 @@ class Crew:
         self.words[JOB_THREADS // 8] = threads
         self.idle_times = Region(HEAD)  # of the step without entries that stops the workers
         for number, lock in enumerate(self._locks):
-            self.words[(PARKED + number * LINE + LOCK) // 8] = lock.address
+            self.words[(THREAD_LINES + number * THREAD + LOCK) // 8] = lock.address
+        self.words[RATE // 8] = self._ticks_a_millisecond() if threads > 1 else 0
         self.workers = [
             threading.Thread(target=self._work, args=(number,), name=f"sporelm-{number}", daemon=True)
             for number in range(1, threads)
         ]
 
+    def _ticks_a_millisecond(self) -> int:
+        """The rate of the CPU's counter; 0 where it has none."""
+        ticks = np.zeros(2, np.int64)
+        self._clock(ticks.ctypes.data)
+        began = perf_counter()
+        while (spent := perf_counter() - began) < RATE_SECONDS:
+            pass
+        self._clock(ticks[1:].ctypes.data)
+        return max(0, int((ticks[1] - ticks[0]) / spent / 1000))
+
     def start(self) -> None:
-        """Start the workers: all of them, or none when it raises."""
+        """Start the workers: all of them, or none when it raises. Raises MemoryShortage where one cannot be started."""
         try:
             for worker in self.workers:
                 worker.start()
-        except BaseException:
+        except BaseException as error:
             self.stop()
-            raise
+            raise thread_shortage(error) or error from None
 
     def _work(self, number: int) -> None:
         self._serve(self.shared.address, number, self.scratch[number].address)
+
+    def is_worn_out(self) -> bool:
+        """Whether epochs soon become too large for claims, after months of computing."""
+        return int(self.words[EPOCH // 8]) > MAX_EPOCH
 
     def stop(self) -> None:
         """Tell the workers to leave. They do so soon; may be called at any time between steps, and more than once."""
         self.words[STOP // 8] = 1
         self.words[JOB_TIMES // 8] = self.idle_times.address
-        self.launch(self.shared.address, self.scratch[0].address, 0, 0, 0)
+        self.launch(self.shared.address, self.scratch[0].address, 0, 0)
 
 
 class Team:
@@ -145,7 +164,7 @@ class Team:
     def __init__(self, compiler: Compiler, threads: int) -> None:
         self.threads = threads
         self._compiler = compiler  # owns the code of the loops and of every kernel in a table
-        self._loops: StepLoops = StepLoops(SPINS, PATIENCE)
+        self._loops: StepLoops = StepLoops(WAITING)
         compiler.address(self._loops)
         self._ticks: list[Ticks] = []  # of timed steps
         self._crew: Crew | None = None
@@ -158,6 +177,8 @@ class Team:
         with self._lock:
             if self._refusal:
                 raise ContextError(self._refusal)
+            if self._crew is not None and self._crew.is_worn_out():
+                self._dismiss()
             crew = self._crew or self._start()
             if self._loops.is_timed:
                 crew.words[JOB_TIMES // 8] = table.clear_times()
@@ -174,13 +195,17 @@ class Team:
         with self._lock:
             if self._loops.is_timed or self._refusal:
                 return
-            self._loops = TimedLoops(SPINS, PATIENCE)
+            self._loops = TimedLoops(WAITING)
             self._compiler.address(self._loops)
-            if self._crew is not None:
-                self._crew.stop()
-                for worker in self._crew.workers:
-                    worker.join()
-                self._crew = None
+            self._dismiss()
+
+    def _dismiss(self) -> None:
+        """Stop the workers, if any, and wait for them; the next step starts others."""
+        if self._crew is not None:
+            self._crew.stop()
+            for worker in self._crew.workers:
+                worker.join()
+            self._crew = None
 
     def take_times(self) -> list[CallTime]:
         """The times of the steps since they were asked for last."""

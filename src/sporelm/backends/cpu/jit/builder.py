@@ -80,6 +80,14 @@ class Builder:
             return base
         return Val(self, self.ir.gep(base.raw, [self.index(offset).raw], source_etype=i8))
 
+    def address_of(self, place: Val) -> Val:
+        """A pointer as i64."""
+        return Val(self, self.ir.ptrtoint(place.raw, i64))
+
+    def pointer_to(self, address: Val) -> Val:
+        """The pointer whose address an i64 holds."""
+        return Val(self, self.ir.inttoptr(address.raw, pointer))
+
     def distance(self, start: Val, end: Val) -> Val:
         """Bytes from one address to another."""
         return Val(self, self.ir.sub(self.ir.ptrtoint(end.raw, i64), self.ir.ptrtoint(start.raw, i64)))
@@ -270,6 +278,13 @@ class Builder:
 
     def atomic_load(self, base: Val, offset: Offset = 0, order: str = "acquire") -> Val:
         return Val(self, self.ir.load_atomic(self.at(base, offset).raw, order, 8, typ=i64))
+
+    def atomic_store(self, value: Val, base: Val, offset: Offset = 0) -> None:
+        """Store an i64; who loads it sees what was stored before."""
+        place = self.ir.inttoptr(
+            self.address_of(self.at(base, offset)).raw, i64.as_pointer()
+        )  # llvmlite wants a typed one
+        self.ir.store_atomic(value.raw, place, "release", 8)
 
     def atomic(self, operation: str, base: Val, offset: Offset, value: Offset, order: str = "acq_rel") -> Val:
         """Read-modify-write of an i64; the value before. `operation`: add, sub, xchg."""

@@ -1,39 +1,71 @@
-"""The native loops of the thread team: run a list of kernels, wait at a barrier, wait for the next step.
+"""The native loops of the thread team: work on a list of kernels, wait for each other, wait for the next step.
 
-A step is a table of entries, each a kernel over a number of items. Every thread has an equal run of neighbouring items,
-which it takes in chunks; one that is done takes chunks from the others, so that a thread whose core is busy elsewhere
-does less. Chained entries run over the same chunk, one after the other, without a barrier between.
+A step is a table of entries, each a kernel over a number of items. The team works on one entry at a time, which is
+posted in the team's memory under a number that only grows, its epoch. Every thread has an equal run of neighbouring
+items, which it claims in chunks; one that is done claims chunks of the others. An entry ends when its items are done,
+whoever did them: the thread that finishes the last one posts the next entry. So a thread whose core is busy elsewhere
+delays the others only while it holds a chunk. Chained entries run over the same chunk, one after the other.
+
+Claims carry the epoch. A thread that comes late, perhaps steps later, reads the team's memory alone until a claim
+succeeds, and a claim succeeds only while its entry is posted.
 """
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from llvmlite import ir
 
 from sporelm.backends.cpu.jit import Builder, Val
-from sporelm.backends.cpu.jit.values import i32, i64, pointer
+from sporelm.backends.cpu.jit.values import Var, i32, i64, pointer
 
 # an entry: 8-byte fields
 ENTRY = 80
 FN, DESC, COUNT, FACTOR, GRAIN, CHAIN, GUARD, GUARD_LOW, GUARD_HIGH = range(0, 72, 8)
 
-# the team's shared memory: one cache line each, then a line a thread (parked flag, its lock);
-# counters have a line an entry and thread
+# the team's shared memory: cache lines that all threads use
 LINE = 64
-GENERATION, ARRIVED, PHASE, JOB, STOP, SYSTEM = range(0, 6 * LINE, LINE)
-JOB_TABLE, JOB_ENTRIES, JOB_COUNTERS, JOB_THREADS, JOB_TIMES = range(JOB, JOB + 40, 8)
-YIELD, ACQUIRE, RELEASE = SYSTEM, SYSTEM + 8, SYSTEM + 16  # addresses of functions of the system and of Python
-PARKED = 512
-LOCK = 8  # in a thread's line
+EPOCH, DONE, JOB, SLEEP, SYSTEM, RATE = range(0, 6 * LINE, LINE)
+JOB_TABLE, JOB_ENTRIES, JOB_THREADS, JOB_TIMES = range(JOB, JOB + 32, 8)
+STOP, SLEEPERS = SLEEP, SLEEP + 8
+YIELD, ACQUIRE, RELEASE = range(SYSTEM, SYSTEM + 24, 8)  # functions of the system and of Python
+# two posts in turns, beside the epoch; that of an epoch lasts until the epoch after the next one
+POSTS, POST = EPOCH + 8, 24
+POST_ENTRY, POST_ITEMS, POST_GRAIN = range(0, POST, 8)
+# and three lines a thread: its sleep, its claims, its own notes
+THREAD_LINES = 6 * LINE
+PARKED, LOCK = 0, 8
+CLAIMED = LINE
+WORKED, LEFT = 2 * LINE, 2 * LINE + 8
+THREAD = 3 * LINE
 
-# Parking is Dekker's pattern: a worker sets its flag and looks at the generation, a launcher raises the generation and
-# looks at the flags. One of the two must see the other, which only sequential consistency promises.
+CLAIM_BITS = 20  # of a claim: chunks of a thread's run that are taken; above them the epoch
+FEW_TURNS = 16  # of a loop that waits, before it looks at the clock
+MAX_EPOCH = 1 << (62 - CLAIM_BITS)  # with which a step begins; the rest is for its entries
+MAX_CHUNKS = 1 << (CLAIM_BITS - 1)  # of a run
+
+# Parking is Dekker's pattern: a thread sets its flag and looks at the epoch, whoever posts raises the epoch and looks
+# for flags. One of the two must see the other, which only sequential consistency promises.
 TOTAL = "seq_cst"
 
 
+class Waiting(NamedTuple):
+    """When threads that wait give their core away.
+
+    spins      turns of an idle worker's loop before it yields its core again and again
+    patience   turns before it sleeps
+    parts, overdue   a thread that has done its part of an entry waits for the others as long as `parts` such parts and
+                     `overdue` microseconds take, then sleeps; where the CPU has no counter, `spins` and `patience` hold
+    """
+
+    spins: int = 4000
+    patience: int = 30000
+    parts: int = 4
+    overdue: int = 30
+
+
 class StepLoops:
-    """Functions of the team, traced into one module: to run a step, to serve as a worker, to launch a step.
+    """Functions of the team, traced into one module: to work on an entry, to serve as a worker, to launch a step.
 
     What `TimedLoops` writes down, these do not know of: its places are methods that emit nothing here.
     """
@@ -41,141 +73,232 @@ class StepLoops:
     kind = "team_steps"
     is_timed = False
 
-    def __init__(self, spins: int, patience: int) -> None:
-        self.spins, self.patience = spins, patience  # turns before a barrier yields; turns before a worker parks
-        self.name = f"{self.kind}_{spins}_{patience}"
+    def __init__(self, waiting: Waiting) -> None:
+        self.waiting = waiting
+        self.name = f"{self.kind}_{'_'.join(map(str, waiting))}"
 
     def build(self, module: ir.Module, target: Any) -> None:
-        run = Builder(module, self.name, {"team": pointer, "thread": i64, "scratch": pointer}, target)
-        self._run_step(run)
-        run.finish()
-        serve = Builder(module, f"{self.name}_serve", {"team": pointer, "thread": i64, "scratch": pointer}, target)
-        self._serve(serve, run.function)
+        post = Builder(module, f"{self.name}_post", {"team": pointer, "index": i64}, target)
+        self._post(post)
+        post.finish()
+        part = {"team": pointer, "thread": i64, "scratch": pointer}
+        work = Builder(module, self.name, part | {"epoch": i64}, target)
+        self._work(work, post.function)
+        work.finish()
+        serve = Builder(module, f"{self.name}_serve", part, target)
+        self._serve(serve, work.function)
         serve.finish()
-        job = {"team": pointer, "scratch": pointer, "table": i64, "entries": i64, "counters": i64}
+        job = {"team": pointer, "scratch": pointer, "table": i64, "entries": i64}
         launch = Builder(module, f"{self.name}_launch", job, target)
-        self._launch(launch, run.function)
+        self._launch(launch, work.function, post.function)
         launch.finish()
+        clock = Builder(module, f"{self.name}_clock", {"place": pointer}, target)
+        clock.store(clock.target.ticks(clock), clock.arguments["place"])
+        clock.finish()
 
-    def _wait(self, k: Builder, spun: Any, team: Val) -> None:
-        """One turn of a spin loop: pause, and once patience is out give the core to whoever wants it."""
-        spun.set(spun.value + 1)
-        k.target.pause(k)
-        with k.when(spun.value > self.spins):
-            k.call_address(k.load(i64, team, YIELD))
+    # ---- entries
 
-    def _barrier(self, k: Builder, team: Val, threads: Val, counters: Val | None) -> None:
-        """All threads arrive; the last one resets the counters of the entry they leave, if any."""
-        phase = k.atomic_load(team, PHASE)
-        last = (k.atomic("add", team, ARRIVED, 1) + 1).equals(threads)
-        with k.ir.if_else(last.raw) as (is_last, waits):
-            with is_last:
-                if counters is not None:
-                    with k.range(threads) as owner:
-                        k.store(k.index(0), counters, owner * LINE)
-                k.atomic("xchg", team, ARRIVED, 0)
-                k.atomic("add", team, PHASE, 1)
-            with waits:
-                spun = k.var(k.index(0))
-                with k.loop_while(lambda: k.atomic_load(team, PHASE).equals(phase)):
-                    self._wait(k, spun, team)
-
-    def _run_step(self, k: Builder) -> None:
-        team, thread, scratch = (k.arguments[name] for name in ("team", "thread", "scratch"))
-        table, counters = k.load_pointer(team, JOB_TABLE), k.load_pointer(team, JOB_COUNTERS)
-        entries, threads = k.load(i64, team, JOB_ENTRIES), k.load(i64, team, JOB_THREADS)
-        index = k.var(k.index(0))
-        with k.loop_while(lambda: index.value < entries):
-            entry, own = k.at(table, index.value * ENTRY), k.at(counters, index.value * threads * LINE)
+    def _post(self, k: Builder) -> None:
+        """Post the first entry from `index` on that has items, or the end of the step, and wake who sleeps."""
+        team, first = k.arguments["team"], k.arguments["index"]
+        table, entries = k.load_pointer(team, JOB_TABLE), k.load(i64, team, JOB_ENTRIES)
+        index, items, searching = k.var(first), k.zero(i64), k.var(k.select(first < entries, k.index(1), k.index(0)))
+        with k.loop_while(lambda: searching.value.equals(1)):
+            entry = k.at(table, index.value * ENTRY)
             guard = k.load(i64, k.load_pointer(entry, GUARD))
             inside = k.select(guard >= k.load(i64, entry, GUARD_LOW), k.index(1), k.index(0))
             inside = inside & k.select(guard <= k.load(i64, entry, GUARD_HIGH), k.index(1), k.index(0))
-            items = k.load(i64, k.load_pointer(entry, COUNT)) * k.load(i64, entry, FACTOR) * inside
-            following = k.load(i64, entry, CHAIN) + 1
-            with k.when(items > 0):
-                times = self._entered(k, team, thread, entries, index.value)
-                with k.range(threads) as turn:
-                    owner = thread + turn
-                    owner = k.select(owner >= threads, owner - threads, owner)
-                    start, stop = items * owner // threads, items * (owner + 1) // threads
-                    self._chunks(k, entry, k.at(own, owner * LINE), start, stop, scratch, times)
-                self._left(k, times)
-                self._barrier(k, team, threads, own)
-            index.set(index.value + following)
-        # Nobody may look at the table or its cells (guards past the last entry that ran) once the launcher returns.
-        with k.when(entries > 0):
-            self._barrier(k, team, threads, None)
+            items.set(k.load(i64, k.load_pointer(entry, COUNT)) * k.load(i64, entry, FACTOR) * inside)
+            with k.when(items.value <= 0):
+                items.set(k.index(0))
+                index.set(index.value + k.load(i64, entry, CHAIN) + 1)
+            more = k.select(index.value < entries, k.index(1), k.index(0))
+            searching.set(k.select(items.value.equals(0), more, k.index(0)))
+        post = k.at(team, (k.atomic_load(team, EPOCH) + 1 & 1) * POST + POSTS)
+        with k.when(items.value > 0):
+            entry = k.at(table, index.value * ENTRY)
+            # in large entries chunks grow, so that their numbers fit into claims
+            grain = k.max(k.load(i64, entry, GRAIN), items.value // MAX_CHUNKS)
+            k.atomic_store(k.address_of(entry), post, POST_ENTRY)
+            k.atomic_store(grain, post, POST_GRAIN)
+        k.atomic_store(items.value, post, POST_ITEMS)
+        k.atomic_store(k.index(0), team, DONE)
+        k.atomic("add", team, EPOCH, 1, TOTAL)
+        with k.when(k.atomic_load(team, SLEEPERS, TOTAL) > 0), k.range(k.load(i64, team, JOB_THREADS)) as thread:
+            line = k.at(team, thread * THREAD + THREAD_LINES)
+            with k.when(k.compare_exchange(line, PARKED, 1, 0, TOTAL)):
+                k.atomic("sub", team, SLEEPERS, 1, TOTAL)
+                k.call_address(k.load(i64, team, RELEASE), k.load_pointer(line, LOCK))
 
-    def _entered(self, k: Builder, team: Val, thread: Val, entries: Val, index: Val) -> Any:
-        """A thread begins an entry, and those chained to it; where it writes down the times."""
+    def _work(self, k: Builder, post_next: Any) -> None:
+        """Claim and do chunks of the entry of an epoch until there are none; after the last one post the next entry.
+
+        Notes how long the thread was at it, and when it ended.
+        """
+        team, thread, scratch, epoch = (k.arguments[name] for name in ("team", "thread", "scratch", "epoch"))
+        own, threads = k.at(team, thread * THREAD + THREAD_LINES), k.load(i64, team, JOB_THREADS)
+        post = k.at(team, (epoch & 1) * POST + POSTS)
+        address, items = k.atomic_load(post, POST_ENTRY), k.atomic_load(post, POST_ITEMS)
+        grain = k.atomic_load(post, POST_GRAIN)
+        items = k.select(k.atomic_load(team, EPOCH).equals(epoch), items, k.index(0))  # else what was read is mixed
+        entry = k.pointer_to(address)
+        began, taken = k.target.ticks(k), k.zero(i64)
+
+        def do_chunk(first: Val, last: Val) -> None:
+            self._chunk(k, team, thread, scratch, entry, first, last)
+            taken.set(taken.value + last - first)
+
+        with k.range(k.select(items > 0, threads, k.index(0))) as turn:
+            owner = thread + turn
+            owner = k.select(owner >= threads, owner - threads, owner)
+            run = items * owner // threads, items * (owner + 1) // threads
+            claims = k.at(team, owner * THREAD + (THREAD_LINES + CLAIMED))
+            self._claim(k, claims, epoch << CLAIM_BITS, run, grain, do_chunk)
+        now = k.target.ticks(k)
+        k.store(now - began, own, WORKED)
+        k.store(now, own, LEFT)
+
+        def is_last() -> Val:
+            return (k.atomic("add", team, DONE, taken.value) + taken.value).equals(items)
+
+        with k.when(k.both(taken.value > 0, is_last)):
+            index = k.distance(k.load_pointer(team, JOB_TABLE), entry) // ENTRY
+            k.ir.call(post_next, [team.raw, (index + k.load(i64, entry, CHAIN) + 1).raw])
+
+    def _claim(
+        self, k: Builder, claims: Val, base: Val, run: tuple[Val, Val], grain: Val, do: Callable[[Val, Val], None]
+    ) -> None:
+        """Claim chunks of a thread's run, and do them, until there are none."""
+        start, stop = run
+        # below base: nothing is claimed yet; at more than MAX_CHUNKS above: of a later epoch, so past the run's end
+        claim = k.var(k.atomic_load(claims, order="monotonic"))
+
+        def first() -> Val:
+            return start + k.max(claim.value - base, 0) * grain
+
+        with k.loop_while(lambda: first() < stop):
+            begin, following = first(), k.max(claim.value, base) + 1
+            with k.ir.if_else(k.compare_exchange(claims, 0, claim.value, following).raw) as (claimed, failed):
+                with claimed:
+                    do(begin, k.min(begin + grain, stop))
+                    claim.set(following)
+                with failed:
+                    claim.set(k.atomic_load(claims, order="monotonic"))
+
+    def _chunk(self, k: Builder, team: Val, thread: Val, scratch: Val, entry: Val, first: Val, last: Val) -> None:
+        """Run an entry, and those chained to it, over the items first..last."""
+        times = self._entered(k, team, thread, entry)
+        with k.range(k.load(i64, entry, CHAIN) + 1) as link:
+            at = k.at(entry, link * ENTRY)
+            kernel = k.load(i64, at, FN), k.load_pointer(at, DESC)
+            self._called(k, times, link, partial(k.call_address, *kernel, first, last, scratch))
+        self._left(k, times)
+
+    def _entered(self, k: Builder, team: Val, thread: Val, entry: Val) -> Any:
+        """A thread begins a chunk of an entry, and of those chained to it; where it writes down the times."""
 
     def _left(self, k: Builder, times: Any) -> None:
-        """A thread finds no more items of an entry."""
+        """A thread has done a chunk."""
 
     def _called(self, k: Builder, times: Any, link: Val, call: Callable[[], None]) -> None:
         """Emit a call of the kernel that is `link` places further in a chain."""
         call()
 
-    def _chunks(self, k: Builder, entry: Val, counter: Val, start: Val, stop: Val, scratch: Val, times: Any) -> None:
-        """Take chunks of the items start..stop until there are none."""
-        grain, chain = k.load(i64, entry, GRAIN), k.load(i64, entry, CHAIN)
-        first = k.var(start + k.atomic("add", counter, 0, grain, "monotonic"))
-        with k.loop_while(lambda: first.value < stop):
-            last = k.min(first.value + grain, stop)
-            with k.range(chain + 1) as link:
-                at = k.at(entry, link * ENTRY)
-                kernel = k.load(i64, at, FN), k.load_pointer(at, DESC)
-                self._called(k, times, link, partial(k.call_address, *kernel, first.value, last, scratch))
-            first.set(start + k.atomic("add", counter, 0, grain, "monotonic"))
+    # ---- waiting
 
-    def _serve(self, k: Builder, run_step: Any) -> None:
-        """A worker: run steps as they come, asleep when none came for a while; return when the team stops.
+    def _wait(self, k: Builder, team: Val, thread: Val, epoch: Val, *, idle: bool) -> None:
+        """Wait for the next epoch.
 
-        Before it sleeps it says that it is parked; whoever launches the next step takes that word back and then owes it
-        exactly one release of its lock.
+        idle: no step is running. The next one usually comes soon: spin, then yield the core for a while, then sleep.
+        During a step others are at their last chunks, which take no longer than this thread's own part of the entry.
+        One that does was interrupted: sleep, as it may need this core.
         """
-        team, thread, scratch = (k.arguments[name] for name in ("team", "thread", "scratch"))
-        serving, seen, spun = k.var(k.index(1)), k.zero(i64), k.zero(i64)
-        with k.loop_while(lambda: serving.value.equals(1)):
-            now = k.atomic_load(team, GENERATION)
-            with k.ir.if_else(now.differs(seen.value).raw) as (fresh, idle):
-                with fresh:
-                    seen.set(now)
-                    serving.set(k.index(1) - k.atomic_load(team, STOP))
-                    with k.when(serving.value.equals(1)):
-                        k.ir.call(run_step, [team.raw, thread.raw, scratch.raw])
-                    spun.set(k.index(0))
-                with idle:
-                    self._wait(k, spun, team)
-                    with k.when(spun.value > self.patience):
-                        self._park(k, team, k.at(team, thread * LINE + PARKED), now)
-                        spun.set(k.index(0))
+        line = k.at(team, thread * THREAD + THREAD_LINES)
+        spun, has_clock = k.zero(i64), k.load(i64, team, RATE) > 0
+        with k.loop_while(lambda: k.atomic_load(team, EPOCH).equals(epoch)):
+            spun.set(spun.value + 1)
+            k.target.pause(k)
+            if idle:
+                self._give_way_by_turns(k, team, line, epoch, spun)
+            else:
+                with k.ir.if_else(has_clock.raw) as (by_clock, by_turns):
+                    with by_clock:
+                        self._give_way_by_clock(k, team, line, epoch, spun)
+                    with by_turns:
+                        self._give_way_by_turns(k, team, line, epoch, spun)
+
+    def _give_way_by_turns(self, k: Builder, team: Val, line: Val, epoch: Val, spun: Var) -> None:
+        """Yield the core, or sleep, after so many turns."""
+        with k.when(spun.value > self.waiting.spins):
+            k.call_address(k.load(i64, team, YIELD))
+        with k.when(spun.value > self.waiting.patience):
+            self._park(k, team, line, epoch)
+            spun.set(k.index(0))
+
+    def _give_way_by_clock(self, k: Builder, team: Val, line: Val, epoch: Val, spun: Var) -> None:
+        """Sleep when the others are overdue."""
+        limit = k.load(i64, line, WORKED) * self.waiting.parts + k.load(i64, team, RATE) * self.waiting.overdue // 1000
+
+        def is_overdue() -> Val:
+            return k.target.ticks(k) - k.load(i64, line, LEFT) > limit
+
+        with k.when(k.both(spun.value > FEW_TURNS, is_overdue)):
+            self._park(k, team, line, epoch)
 
     def _park(self, k: Builder, team: Val, line: Val, now: Val) -> None:
-        """Sleep until the next launch, unless a step came since generation `now` was looked at."""
-        k.atomic("xchg", line, 0, 1, TOTAL)
+        """Sleep until the next post, unless one came since epoch `now` was looked at."""
+        k.atomic("add", team, SLEEPERS, 1, TOTAL)
+        k.atomic("xchg", line, PARKED, 1, TOTAL)
         sleeps = k.var(k.index(1))
-        with k.when(k.atomic_load(team, GENERATION, TOTAL).differs(now)):
-            # a step came meanwhile: go on, unless its launcher already owes us a wake-up
-            sleeps.set(k.select(k.compare_exchange(line, 0, 1, 0, TOTAL), k.index(0), k.index(1)))
+        came = k.atomic_load(team, EPOCH, TOTAL).differs(now)
+        # a post came meanwhile: go on, unless the thread that posted it already owes us a wake-up
+        with k.when(k.both(came, lambda: k.compare_exchange(line, PARKED, 1, 0, TOTAL))):
+            k.atomic("sub", team, SLEEPERS, 1, TOTAL)
+            sleeps.set(k.index(0))
         with k.when(sleeps.value.equals(1)):
             k.call_address(k.load(i64, team, ACQUIRE), k.load_pointer(line, LOCK), k.const(i32, 1))
 
-    def _launch(self, k: Builder, run_step: Any) -> None:
+    # ---- threads
+
+    def _is_step_over(self, k: Builder, team: Val, epoch: Val) -> Val:
+        """Whether an epoch has no entry. False, perhaps, for one that has passed."""
+        post = k.at(team, (epoch & 1) * POST + POSTS)
+        return k.both(k.atomic_load(post, POST_ITEMS).equals(0), lambda: k.atomic_load(team, EPOCH).equals(epoch))
+
+    def _serve(self, k: Builder, work: Any) -> None:
+        """A worker: work on what is posted, asleep when nothing was for a while; return when the team stops."""
+        team, thread, scratch = (k.arguments[name] for name in ("team", "thread", "scratch"))
+        serving = k.var(k.index(1))
+        with k.loop_while(lambda: serving.value.equals(1)):
+            epoch = k.atomic_load(team, EPOCH)
+            with k.ir.if_else(self._is_step_over(k, team, epoch).raw) as (idle, busy):
+                with idle:
+                    serving.set(k.index(1) - k.atomic_load(team, STOP))
+                    with k.when(serving.value.equals(1)):
+                        self._wait(k, team, thread, epoch, idle=True)
+                with busy:
+                    k.ir.call(work, [team.raw, thread.raw, scratch.raw, epoch.raw])
+                    self._wait(k, team, thread, epoch, idle=False)
+
+    def _launch(self, k: Builder, work: Any, post: Any) -> None:
         """Start a step, wake the workers that sleep, and take part in it.
 
         All in one call: an exception of Python (Ctrl-C) comes before the step or after it, never in between.
         """
-        team = k.arguments["team"]
+        team, first = k.arguments["team"], k.index(0)
         self._launched(k, team, ended=False)
-        for name, place in (("table", JOB_TABLE), ("entries", JOB_ENTRIES), ("counters", JOB_COUNTERS)):
+        for name, place in (("table", JOB_TABLE), ("entries", JOB_ENTRIES)):
             k.store(k.arguments[name], team, place)
-        k.atomic("add", team, GENERATION, 1, TOTAL)
-        with k.range(1, k.load(i64, team, JOB_THREADS)) as thread:
-            line = k.at(team, thread * LINE + PARKED)
-            with k.when(k.compare_exchange(line, 0, 1, 0, TOTAL)):
-                k.call_address(k.load(i64, team, RELEASE), k.load_pointer(line, LOCK))
-        k.ir.call(run_step, [team.raw, k.index(0).raw, k.arguments["scratch"].raw])
+        k.ir.call(post, [team.raw, first.raw])
+        running = k.var(k.index(1))
+        with k.loop_while(lambda: running.value.equals(1)):
+            epoch = k.atomic_load(team, EPOCH)
+            with k.ir.if_else(self._is_step_over(k, team, epoch).raw) as (over, busy):
+                with over:
+                    running.set(k.index(0))
+                with busy:
+                    k.ir.call(work, [team.raw, first.raw, k.arguments["scratch"].raw, epoch.raw])
+                    self._wait(k, team, first, epoch, idle=False)
         self._launched(k, team, ended=True)
 
     def _launched(self, k: Builder, team: Val, *, ended: bool) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from sporelm.backends.cpu.jit import Builder, Val
 from sporelm.backends.cpu.jit.values import i64
-from sporelm.backends.cpu.kernels.steps import JOB_TIMES, StepLoops
+from sporelm.backends.cpu.kernels.steps import ENTRY, JOB_ENTRIES, JOB_TABLE, JOB_TIMES, StepLoops
 
 # a thread's record of an entry, in ticks; one that did not run holds zeros
 RECORD = 32
@@ -25,9 +25,12 @@ class TimedLoops(StepLoops):
     kind = "timed_steps"
     is_timed = True
 
-    def _entered(self, k: Builder, team: Val, thread: Val, entries: Val, index: Val) -> Val:
-        times = k.at(k.load_pointer(team, JOB_TIMES), (thread * entries + index) * RECORD + HEAD)
-        k.store(k.target.ticks(k), times, ENTERED)
+    def _entered(self, k: Builder, team: Val, thread: Val, entry: Val) -> Val:
+        index = k.distance(k.load_pointer(team, JOB_TABLE), entry) // ENTRY
+        place = (thread * k.load(i64, team, JOB_ENTRIES) + index) * RECORD + HEAD
+        times = k.at(k.load_pointer(team, JOB_TIMES), place)
+        with k.when(k.load(i64, times, ENTERED).equals(0)):
+            k.store(k.target.ticks(k), times, ENTERED)
         return times
 
     def _left(self, k: Builder, times: Any) -> None:
