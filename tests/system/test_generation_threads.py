@@ -97,10 +97,17 @@ def test_commands_refuse_too_many(
     words = [word.format(story=story, folder=tmp_path) for word in words]
     code = main([*words, "--threads", str(too_many)])
     written = capsys.readouterr()
-    assert f"threads is {too_many}: it must be a whole number from 1 to {too_many - 1}, twice" in written.err
+    assert f"--threads is {too_many}: it must be a whole number from 1 to {too_many - 1}, twice" in written.err
     assert len(written.err.splitlines()) == 1
-    assert code == (1 if words[0] == "serve" else 2)
+    assert code == 2
     assert not [*tmp_path.iterdir()]
+
+
+def test_a_server_s_file_asks_for_too_many(story: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "serve.toml"
+    file.write_text("[engine]\nthreads = 1000\n")
+    assert main(["serve", str(story), "--port", "0", "--config", str(file)]) == 1
+    assert "threads is 1000: it must be a whole number from 1 to" in capsys.readouterr().err
 
 
 def test_python_refuses_too_many(story: Path) -> None:

@@ -32,7 +32,7 @@ class LLM(OpenModel):
     """A model that is loaded and ready. Threads may share one, and their requests run together; so do open streams.
 
     backend       None: SPORE_BACKEND, else "cpu"
-    threads       None: SPORE_THREADS, else the cores that affinity and cgroup leave
+    threads       None: SPORE_THREADS, else the cores that affinity and cgroup leave; at most twice as many
     max_context   positions of a sequence; None: the least of the model's own, 8192 and what the memory allows
     kv            numbers of the cache: "f16", "f32", or "q8_0" in half of f16's memory; None: f32 for f32
                   weights, else f16

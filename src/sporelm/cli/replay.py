@@ -81,6 +81,7 @@ def open_for(recording: "Recording", args: argparse.Namespace) -> "OpenModel":
     from sporelm.cli.progress import ProgressLine
     from sporelm.weights import store
 
+    options.check_threads(args.threads)
     limits, adapters = recording.limits, lora.adapters(args)
     with ProgressLine() as progress:
         wanted = Options(

@@ -100,6 +100,7 @@ def configuration(args: argparse.Namespace) -> "ServeConfig":
     """What the options, the environment and the file say together. Raises UsageError."""
     from sporelm.serve.config import ENGINE, load
 
+    options.check_threads(args.threads)
     flags: dict[str, Any] = {name.replace("-", "_"): getattr(args, name.replace("-", "_")) for name, *_ in LIMITS}
     models = [*([args.model] if args.model else []), *(args.models or [])]
     flags |= {
