@@ -7,6 +7,7 @@ special tokens left as letters.
 """
 
 import json
+import unicodedata
 from collections.abc import Collection
 from secrets import token_hex
 from typing import Any, NamedTuple
@@ -139,13 +140,20 @@ class _Finder:
         return found
 
 
-_ANY = "\ue000"
+_ANY, _LETTER = "\ue000", "\u2c6f"  # a sign and a letter that no token begins or ends with
+_JOINERS = "\u200c\u200d"
 
 
 def _like(content: str) -> str:
-    """Return a short text in place of a content: letters, spaces or signs at its ends as there."""
+    """Return a short text in place of a content: with letters, spaces or signs at its ends as there."""
     ends = content if len(content) < 3 else content[0] + content[-1]
-    return "".join("x" if each.isalnum() or each == "_" else " " if each.isspace() else _ANY for each in ends)
+    return "".join(_LETTER if _is_letter(each) else " " if each.isspace() else _ANY for each in ends)
+
+
+def _is_letter(character: str) -> bool:
+    """Whether the library takes a character for a part of a word, as regular expressions' \\w does (UTS #18)."""
+    kind = unicodedata.category(character)
+    return kind[0] in "LM" or kind in ("Nd", "Nl", "Pc") or character in _JOINERS
 
 
 class _Twin:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sporelm.errors import RequestError
+from sporelm.text.marked_text import join_marked
 from sporelm.text.valid_text import invalid_character
 
 MAX_NESTING = 32
@@ -214,7 +215,7 @@ def with_known_roles(messages: Any) -> Any:
 def joined_parts(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The messages with each list of parts made one text, for templates that know nothing of parts."""
     return [
-        {**message, "content": "".join(part["text"] for part in message["content"])}
+        {**message, "content": join_marked(part["text"] for part in message["content"])}
         if isinstance(message.get("content"), list)
         else message
         for message in messages

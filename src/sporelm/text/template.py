@@ -106,15 +106,29 @@ class ChatTemplate:
         Raises RequestError for messages that are malformed or that the template refuses, ModelFileError for a template
         that fails or exceeds its budget.
         """
-        checked = with_reasoning(check_messages(messages), self._reasoning_names, self._left_out)
+        given = check_tools(tools) if tools is not None else []
+        return self.render_checked(
+            check_messages(messages), given, add_generation_prompt=add_generation_prompt, **kwargs
+        )
+
+    def render_checked(
+        self,
+        messages: list[dict[str, Any]],
+        tools: Sequence[Mapping[str, Any]] = (),
+        *,
+        add_generation_prompt: bool = True,
+        **kwargs: Any,
+    ) -> RenderedPrompt:
+        """`render` of what `check_messages` and `check_tools` gave. Texts in it may be `MarkedText`, whose marks count:
+        so a dialect writes calls with its own marks. Raises as that."""
+        checked = with_reasoning(messages, self._reasoning_names, self._left_out)
         if any(message.get("content") is None for message in checked) and not self._takes_no_content:
             checked = with_content(checked)
         if any(isinstance(message.get("content"), list) for message in checked) and not self._takes_parts:
             checked = joined_parts(checked)
         extra = {name: plain_data(value, f"the template's variable {name!r}") for name, value in kwargs.items()}
         extra = self._in_its_words(extra)
-        given = check_tools(tools) if tools is not None else []
-        return self._render(self._variables(checked, given, add_generation_prompt, extra))
+        return self._render(self._variables(checked, tools, add_generation_prompt, extra))
 
     @cached_property
     def takes_tools(self) -> bool:

@@ -1,12 +1,15 @@
 """What a model is told of tools: by its template, or in words where the template says nothing of them."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
+from secrets import token_hex
 from typing import Any
 
 from sporelm.errors import RequestError, shown
 from sporelm.text.dialects.deltas import Call
 from sporelm.text.dialects.dialect import Dialect
+from sporelm.text.marked_text import join_marked, template_text
 from sporelm.text.messages import check_messages, check_tools
 from sporelm.text.rendered_prompt import RenderedPrompt
 from sporelm.text.template import ChatTemplate
@@ -32,6 +35,7 @@ VARIABLES: dict[str, type | tuple[type, ...]] = {
     "xml_tools": list,
     "python_tools": list,
 }
+_RESULT_BEGINS, _RESULT_ENDS = template_text("<tool_response>\n"), template_text("\n</tool_response>")
 EXAMPLE = Call("", "function_name", '{"argument_name": "value"}')
 
 
@@ -74,16 +78,23 @@ def render_with_tools(
     if given and not template.takes_tools:
         role = "system" if template.takes_system else "user"
         told, given = _with_instructions(told, instructions(dialect, given), role), []
-    return template.render(told, tools=given or None, **variables)
+    return template.render_checked(told, given, **variables)
 
 
 def instructions(dialect: Dialect, tools: Sequence[Mapping[str, Any]]) -> str:
-    """What tools there are, and how to call them, in words."""
+    """What tools there are, and how to call them, in words. What is said of the tools is marked as content, the rest as
+    the template's own text."""
     listed = "\n".join(json.dumps(tool["function"], ensure_ascii=False) for tool in tools)
-    return (
-        f"You may call these functions, each given with the JSON schema of its arguments:\n{listed}\n\n"
-        f"To call one, answer with exactly this form, with its name and your arguments:\n{dialect.written([EXAMPLE])}\n"
-        "Its result comes with the next message. Answer in words where no function is needed."
+    return join_marked(
+        [
+            template_text("You may call these functions, each given with the JSON schema of its arguments:\n"),
+            listed,
+            template_text(
+                "\n\nTo call one, answer with exactly this form, with its name and your arguments:\n"
+                f"{dialect.written([EXAMPLE])}\n"
+                "Its result comes with the next message. Answer in words where no function is needed."
+            ),
+        ]
     )
 
 
@@ -110,11 +121,53 @@ def _with_fitting_ids(message: dict[str, Any], dialect: Dialect) -> dict[str, An
 def _with_calls_as_text(message: dict[str, Any], dialect: Dialect) -> dict[str, Any]:
     if not message.get("tool_calls"):
         return message
-    functions = [call.get("function", call) for call in message["tool_calls"]]
-    calls = [Call("", each["name"], json.dumps(each["arguments"], ensure_ascii=False)) for each in functions]
+    written = written_calls(dialect, [call.get("function", call) for call in message["tool_calls"]])
     found = {name: value for name, value in message.items() if name != "tool_calls"}
     content = _text(message.get("content"))
-    return {**found, "content": f"{content}\n{dialect.written(calls)}" if content else dialect.written(calls)}
+    return {**found, "content": join_marked([content, "\n", written]) if content else written}
+
+
+def written_calls(dialect: Dialect, functions: Sequence[Mapping[str, Any]]) -> str:
+    """Calls {"name", "arguments"} as the dialect writes them: its own marks are the template's own text, names and
+    arguments are content. All is content where the one cannot be told from the other."""
+    text = dialect.written([_call(each["name"], each["arguments"]) for each in functions])
+    texts: list[str] = []
+    nonce = token_hex(8)
+
+    def stand_in(value: Any) -> Any:
+        if isinstance(value, str):
+            texts.append(value)
+            return f"x{nonce}{len(texts) - 1}x"
+        if isinstance(value, list):
+            return [stand_in(item) for item in value]
+        if isinstance(value, dict):
+            return {stand_in(key): stand_in(item) for key, item in value.items()}
+        return value
+
+    form = dialect.written([_call(stand_in(each["name"]), stand_in(each["arguments"])) for each in functions])
+    first, *pieces = re.split(f"x{nonce}([0-9]+)x", form)
+    if not text.startswith(first):
+        return text
+    found: list[str] = [template_text(first)]
+    at = len(first)
+    for number, after in zip(pieces[::2], pieces[1::2], strict=True):
+        ways = sorted(_ways(texts[int(number)]), key=len, reverse=True)
+        content = next((way for way in ways if text.startswith(way + after, at)), None)
+        if content is None:
+            return text
+        found += [content, template_text(after)]
+        at += len(content) + len(after)
+    return join_marked(found) if at == len(text) else text
+
+
+def _call(name: str, arguments: Mapping[str, Any]) -> Call:
+    return Call("", name, json.dumps(arguments, ensure_ascii=False))
+
+
+def _ways(text: str) -> set[str]:
+    """The ways in which dialects write a text."""
+    quoted = [json.dumps(text), json.dumps(text, ensure_ascii=False), repr(text)]
+    return {text, *quoted, *(each[1:-1] for each in quoted)}
 
 
 def _with_results_as_text(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -126,9 +179,9 @@ def _with_results_as_text(messages: Sequence[dict[str, Any]]) -> list[dict[str, 
             found.append(message)
             open_result = False
             continue
-        text = f"<tool_response>\n{_text(message.get('content'))}\n</tool_response>"
+        text = join_marked([_RESULT_BEGINS, _text(message.get("content")), _RESULT_ENDS])
         if open_result:
-            found[-1]["content"] += "\n" + text
+            found[-1]["content"] = join_marked([found[-1]["content"], "\n", text])
         else:
             found.append({"role": "user", "content": text})
             open_result = True
@@ -140,13 +193,13 @@ def _with_instructions(messages: Sequence[dict[str, Any]], text: str, role: str)
     first, others = messages[0], messages[1:]
     said = _text(first.get("content"))
     if first["role"] in ("system", "developer"):
-        return [{**first, "content": f"{said}\n\n{text}"}, *others]
+        return [{**first, "content": join_marked([said, "\n\n", text])}, *others]
     if role == first["role"]:
-        return [{**first, "content": f"{text}\n\n{said}"}, *others]
+        return [{**first, "content": join_marked([text, "\n\n", said])}, *others]
     return [{"role": role, "content": text}, *messages]
 
 
 def _text(content: Any) -> str:
     if isinstance(content, list):
-        return "".join(part["text"] for part in content)
+        return join_marked(part["text"] for part in content)
     return content or ""
