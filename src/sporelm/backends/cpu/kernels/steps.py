@@ -54,14 +54,16 @@ class Waiting(NamedTuple):
 
     spins      turns of an idle worker's loop before it yields its core again and again
     patience   turns before it sleeps
-    parts, overdue   a thread that has done its part of an entry waits for the others as long as `parts` such parts and
-                     `overdue` microseconds take, then sleeps; where the CPU has no counter, `spins` and `patience` hold
+    overdue    microseconds that a thread which has done its part of an entry waits for the others before it yields its
+               core again and again; where the CPU has no counter, `spins` and `patience` hold here too
+    parts, cap it sleeps after that time and another one: `parts` times what its own part took, or `cap` microseconds
     """
 
     spins: int = 4000
     patience: int = 30000
-    parts: int = 4
     overdue: int = 30
+    parts: int = 4
+    cap: int = 200
 
 
 class StepLoops:
@@ -211,7 +213,7 @@ class StepLoops:
 
         idle: no step is running. The next one usually comes soon: spin, then yield the core for a while, then sleep.
         During a step others are at their last chunks, which take no longer than this thread's own part of the entry.
-        One that does was interrupted: sleep, as it may need this core.
+        One that does was interrupted: yield, then sleep, as it may need this core.
         """
         line = k.at(team, thread * THREAD + THREAD_LINES)
         spun, has_clock = k.zero(i64), k.load(i64, team, RATE) > 0
@@ -236,14 +238,16 @@ class StepLoops:
             spun.set(k.index(0))
 
     def _give_way_by_clock(self, k: Builder, team: Val, line: Val, epoch: Val, spun: Var) -> None:
-        """Sleep when the others are overdue."""
-        limit = k.load(i64, line, WORKED) * self.waiting.parts + k.load(i64, team, RATE) * self.waiting.overdue // 1000
-
-        def is_overdue() -> Val:
-            return k.target.ticks(k) - k.load(i64, line, LEFT) > limit
-
-        with k.when(k.both(spun.value > FEW_TURNS, is_overdue)):
-            self._park(k, team, line, epoch)
+        """Yield the core when the others are overdue, then sleep."""
+        rate, waiting = k.load(i64, team, RATE), self.waiting
+        overdue = rate * waiting.overdue // 1000
+        longest = k.min(k.load(i64, line, WORKED) * waiting.parts, rate * waiting.cap // 1000)
+        with k.when(spun.value > FEW_TURNS):
+            waited = k.target.ticks(k) - k.load(i64, line, LEFT)
+            with k.when(waited > overdue):
+                k.call_address(k.load(i64, team, YIELD))
+            with k.when(waited > overdue + longest):
+                self._park(k, team, line, epoch)
 
     def _park(self, k: Builder, team: Val, line: Val, now: Val) -> None:
         """Sleep until the next post, unless one came since epoch `now` was looked at."""
