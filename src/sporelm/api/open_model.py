@@ -168,7 +168,8 @@ class OpenModel:
         if len(text) > most:
             raise ContextOverflow(
                 f"the text has {len(text)} characters: of more than {most} none fits in a context of "
-                f"{self.max_context} tokens; shorten it"
+                f"{self.max_context} tokens; shorten it",
+                context=self.max_context,
             )
 
     def prompt_ids(self, prompt: Prompt) -> list[int]:

@@ -13,7 +13,8 @@ from starlette.routing import BaseRoute
 
 from sporelm.serve.access import HEALTH
 from sporelm.serve.config import ServeConfig
-from sporelm.serve.conversations import ConversationStore, folder_of, tell_of_others
+from sporelm.serve.conversation_engine import EngineAnswers
+from sporelm.serve.conversations import tell_of_others
 from sporelm.serve.endpoint import Endpoint, json_response
 from sporelm.serve.failures import Refusal, shape_for
 from sporelm.serve.keys import ApiKey
@@ -102,11 +103,10 @@ def build_app(config: ServeConfig, open_model: Opener | None = None) -> Starlett
 
 def routes(server: Server) -> list[BaseRoute]:
     """All routes of a server: the endpoints, the conversations of the web chat, and its page."""
-    store = ConversationStore(folder_of(server.config.session_dir))
-    tell_of_others(store.folder)
+    tell_of_others(server.answer_jobs.store.folder)
     return [
         *(endpoint.route() for endpoint in ENDPOINTS),
-        *conversation_routes(store, owner_of),
+        *conversation_routes(server.answer_jobs, owner_of, lambda request: EngineAnswers(server, request.state.key)),
         *web_chat_routes(),
     ]
 

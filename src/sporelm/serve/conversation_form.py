@@ -3,6 +3,7 @@
 A conversation is {"id", "title", "created", "updated", "version", "kind", "model", "system", "settings", "messages",
 "current"}; times are milliseconds since 1970. Its messages form a tree: each names its `parent`, a message before it in
 the list, or None. `current` is the last message of the branch that was shown. Ids are 32 hexadecimal digits.
+The `error` of an answer is a table with a `code` and the code's parameters; older files have a sentence.
 """
 
 import re
@@ -103,12 +104,13 @@ def checked_current(value: object, messages: Sequence[Mapping[str, Any]]) -> str
     return str(value)
 
 
-def changed(conversation: Json, changes: object, limits: Limits) -> Json:
+def changed(conversation: Json, changes: object, limits: Limits, protected: str | None = None) -> Json:
     """A conversation after a change {"title", "system", ..., "current", "messages", "remove"}.
 
     A message whose id is known takes the place of the old one, others are added; one that says what is `kept` of the
-    old one goes on with that. `remove` names messages that go with all that follows them. Raises BadConversation,
-    TooMuch; the conversation given is not touched.
+    old one goes on with that. `remove` names messages that go with all that follows them. `protected` is the id of an
+    answer that the server is writing: what the change says of its content is ignored. Raises BadConversation, TooMuch;
+    the conversation given is not touched.
     """
     given = _object(changes, "a change", {*FIELDS, "version", "messages", "remove", "current"})
     result = dict(conversation)
@@ -120,6 +122,8 @@ def changed(conversation: Json, changes: object, limits: Limits) -> Json:
         raise BadConversation("messages and remove must be lists")
     messages = {message["id"]: message for message in result["messages"]}
     for value in added:
+        if protected is not None and isinstance(value, dict) and value.get("id") == protected:
+            continue
         message = checked_message(_joined(value, messages), limits)
         messages[message["id"]] = message
     gone = {shown_id(value, "remove", limits) for value in removed}
@@ -245,6 +249,16 @@ def _entries(value: object, name: str, limits: Limits) -> Json:
     return value
 
 
+def _error(value: object, name: str, limits: Limits) -> str | Json:
+    """The check of an answer's error: {"code", parameters}, or a sentence, as older pages stored it."""
+    if isinstance(value, str):
+        return text_of(lambda _: 2_000)(value, name, limits)
+    found = _entries(value, name, limits)
+    if not NAME.fullmatch(str(found.get("code"))):
+        raise BadConversation(f"{name}.code is {shown(found.get('code'))}: it must be lower-case letters, digits and _")
+    return found
+
+
 FIELDS: dict[str, Callable[[object, str, Limits], Any]] = {
     "title": text_of(lambda limits: limits.title),
     "kind": _one_of(KINDS),
@@ -260,7 +274,8 @@ MESSAGE: dict[str, Callable[[object, str, Limits], Any]] = {
     "reasoning": text_of(lambda limits: limits.content),
     "model": text_of(lambda _: 500),
     "finish": text_of(lambda _: 40),
-    "error": text_of(lambda _: 2_000),
+    "error": _error,
+    "context_start": shown_id,
     "created": time_of,
     "stats": _entries,
 }

@@ -12,7 +12,11 @@ Kind = Literal["chat", "completion"]
 
 
 class StoredMessage(msgspec.Struct, forbid_unknown_fields=True):
-    """A message; its parent, unless it is the first, stands before it in the list."""
+    """A message; its parent, unless it is the first, stands before it in the list.
+
+    `error` is {"code": ..., parameters} (a sentence in older files). The model is shown a branch from the message that
+    `context_start` of its newest message names.
+    """
 
     id: Id
     role: Literal["user", "assistant"]
@@ -21,7 +25,8 @@ class StoredMessage(msgspec.Struct, forbid_unknown_fields=True):
     reasoning: str | UnsetType = UNSET
     model: str | UnsetType = UNSET
     finish: str | UnsetType = UNSET
-    error: str | UnsetType = UNSET
+    error: str | Entries | UnsetType = UNSET
+    context_start: Id | UnsetType = UNSET
     created: Time | UnsetType = UNSET
     stats: Entries | UnsetType = UNSET
 
@@ -103,6 +108,35 @@ class StoredConversation(msgspec.Struct):
     created: Time
     updated: Time
     version: int
+
+
+class OpenedConversation(StoredConversation, kw_only=True):
+    """A whole conversation; `answering` is the id of the answer that is being written, if one is."""
+
+    answering: Id | UnsetType = UNSET
+
+
+class NewAnswer(msgspec.Struct, forbid_unknown_fields=True):
+    """An answer to be written, under an `id` of its own: to the user's message `parent`; with `continue`, the rest of
+    a stored answer."""
+
+    id: Id
+    model: Annotated[str, Meta(min_length=1, max_length=500)]
+    parent: Id | UnsetType | None = UNSET
+    goes_on: bool = msgspec.field(default=False, name="continue")
+
+
+class AnswerBegun(msgspec.Struct):
+    """The answer as far as it has come, and the conversation's version."""
+
+    answer: StoredMessage
+    version: int
+
+
+class AnswerStopped(msgspec.Struct):
+    """The answer that was stopped."""
+
+    stopped: Id
 
 
 class ConversationBundle(msgspec.Struct):

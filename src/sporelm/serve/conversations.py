@@ -11,7 +11,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -139,7 +139,7 @@ class ConversationStore:
         own = {} if given is None else {"id": shown_id(given, "id", self.limits)}
         return self._add(owner, [conversation | own])[0]
 
-    def change(self, owner: str, identity: str, value: object) -> Json:
+    def change(self, owner: str, identity: str, value: object, protected: str | None = None) -> Json:
         """Change what `value` names, see `conversation_form.changed`; `version` is that which it was made from, or a
         list of those that it may have been: a page that goes away does not hear what its last save made.
 
@@ -154,11 +154,30 @@ class ConversationStore:
                     f"the conversation was changed to version {before['version']} since {versions[0]}: read it again",
                     before["version"],
                 )
-            after = changed(before, value, self.limits)
-            after |= {"version": before["version"] + 1, "updated": _now()}
-            text = self._text(after)
-            self._room(folder, shelf, len(text) - len(self._text(before)), 0)
-            _write(self._path(folder, identity), text)
+            after = changed(before, value, self.limits, protected)
+            return self._put(folder, shelf, before, after | {"version": before["version"] + 1, "updated": _now()})
+
+    def revise(self, owner: str, identity: str, edit: Callable[[Json], Json], *, is_new_version: bool = True) -> Json:
+        """Store what `edit` makes of a conversation, whatever its version; return it.
+
+        `edit` gets the stored conversation and returns another one; what it raises is passed on and changes nothing.
+        Without `is_new_version` the version stays, so that changes made from it are still taken.
+
+        Raises ConversationNotFound, TooMuch, RequestError.
+        """
+        folder, shelf = self._of(owner)
+        with shelf.lock, _locked(folder):
+            before = self.get(owner, identity)
+            after = edit(before)
+            if is_new_version:
+                after = after | {"version": before["version"] + 1, "updated": _now()}
+            return self._put(folder, shelf, before, after)
+
+    def _put(self, folder: Path, shelf: _Shelf, before: Json, after: Json) -> Json:
+        """Write a changed conversation. Needs the shelf's lock and the folder's."""
+        text = self._text(after)
+        self._room(folder, shelf, len(text) - len(self._text(before)), 0)
+        _write(self._path(folder, after["id"]), text)
         return after
 
     def delete(self, owner: str, identity: str) -> None:

@@ -41,16 +41,23 @@ class Body(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, omit_defaul
 class Call:
     """One request on its way to its answer: whose it is, and what it has opened."""
 
-    def __init__(self, request: Request) -> None:
-        self.request = request
-        self.server: Server = request.app.state.server
-        self.key: ApiKey = request.state.key
-        self.opened: AsyncExitStack = request.state.opened
-        self.request_id: str = request.state.request_id
+    request: Request
+
+    def __init__(self, server: "Server", key: ApiKey, opened: AsyncExitStack, request_id: str) -> None:
+        """A call of a server's own, without an HTTP request; closing `opened` ends all work for it."""
+        self.server, self.key, self.opened, self.request_id = server, key, opened, request_id
         self.places: dict[str, str] = {}  # of the files of the models in use, by which errors may name them
         self.large = False  # whether its body is
         self.rolling = False  # whether it can have the field `roll`
         self.deadline = asyncio.get_running_loop().time() + self.server.config.request_seconds
+
+    @classmethod
+    def of(cls, request: Request) -> "Call":
+        """The call that an HTTP request makes."""
+        state = request.state
+        call = cls(request.app.state.server, state.key, state.opened, state.request_id)
+        call.request = request
+        return call
 
     async def model(self, name: str | None = None) -> "ServedModel":
         """A model, for as long as this request lasts. Raises Refusal: 404, or 500 and 503 if it cannot be loaded."""
@@ -156,7 +163,7 @@ class Endpoint:
         """The response to a request, errors included."""
         call: Call | None = None
         try:
-            call = Call(request)
+            call = Call.of(request)
             data = await request.body() if self.body is not None else b""
             call.large, call.rolling = len(data) > LARGE, hasattr(self.body, "roll")
             body = decoded(data, self.body, request) if self.body is not None else None

@@ -95,16 +95,24 @@ class Listener(uvicorn.Server):
             self.loop.call_soon_threadsafe(self._end_now)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        if running := len(self.server_state.tasks):
+        self.served.answer_jobs.drain()
+        if running := self._running:
             log.warning("waiting for %s; Ctrl-C again ends at once", answers(running))
         late = asyncio.get_running_loop().call_later(self.served.config.shutdown_seconds, self._too_late)
         try:
             await super().shutdown(sockets)
+            await self.served.answer_jobs.finished()
         finally:
             late.cancel()
 
+    @property
+    def _running(self) -> int:
+        """Answers that are not finished: requests, and jobs of the web chat."""
+        jobs = self.served.answer_jobs
+        return len(self.server_state.tasks) - jobs.num_followers + len(jobs)
+
     def _too_late(self) -> None:
-        running, seconds = len(self.server_state.tasks), self.served.config.shutdown_seconds
+        running, seconds = self._running, self.served.config.shutdown_seconds
         if running:
             log.warning("%s not finished in %g s (shutdown_seconds): ended with an error", answers(running), seconds)
         self._end_now()

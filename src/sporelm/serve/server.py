@@ -7,7 +7,8 @@ from sporelm.errors import RequestError, SporeError
 from sporelm.serve.access import Access
 from sporelm.serve.answering import AnswerStream
 from sporelm.serve.config import ServeConfig
-from sporelm.serve.conversations import default_folder
+from sporelm.serve.conversation_jobs import AnswerJobs
+from sporelm.serve.conversations import ConversationStore, default_folder, folder_of
 from sporelm.serve.endpoint import Endpoint
 from sporelm.serve.leftovers import clear_leftovers
 from sporelm.serve.metrics import Figures
@@ -30,6 +31,7 @@ class Server:
         self.models.farewells.append(self.sessions.farewell)
         self.endpoints: list[Endpoint] = []  # which it describes to those who ask
         self.answers: set[AnswerStream] = set()  # that requests wait for
+        self.answer_jobs = AnswerJobs(ConversationStore(folder_of(config.session_dir)))  # those of the web chat
         self.draining = False
         self.began = int(time())
 
@@ -60,10 +62,13 @@ class Server:
 
     def break_off(self) -> None:
         """End all answers that are being made; those who wait for them are told why."""
+        self.answer_jobs.break_off()
         for stream in list(self.answers):
             stream.close()
 
     async def close(self) -> None:
         """Free all models."""
         self.draining = True
+        self.answer_jobs.break_off()
+        await self.answer_jobs.finished()
         await self.models.close()

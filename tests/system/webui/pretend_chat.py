@@ -1,14 +1,14 @@
-"""A server for the web chat without a model: the real page and the real store, and answers that are canned.
+"""A server for the web chat without a model: the real page, store and jobs, and answers that are canned.
 
 What the last message asks for decides the answer: "markdown", "slow", "long", "think", "fail", "break", "late", "cut",
-"busy" (once), "huge", "uncached"; else an echo.
+"busy" (once), "uncached"; else an echo.
 """
 
 import asyncio
 import json
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from sporelm.serve.conversation_jobs import AnswerFailed, AnswerJobs, AnswerRequest, Progress
 from sporelm.serve.conversations import ConversationStore
 from sporelm.serve.routes.conversations import conversation_routes
 from sporelm.serve.webui import web_chat_routes
@@ -69,46 +70,61 @@ def pieces_for(text: str) -> tuple[list[str], float]:
 class PretendChat:
     """The server, in a thread of its own, on a port of this machine that was free."""
 
-    def __init__(self, folder: Path, key: str = "", chat: bool = True) -> None:
+    def __init__(self, folder: Path, key: str = "", chat: bool = True, port: int = 0) -> None:
         self.key, self.chat = key, chat
         self.requests: list[dict[str, Any]] = []  # bodies of what was asked for
         self.cut = 0  # answers whose reader left
+        self.counted: list[dict[str, Any]] = []  # bodies of what was to be counted
         self.context = 8192  # tokens that the models hold
+        self.counts = False  # whether each letter of a prompt is a token; else a prompt has 64
         self.go = threading.Event()  # what a "late" answer waits for
         self.mute = ""  # a model that has no chat template, which is known once it is loaded
         self.loaded = {"pretend-135m"}
         self.busy = 1  # how often a "busy" request is sent away
+        self.jobs = AnswerJobs(ConversationStore(folder))
         routes = [
             Route("/v1/models", self.models),
-            Route("/v1/chat/completions", self.answer, methods=["POST"]),
-            Route("/v1/completions", self.answer, methods=["POST"]),
-            Route("/apply-template", self.template, methods=["POST"]),
+            Route("/v1/completions", self.complete, methods=["POST"]),
+            Route("/health", lambda request: Response("ok")),
             Route("/tokenize", self.tokenize, methods=["POST"]),
             Route("/metrics", self.metrics),
-            *conversation_routes(ConversationStore(folder), lambda request: request.headers.get("authorization", "")),
+            *conversation_routes(
+                self.jobs, lambda request: request.headers.get("authorization", ""), lambda request: self.answer
+            ),
             *web_chat_routes(),
         ]
         config = uvicorn.Config(
-            self.guarded(Starlette(routes=routes)), port=0, log_level="error", lifespan="off", ws="none"
+            self.guarded(Starlette(routes=routes)), port=port, log_level="error", lifespan="off", ws="none"
         )
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run)
         self._thread.start()
         while not self._server.started:
             time.sleep(0.005)
-        self.url = f"http://127.0.0.1:{self._server.servers[0].sockets[0].getsockname()[1]}/"
+        self.port = self._server.servers[0].sockets[0].getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}/"
 
     def close(self) -> None:
+        """Stop at once, as if the process was killed."""
         self.go.set()
         self._server.should_exit = self._server.force_exit = True
         self._thread.join(60)
+
+    @property
+    def connections(self) -> list[Any]:
+        """Those that are open."""
+        return list(self._server.server_state.connections)
+
+    def call(self, act: Callable[[], object]) -> None:
+        """Do something in the server's thread."""
+        self._server.servers[0].get_loop().call_soon_threadsafe(act)
 
     def guarded(self, app: Any) -> Any:
         """The application, where all but the page's files wants the key."""
 
         async def checked(scope: Any, receive: Any, send: Any) -> None:
             given = dict(scope["headers"]).get(b"authorization", b"").decode()
-            is_open = scope["path"] == "/" or scope["path"].startswith("/webui/")
+            is_open = scope["path"] in ("/", "/health") or scope["path"].startswith("/webui/")
             if self.key and not is_open and given != f"Bearer {self.key}":
                 told = JSONResponse({"error": {"message": "the API key is wrong", "code": "unauthorized"}}, 401)
                 await told(scope, receive, send)
@@ -129,68 +145,80 @@ class PretendChat:
                 each["chat"] = False
         return JSONResponse({"object": "list", "data": cards})
 
-    async def answer(self, request: Request) -> Response:
+    async def answer(self, asked: AnswerRequest) -> AsyncGenerator[Progress, None]:
+        """What a job asks for, as its model would answer."""
+        self.requests.append(
+            {"model": asked.model, "messages": asked.messages, "continues": asked.continues, **asked.settings}
+        )
+        text = asked.messages[-1]["content"]
+        if asked.model not in self.loaded:
+            yield Progress(status="loading")
+            await asyncio.to_thread(self.go.wait, 60 if "late" in text else 0)
+            self.loaded.add(asked.model)
+        if asked.model == self.mute:
+            raise AnswerFailed({"code": "no_chat_template", "model": asked.model})
+        prompt = sum(len(each["content"]) for each in asked.messages) if self.counts else 64
+        if prompt >= self.context:
+            raise AnswerFailed({"code": "context_length_exceeded", "tokens": prompt, "context": self.context})
+        if "fail" in text or ("never" in text and asked.continues):
+            raise AnswerFailed({"code": "refused", "detail": "the seed is out of range"})
+        while "busy" in text and self.busy:
+            self.busy -= 1
+            yield Progress(status="busy", retry=2)
+            await asyncio.sleep(2)
+        pieces, pause = ([" and", " more."], 0.005) if asked.continues else pieces_for(text)
+        cached = 0 if "uncached" in text else 48
+        try:
+            if "late" in text and not self.go.is_set():
+                yield Progress(status="waiting", others=3)
+                await asyncio.to_thread(self.go.wait, 60)
+            if "think" in text:
+                for word in ("First ", "I ", "think."):
+                    yield Progress(reasoning=word)
+            for index, piece in enumerate(pieces):
+                if "break" in text and index == 3:
+                    raise AnswerFailed({"code": "engine_failed", "detail": "the engine has stopped"})
+                yield Progress(piece, "", prompt, index + 1, cached)
+                await asyncio.sleep(pause)
+        except asyncio.CancelledError:
+            self.cut += 1
+            raise
+        finish = "length" if "cut" in text and not asked.continues else "stop"
+        yield Progress("", "", prompt, len(pieces), cached, finish=finish)
+
+    async def complete(self, request: Request) -> Response:
         body = await request.json()
         self.requests.append(body)
-        prompt = body.get("prompt", "")
-        text = body["messages"][-1]["content"] if "messages" in body else self.text_of(prompt)
-        if "messages" in body and body["model"] == self.mute:
-            self.loaded.add(self.mute)
-            return JSONResponse({"error": {"message": "it has no chat template", "code": None}}, 400)
-        if "huge" in text:
-            told = "the prompt has 9000 tokens, the context holds 8192: shorten it, or raise --max-context"
-            return JSONResponse({"error": {"message": told, "code": "context_length_exceeded"}}, 400)
-        if "fail" in text or ("never" in text and "prompt" in body):
-            return JSONResponse({"error": {"message": "the context holds 8192 tokens", "code": "context"}}, 400)
-        if "busy" in text and self.busy:
-            self.busy -= 1
-            told = {"error": {"message": "the queue is full", "code": "queue_full"}}
-            return JSONResponse(told, 429, headers={"retry-after": "2"})
-        return StreamingResponse(self.stream(body, text), media_type="text/event-stream")
-
-    @staticmethod
-    def text_of(prompt: str | list[int]) -> str:
-        return prompt if isinstance(prompt, str) else "".join(map(chr, prompt))
-
-    async def template(self, request: Request) -> Response:
-        turns = [f"<{each['role']}>{each['content']}<end>" for each in (await request.json())["messages"]]
-        return JSONResponse({"prompt": "".join(turns)})
+        return StreamingResponse(self.stream(body, body["prompt"]), media_type="text/event-stream")
 
     async def tokenize(self, request: Request) -> Response:
         """Each letter is a token."""
-        tokens = [ord(letter) for letter in (await request.json())["prompt"]]
-        return JSONResponse({"tokens": tokens, "count": len(tokens), "max_model_len": 8192})
+        body = await request.json()
+        self.counted.append(body)
+        tokens = [ord(letter) for each in body["messages"] for letter in each["content"]]
+        return JSONResponse({"tokens": tokens, "count": len(tokens), "max_model_len": self.context})
 
     async def metrics(self, request: Request) -> Response:
         line = 'vllm:num_requests_waiting{model_name="pretend-135m"} 3.0\n'
         return Response(line, media_type="text/plain")
 
     async def stream(self, body: dict[str, Any], text: str) -> AsyncIterator[str]:
-        pieces, pause = ([" and", " more."], 0.005) if isinstance(body.get("prompt"), list) else pieces_for(text)
+        pieces, pause = pieces_for(text)
 
         def event(**fields: Any) -> str:
             return f"data: {json.dumps({'object': 'chunk', 'model': body['model'], **fields})}\n\n"
 
-        def choice(piece: str, name: str = "content", finish: str | None = None) -> dict[str, Any]:
-            said = {"delta": {name: piece} if piece else {}} if "messages" in body else {"text": piece}
-            return {"index": 0, "finish_reason": finish, **said}
+        def choice(piece: str, finish: str | None = None) -> dict[str, Any]:
+            return {"index": 0, "finish_reason": finish, "text": piece}
 
         try:
-            if "late" in text:
-                await asyncio.to_thread(self.go.wait, 60)
-            if "think" in text:
-                for word in ("First ", "I ", "think."):
-                    yield event(choices=[choice(word, "reasoning_content")])
-            for index, piece in enumerate(pieces):
-                if "break" in text and index == 3:
-                    yield event(error={"message": "the engine has stopped", "code": "engine"})
-                    return
+            for piece in pieces:
                 yield event(choices=[choice(piece)])
                 await asyncio.sleep(pause)
         except asyncio.CancelledError:
             self.cut += 1
             raise
-        yield event(choices=[choice("", finish="length" if "cut" in text and "messages" in body else "stop")])
+        yield event(choices=[choice("", finish="stop")])
         usage = {"prompt_tokens": 64, "completion_tokens": len(pieces), "total_tokens": 64 + len(pieces)}
         yield event(
             choices=[], usage={**usage, "prompt_tokens_details": {"cached_tokens": 0 if "uncached" in text else 48}}

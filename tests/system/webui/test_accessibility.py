@@ -105,3 +105,43 @@ def test_axe_finds_nothing_where_a_key_is_asked_for(serve: Serve, open_page: Ope
     page.wait_for_selector("#ask[open]")
     page.evaluate(axe)
     check(page, "key")
+
+
+@pytest.mark.all
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(("width", "height", "touch"), [(1280, 800, False), (390, 844, True)])
+def test_axe_finds_nothing_in_bars_and_offers(
+    serve: Serve, open_page: Open, axe: str, scheme: str, width: int, height: int, touch: bool
+) -> None:
+    server = serve(key="secret")
+    server.context, server.counts = 300, True
+    page = open_page(server.url, width=width, height=height, touch=touch, expected="Failed to load", wait=False)
+    page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+    page.evaluate(axe)
+    page.get_by_label("API key", exact=True).wait_for()
+    page.keyboard.press("Escape")
+    page.locator(".bar").wait_for()
+    check(page, "a missing key")
+    page.locator(".bar button").click()
+    page.get_by_label("API key", exact=True).fill("secret")
+    page.keyboard.press("Enter")
+    page.locator(".bar").wait_for(state="detached")
+    page.click("#open-settings")
+    page.fill("#set-system", "Be brief.")
+    page.keyboard.press("Escape")
+    page.fill("#composer-text", "a" * 60)
+    page.click("#send")
+    page.wait_for_selector("article.assistant:last-child:not(.live)")
+    page.fill("#composer-text", "b" * 200)
+    page.click("#send")
+    page.locator("#overflow").wait_for()
+    check(page, "a message without room")
+    page.locator("#overflow button").first.click()
+    page.locator(".cut").wait_for()
+    page.wait_for_selector("article.assistant:last-child:not(.live)")
+    server.close()
+    page.fill("#composer-text", "c")
+    page.click("#send")
+    page.locator(".bar").wait_for()
+    page.locator(".live .wait").wait_for()
+    check(page, "a server out of reach, and messages that are left out")

@@ -4,6 +4,7 @@ import pytest
 
 from system.webui.conftest import Open, Serve
 from system.webui.test_web_chat import DONE, kept, say, texts, until
+from system.webui.traffic import wait_for_quiet
 
 READY = "document.querySelectorAll('#model option').length === 2"
 STORES = "JSON.stringify([{...sessionStorage}, {...localStorage}])"
@@ -53,6 +54,7 @@ def test_a_key_that_is_taken_away_is_asked_for_again(serve: Serve, open_page: Op
     page.get_by_label("API key", exact=True).fill("secret")
     page.keyboard.press("Enter")
     until(page, READY)
+    wait_for_quiet(page)
     server.key = "another"
     page.fill("#composer-text", "hello")
     page.press("#composer-text", "Enter")
@@ -62,4 +64,4 @@ def test_a_key_that_is_taken_away_is_asked_for_again(serve: Serve, open_page: Op
     kept(page)
     assert page.locator("#list li").count() == 1, "what was not kept yet belongs to the new key"
     say(page, "hello again")
-    assert texts(page) == ["hello", "", "hello again", "You said: hello again."]
+    assert texts(page) == ["hello", "You said: hello.", "hello again", "You said: hello again."]

@@ -87,21 +87,6 @@ def test_an_answer_is_stopped(serve: Serve, open_page: Open) -> None:
 
 
 @pytest.mark.all
-def test_a_reload_keeps_what_had_come(serve: Serve, open_page: Open) -> None:
-    page = open_page(serve().url)
-    say(page, "slow words", wait=False)
-    until(page, "location.hash.startsWith('#/c/')")
-    until(page, "document.querySelector('article.assistant .body').innerText.includes('word8')")
-    page.reload()
-    page.wait_for_selector(DONE)
-    page.reload()  # what the page sent as it went may have come after the first one's question
-    page.wait_for_selector(DONE)
-    until(page, "document.querySelector('article.assistant .body').innerText.includes('word8')")
-    assert texts(page)[1].startswith("word0 word1 word2 word3 word4 word5")
-    page.get_by_role("button", name="Continue").click()
-    until(page, "document.querySelector('article.assistant .body').innerText.endsWith(' and more.')")
-
-
 def test_branches(serve: Serve, open_page: Open) -> None:
     server = serve()
     page = open_page(server.url)
@@ -208,27 +193,10 @@ def test_what_is_deleted_while_it_is_answered_stays_away(serve: Serve, open_page
     page.get_by_role("menuitem", name="Delete").click()
     page.locator("#ask").get_by_role("button", name="Delete").click()
     page.wait_for_selector("#list .none")
-    page.wait_for_load_state("networkidle")
+    wait_for_quiet(page)
     page.reload()
     page.wait_for_selector("#list .none")
     assert page.locator("#empty").is_visible()
-
-
-@pytest.mark.all
-def test_two_tabs_keep_both_of_their_turns(serve: Serve, open_page: Open) -> None:
-    server = serve()
-    first = open_page(server.url)
-    say(first, "start")
-    second = open_page(first.url, beside=first, expected="409")
-    second.wait_for_selector(DONE)
-    say(first, "from the first")
-    say(second, "from the second")
-    until(second, "!document.querySelector('.notice.bad')")
-    second.reload()
-    second.wait_for_selector(DONE)
-    assert texts(second)[-2:] == ["from the second", "You said: from the second."]
-    second.locator("article").nth(2).get_by_role("button", name="Previous version").click()
-    assert texts(second)[-2:] == ["from the first", "You said: from the first."]
 
 
 @pytest.mark.all
@@ -258,10 +226,10 @@ def test_settings_go_with_a_conversation(serve: Serve, open_page: Open) -> None:
 def test_failures_are_told_and_tried_again(serve: Serve, open_page: Open) -> None:
     page = open_page(serve().url, expected="400")
     say(page, "fail")
-    assert "The answer failed: the context holds 8192 tokens" in page.inner_text("article.assistant .note")
+    assert "The answer failed: the seed is out of range" in page.inner_text("article.assistant .note")
     page.click("#new-chat")
     say(page, "break")
-    assert "the engine has stopped" in page.inner_text("article.assistant .note")
+    assert "the model has stopped working" in page.inner_text("article.assistant .note")
     assert texts(page)[1] == "You said: br", "what had come stays"
     page.get_by_role("button", name="Try again").click()
     page.wait_for_selector("article.assistant .branch")

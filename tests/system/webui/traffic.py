@@ -1,4 +1,7 @@
-"""The requests of a page that are under way, so that a test can wait for the last one's end."""
+"""The requests of a page that are under way, so that a test can wait for the last one's end.
+
+The stream of a conversation's events never ends, and does not count.
+"""
 
 import time
 from typing import Any
@@ -10,7 +13,7 @@ _under_way: WeakKeyDictionary[Any, set[Any]] = WeakKeyDictionary()
 def watch(page: Any) -> None:
     """Count the requests of a page from now on."""
     waited_for = _under_way[page] = set()
-    page.on("request", lambda request: waited_for.add(request))
+    page.on("request", lambda request: None if request.url.endswith("/events") else waited_for.add(request))
     page.on("requestfinished", lambda request: waited_for.discard(request))
     page.on("requestfailed", lambda request: waited_for.discard(request))
 

@@ -1,10 +1,11 @@
 """The store of the web chat's conversations, and its routes."""
 
+import asyncio
 import json
 import stat
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -244,6 +245,11 @@ WRONG: dict[str, Any] = {
     "a number beyond all": {"settings": {"seed": 10**400}},
     "too many settings": {"settings": {f"s{index}": 1 for index in range(33)}},
     "a time before all": {"created": -1},
+    "an error without a code": {"messages": [message(A) | {"error": {"tokens": 5}}]},
+    "an error with an odd code": {"messages": [message(A) | {"error": {"code": "<b>"}}]},
+    "an error that is deep": {"messages": [message(A) | {"error": {"code": "x", "more": {}}}]},
+    "an error that is a number": {"messages": [message(A) | {"error": 5}]},
+    "a start that is no id": {"messages": [message(A) | {"context_start": "../x"}]},
 }
 
 
@@ -430,25 +436,32 @@ def test_a_disk_that_refuses_is_told_without_its_place(tmp_path: Path, caplog: p
 
 
 @pytest.fixture
-def ask(store: ConversationStore) -> Callable[..., Any]:
-    """Ask the routes as a key's owner; a body that is no object is sent as it is."""
+def ask(store: ConversationStore) -> Iterator[Callable[..., Any]]:
+    """Send a request to the routes, as the key "me" or another; answers are one word."""
     pytest.importorskip("starlette")
     pytest.importorskip("httpx")
     from starlette.applications import Starlette
     from starlette.testclient import TestClient
 
+    from sporelm.serve.conversation_jobs import AnswerJobs, AnswerRequest, Progress
     from sporelm.serve.routes.conversations import conversation_routes
 
-    app = Starlette(routes=conversation_routes(store, lambda request: request.headers.get("key", "")))
-    client = TestClient(app, raise_server_exceptions=True)
+    async def answer(asked: AnswerRequest) -> AsyncGenerator[Progress, None]:
+        yield Progress("Good day", "", 3, 1, 0)
+        await asyncio.sleep(60 if "slow" in asked.messages[-1]["content"] else 0)
+        yield Progress("", "", 3, 1, 0, 20.0, finish="stop")
 
-    def send(method: str, path: str, body: Any = None, key: str = "me") -> Any:
-        content = body if isinstance(body, bytes | None) else json.dumps(body).encode()
-        return client.request(
-            method, f"/api/ui/{path}", content=content, headers={"key": key, "content-type": "application/json"}
-        )
+    jobs = AnswerJobs(store)
+    app = Starlette(routes=conversation_routes(jobs, lambda request: request.headers.get("key", ""), lambda _: answer))
+    with TestClient(app) as client:  # one event loop for all requests
 
-    return send
+        def send(method: str, path: str, body: Any = None, key: str = "me") -> Any:
+            content = body if isinstance(body, bytes | None) else json.dumps(body).encode()
+            return client.request(
+                method, f"/api/ui/{path}", content=content, headers={"key": key, "content-type": "application/json"}
+            )
+
+        yield send
 
 
 def test_routes_from_first_to_last(ask: Callable[..., Any]) -> None:
@@ -503,6 +516,15 @@ def test_what_is_described_is_what_is_answered(ask: Callable[..., Any]) -> None:
     fits("DELETE", PATH + "/{id}", ask("DELETE", place))
     error = ask("GET", place).json()["error"]
     assert set(error) == {"message", "type", "param", "code"}
+    ask("POST", "conversations", {"id": C, "messages": [message(A, content="slow")]})
+    place = f"conversations/{C}"
+    begun = fits("POST", PATH + "/{id}/answers", ask("POST", f"{place}/answers", {"id": B, "parent": A, "model": "m"}))
+    assert begun["answer"]["id"] == B
+    assert fits("GET", PATH + "/{id}", ask("GET", place))["answering"] == B
+    stopped = fits("DELETE", PATH + "/{id}/answers/{answer}", ask("DELETE", f"{place}/answers/{B}"))
+    assert stopped == {"stopped": B}
+    error = ask("DELETE", f"{place}/answers/{B}").json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
 
 
 @pytest.mark.parametrize(
@@ -521,6 +543,12 @@ def test_what_is_described_is_what_is_answered(ask: Callable[..., Any]) -> None:
         ("GET", "conversations/..%2F..%2Fetc%2Fpasswd", None, 404),
         ("PATCH", f"conversations/{A}", {"version": True}, 400),
         ("PATCH", f"conversations/{A}", {"version": 1}, 404),
+        ("POST", f"conversations/{A}/answers", {"id": B, "parent": A, "model": "m"}, 404),
+        ("POST", f"conversations/{A}/answers", {"id": "../..", "parent": A, "model": "m"}, 400),
+        ("POST", f"conversations/{A}/answers", b" " * 70_000, 413),
+        ("DELETE", f"conversations/{A}/answers/..%2F..", None, 404),
+        ("GET", f"conversations/{A}/events", None, 404),
+        ("GET", "conversations/..%2F..%2Fetc%2Fpasswd/events", None, 404),
     ],
 )
 def test_routes_refuse(ask: Callable[..., Any], method: str, path: str, body: Any, status: int) -> None:

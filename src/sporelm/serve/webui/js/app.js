@@ -4,27 +4,24 @@ import { apiKey, ask } from "./api.js";
 import { hasFiles, isTooLong, joined, startAttachments, takeFiles } from "./attachments.js";
 import { openText, refreshText, startComplete, startText, stopCompletion, unsavedText } from "./complete.js";
 import { Conversation } from "./conversation.js";
+import { startConnection } from "./connection.js";
 import { askKey, startDialogs } from "./dialogs.js";
 import { by, el, icon, kept, notice } from "./dom.js";
+import { offerRoom, overflowOf, startFit } from "./fit.js";
 import { t, translatePage } from "./i18n.js";
+import { startLive } from "./live.js";
 import { grow } from "./message.js";
 import { startMessages } from "./messages.js";
 import { selectMatch, showHit, startSearchMarks } from "./search.js";
 import { startShortcuts, stopAnswer } from "./shortcuts.js";
 import { narrow, refresh, showSidebar, sidebarShown, startSidebar } from "./sidebar.js";
-import { emit, on, openOne, pickedModel, state } from "./state.js";
-import { hasForked, staysOn } from "./tree.js";
+import { emit, on, openOne, pickedModel, state, until } from "./state.js";
 
 const TITLE = 60; // characters of the first message
-const RETRY = 4000; // ms until a server that is gone is looked for again
 const touches = matchMedia("(hover: none) and (pointer: coarse)").matches;
-const held = new Map(); // conversations whose answers go on while another one is open
+const held = new Map(); // conversations that were saved here: the server may not have all of them while another one is open
 
-function fresh() {
-  let settings = {};
-  try { settings = JSON.parse(kept("local", "sampling") ?? "{}"); } catch { /* not ours */ }
-  return Conversation.fresh({ settings, system: kept("local", "system") ?? "" });
-}
+const fresh = () => Conversation.fresh({});
 
 function open(conversation) {
   state.conversation = conversation;
@@ -33,6 +30,7 @@ function open(conversation) {
   emit("opened", conversation);
   titled();
   composing();
+  showSettings();
 }
 
 function titled() {
@@ -70,7 +68,7 @@ async function route() {
 
 async function load(id) {
   const here = held.get(id);
-  if (here?.answering || here?.unsaved) {
+  if (here?.answering?.controller || here?.unsaved) {
     open(here);
     return;
   }
@@ -81,10 +79,13 @@ async function load(id) {
       location.replace(`#/complete/${id}`);
       return;
     }
-    held.set(id, conversation);
     open(conversation);
   } catch (error) {
-    if (error.status === 401) { emit("key-needed"); return; }
+    if (error.status === 401) emit("key-needed");
+    if (error.status === 0 || error.status === 401) { // asked for again when that is over
+      until(["online", "key"]).then(() => { if (location.hash.endsWith(id) && state.conversation.id !== id) load(id); });
+      return;
+    }
     notice(error.status === 404 ? t("gone") : error.message, "bad");
     location.hash = "#/";
   }
@@ -104,21 +105,42 @@ function freshChat() {
   by("composer-text").focus();
 }
 
-function send() {
+let checking = false; // whether there is room for a message
+
+/** Send what was written, if it has room; else the reader is asked what to do. */
+async function send() {
   const area = by("composer-text");
   const text = area.value.trim();
   const conversation = state.conversation;
-  if ((!text && !hasFiles()) || conversation.answering || !state.model || isTooLong(text)) return;
+  if ((!text && !hasFiles()) || checking || conversation.answering || !state.model || isTooLong(text)) return;
+  checking = true;
+  try {
+    const overflow = await overflowOf(conversation, joined(takeFiles(true), text));
+    if (conversation !== state.conversation || area.value.trim() !== text) return; // changed meanwhile
+    if (overflow) offerRoom(overflow, (start) => sendNow(conversation, text, start));
+    else sendNow(conversation, text);
+  } catch (error) {
+    if (error.status === 401) emit("key-needed");
+    else sendNow(conversation, text); // the server says itself what it does not take
+  } finally {
+    checking = false;
+  }
+}
+
+/** Send what was written; `start` is the first message that the model is shown, null the new one, undefined as before. */
+function sendNow(conversation, text, start) {
+  if (conversation.answering) return;
+  const area = by("composer-text");
   const files = takeFiles();
   area.value = "";
   kept("session", "draft", null);
   grow(area);
   if (!conversation.data.title) conversation.set("title", [...(text || files[0].name).replace(/\s+/g, " ")].slice(0, TITLE).join(""));
   conversation.set("model", state.model);
-  const { id } = conversation.add({ parent: conversation.data.current, role: "user", content: joined(files, text) });
+  const message = conversation.add({ parent: conversation.data.current, role: "user", content: joined(files, text) });
+  if (start !== undefined) message.context_start = start ?? message.id;
   emit("asked");
-  answer(conversation, id);
-  conversation.save();
+  answer(conversation, message.id);
   titled();
 }
 
@@ -132,11 +154,9 @@ function composing() {
   if (hadFocus && !touches) by("composer-text").focus(); // which on a phone would bring up its keyboard
 }
 
-let again = 0;
 let led = ""; // from where the page itself went to the one that completes
 
 async function loadModels() {
-  clearTimeout(again);
   try {
     const { data } = await ask("GET", "v1/models");
     state.models = data.map((model) => ({
@@ -147,13 +167,9 @@ async function loadModels() {
     }));
   } catch (error) {
     if (error.status === 401) emit("key-needed");
-    else if (!state.models.length) {
-      if (!again) notice(error.message, "bad");
-      again = setTimeout(async () => { await loadModels(); if (state.models.length) refresh(); }, RETRY);
-    }
+    else if (error.status) notice(error.message, "bad");
     return;
   }
-  again = 0;
   const wanted = state.model || state.conversation?.data.model || kept("local", "model");
   listModels();
   pick(state.models.find(({ id }) => id === wanted)?.id ?? state.models[0]?.id ?? "", false);
@@ -205,17 +221,19 @@ async function refused(conversation) {
   leadToComplete();
 }
 
+/** What is set for the open chat, beside the message field; where nothing is, the defaults hold and nothing is said. */
+function showSettings() {
+  const { system, settings } = state.conversation.data;
+  const values = Object.entries(settings).filter(([, value]) => value !== null && value !== "");
+  const parts = [system && t("system"), ...values.map(([name, value]) => `${t(name === "stop" ? "stop_text" : name)} ${value}`)].filter(Boolean);
+  by("given").hidden = !parts.length;
+  by("given").textContent = parts.join(" · ");
+}
+
 function ideas() {
   const area = by("composer-text");
   by("ideas").replaceChildren(...["idea_1", "idea_2", "idea_3"].map((name) =>
     el("button", { type: "button", onclick: () => { area.value = t(name); grow(area); area.focus(); } }, t(name))));
-}
-
-/** Settings of a conversation: they are kept with it, and are those of the next new one. */
-function set(conversation) {
-  kept("local", "sampling", JSON.stringify(conversation.data.settings));
-  if (conversation.data.kind === "chat") kept("local", "system", conversation.data.system);
-  conversation.save();
 }
 
 function startComposer() {
@@ -230,6 +248,7 @@ function startComposer() {
     send();
   });
   by("composer").addEventListener("submit", (event) => { event.preventDefault(); send(); });
+  by("given").addEventListener("click", () => by("open-settings").click());
   by("model").addEventListener("change", () => pick(by("model").value, true));
 }
 
@@ -238,6 +257,7 @@ async function rekeyed() {
   const stays = apiKey() && state.conversation.unsaved;
   const text = apiKey() ? unsavedText() : null;
   held.clear();
+  if (!stays) state.conversation.answering?.controller?.abort(); // it is not asked for with another's key
   state.text = text;
   text?.save();
   if (!stays) open(fresh());
@@ -257,6 +277,7 @@ function startEvents() {
   on("changed", (conversation) => {
     if (conversation !== state.conversation) return;
     composing();
+    showSettings();
     if (conversation.answering || pickedModel()?.loaded !== false || known.has(state.model)) return;
     known.add(state.model);
     loadModels();
@@ -280,29 +301,19 @@ function startEvents() {
   });
   on("new", freshChat);
   on("refused", refused);
-  on("set", set);
+  on("set", (conversation) => { conversation.save(); showSettings(); }); // of this chat alone: a new one begins with the defaults
   on("titled", titled);
-  on("key-needed", () => { if (!apiKey()) askKey(); }); // not if one was given meanwhile
+  on("ask-key", () => { if (!apiKey()) askKey(); }); // not if one was given meanwhile
+  on("online", async () => { await loadModels(); await refresh(); });
   on("key", rekeyed);
-  on("language", () => { ideas(); listModels(); pick(state.model, false); });
+  on("language", () => { ideas(); showSettings(); listModels(); pick(state.model, false); });
   addEventListener("hashchange", route);
   addEventListener("pagehide", () => { held.forEach((conversation) => conversation.flush()); state.text?.flush(); });
   document.addEventListener("visibilitychange", async () => {
-    if (document.visibilityState === "hidden") held.forEach((conversation) => conversation.keepAnswer()); // it may never be seen again
     if (document.visibilityState !== "visible" || by("ask").open) return;
     await loadModels();
     await refresh();
     await refreshText();
-    const { conversation } = state;
-    const rests = () => // asked twice, for while the newest comes something may be said
-      conversation === state.conversation && conversation.id && !conversation.answering && !conversation.unsaved
-      && !document.querySelector(".editing, dialog[open]");
-    if (!rests()) return;
-    const newest = await ask("GET", `api/ui/conversations/${conversation.id}`).catch(() => null);
-    if (!newest || !rests() || newest.version <= conversation.data.version) return;
-    newest.current = staysOn(newest, conversation.data.current);
-    if (hasForked(conversation.data, newest)) notice(t("went_on"));
-    open(new Conversation(newest));
   });
 }
 
@@ -318,6 +329,9 @@ async function start() {
   startComposer();
   startAttachments();
   startEvents();
+  startConnection();
+  startLive();
+  startFit();
   startShortcuts({
     fresh: startFresh,
     search: () => { if (!sidebarShown()) showSidebar(true); by("search").focus(); by("search").select(); },

@@ -96,8 +96,9 @@ function draw() {
 export const hasFiles = () => pending.length > 0;
 
 /** The files that wait to be sent; they are the message's now. */
-export function takeFiles() {
+export function takeFiles(onlyLook = false) {
   const files = pending;
+  if (onlyLook) return files;
   pending = [];
   draw();
   return files;

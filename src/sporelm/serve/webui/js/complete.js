@@ -1,6 +1,5 @@
 // The page that goes on with a text: for models without a chat template, and for whoever wants none.
 // A text is kept as a conversation of kind completion, whose one message holds all of it.
-import { sampling } from "./answer.js";
 import { announce, by, kept, notice } from "./dom.js";
 import { Conversation } from "./conversation.js";
 import { number, t } from "./i18n.js";
@@ -13,16 +12,22 @@ const SAVED_AFTER = 1500; // ms after the last key
 const PATH = "#/complete";
 const MOST = 1_000_000; // characters, as the server has it
 
+/** The sampling of a request: what was set, and nothing else. */
+function sampling(settings) {
+  const result = {};
+  for (const [name, value] of Object.entries(settings ?? {})) {
+    if (value === null || value === "" || value === undefined) continue;
+    result[name] = name === "stop" ? [value] : value;
+  }
+  return result;
+}
+
 const area = by("complete-text");
 let controller = null;
 let saving = 0;
 let undone = []; // texts before each answer, the latest last
 
-function fresh() {
-  let settings = {};
-  try { settings = JSON.parse(kept("local", "sampling") ?? "{}"); } catch { /* not ours */ }
-  return new Conversation({ title: "", kind: "completion", model: "", system: "", settings, messages: [], current: null });
-}
+const fresh = () => Conversation.fresh({ kind: "completion" });
 
 /** Show a text by its id; without one that which was open last, or a new one. */
 export async function openText(id) {
@@ -165,7 +170,7 @@ async function run() {
     if (waiting.isOver) showStats(measure.stats());
     else by("complete-stats").textContent = waiting.text;
   };
-  const waiting = new Waiting(draw);
+  const waiting = new Waiting(draw, true);
   const timer = setInterval(draw, 60);
   try {
     for await (const chunk of patiently("v1/completions", body, own.signal, waiting)) {

@@ -4,25 +4,26 @@ import { notice, randomId } from "./dom.js";
 import { t } from "./i18n.js";
 import { emit } from "./state.js";
 import { find, hasForked, leaf, staysOn } from "./tree.js";
+import { Waiting } from "./waiting.js";
 
 const PATH = "api/ui/conversations";
 const FIELDS = ["title", "kind", "model", "system", "settings", "current"];
 const RETRY = 5000; // ms
 
 const wellFormed = (text) => text.toWellFormed?.() ?? text;
-const whole = (text) => Math.max(0, [...(text ?? "")].length - 1); // characters that are there: the last may be half of one
 
 export class Conversation {
-  answering = null; // {controller, message, waiting} while an answer comes
+  answering = null; // {message, waiting, controller} while the server writes an answer; controller until it has begun
+  trouble = null; // the error of the last save, until one succeeds
   newId = randomId(); // under which it is first kept: if that is done twice, it is still one
   #changed = new Set(); // ids of messages
   #fields = new Set();
   #removed = new Set(); // ids
   #known = new Set(); // ids of messages that the server has
+  #expected = new Set(); // ids of answers that the server is asked for, and may not have
   #text = ""; // of kind completion: what it was when it was last kept, or read
   #saving = null;
   #flying = null; // what is being saved: {changed, fields, removed}
-  #stored = null; // of the answer that comes: its id, and how many characters of it the server has
   #again = false;
   #dropped = false;
   #toldOf = ""; // the last trouble, which is told once
@@ -31,6 +32,9 @@ export class Conversation {
     this.data = data;
     if (data.id) this.#text = data.messages[0]?.content;
     if (data.id) this.#known = new Set(data.messages.map(({ id }) => id));
+    const message = data.answering && find(data, data.answering);
+    delete data.answering;
+    if (message) this.follow(message);
   }
 
   /** A new one, which the server hears of when it is first saved. */
@@ -56,6 +60,80 @@ export class Conversation {
     this.touch(message);
     this.set("current", message.id);
     return message;
+  }
+
+  /** Show the place of an answer that the server is asked for. The message is the server's: it is never sent from here. */
+  expect(fields, controller) {
+    const known = find(this.data, fields.id);
+    const message = known ?? { created: Date.now(), role: "assistant", content: "", ...fields };
+    if (!known) {
+      this.data.messages.push(message);
+      this.#expected.add(message.id);
+    }
+    this.data.current = message.id;
+    this.follow(message, controller);
+    return this.answering;
+  }
+
+  /** The server writes a message, or is asked to. */
+  follow(message, controller = null) {
+    delete message.finish;
+    delete message.error;
+    const waiting = this.answering?.message === message ? this.answering.waiting : new Waiting(() => emit("grown", this, message));
+    this.answering = { message, waiting, controller };
+  }
+
+  /** The server writes an answer, which this page may not know yet. */
+  adopt(fields) {
+    let message = find(this.data, fields.id);
+    if (!message) {
+      message = { ...fields };
+      this.data.messages.push(message);
+      if (this.data.current === fields.parent) this.data.current = fields.id;
+      else if (hasForked({ ...this.data, messages: this.data.messages.slice(0, -1) }, this.data)) notice(t("went_on"));
+    }
+    this.#known.add(message.id);
+    this.#expected.delete(message.id);
+    this.follow(Object.assign(message, fields));
+  }
+
+  /** The server has ended the answer: `fields` is how it stored it. Without any it is a question without an answer. */
+  settle(fields) {
+    const { message, waiting } = this.answering;
+    waiting.over();
+    this.answering = null;
+    this.#expected.delete(message.id);
+    if (!fields) {
+      this.data.messages = this.data.messages.filter((other) => other !== message);
+      if (this.data.current === message.id) this.data.current = message.parent;
+      return message;
+    }
+    for (const name of ["finish", "error"]) delete message[name];
+    this.#known.add(message.id);
+    return Object.assign(message, fields);
+  }
+
+  /** An answer could not be had: this page stores why. */
+  fail(fields) {
+    const message = this.settle(fields);
+    this.touch(message);
+    this.set("current", message.id);
+    return message;
+  }
+
+  /** The server has made a new version by what this page knows of: an answer's beginning or end. False if there is more. */
+  advance(version) {
+    if (version === this.data.version + 1 && !this.#saving) this.data.version = version;
+    return version <= this.data.version;
+  }
+
+  /** Take over what is stored, where that is a later version or `anyway`. Throws an ApiError. */
+  async catchUp(version, anyway = false) {
+    await this.#saving;
+    if (!this.id || this.#dropped || (version <= this.data.version && !anyway)) return;
+    const other = await ask("GET", `${PATH}/${this.id}`);
+    if (this.#saving || (other.version <= this.data.version && !anyway)) return; // what is being saved will find it
+    this.#join(other, this.#changed, this.#fields, this.#removed);
   }
 
   /** A message has changed. */
@@ -87,7 +165,7 @@ export class Conversation {
 
   /** It is being deleted: whatever comes now is not kept. */
   drop() {
-    this.answering?.controller.abort();
+    this.answering?.controller?.abort();
     this.#dropped = true;
   }
 
@@ -106,10 +184,9 @@ export class Conversation {
 
   /**
    * Save while the page goes away: nobody will hear how that ends, and little may outlive a page. So it says again what
-   * is being saved, whichever of the two comes first, and of an answer that comes only what the server does not have.
+   * is being saved, whichever of the two comes first.
    */
   flush() {
-    if (this.answering) this.touch(this.answering.message);
     const flying = this.#flying;
     const all = (own, under) => new Set([...(under ?? []), ...own]);
     const [changed, fields] = [all(this.#changed, flying?.changed), all(this.#fields, flying?.fields)];
@@ -121,15 +198,8 @@ export class Conversation {
       return;
     }
     const versions = this.id ? [version, ...(flying ? [version + 1] : [])] : [1];
-    const body = { ...this.#change(changed, fields, removed, true), version: versions };
+    const body = { ...this.#change(changed, fields, removed), version: versions };
     ask("PATCH", `${PATH}/${this.id ?? this.newId}`, { body, keepalive: true }).catch(() => {});
-  }
-
-  /** Save what has come of an answer. */
-  keepAnswer() {
-    if (!this.answering) return;
-    this.touch(this.answering.message);
-    this.save();
   }
 
   async #drain() {
@@ -141,13 +211,15 @@ export class Conversation {
       try {
         await this.#write(changed, fields, removed);
         this.#toldOf = "";
+        this.trouble = null;
       } catch (error) {
         changed.forEach((id) => this.#changed.add(id));
         fields.forEach((name) => this.#fields.add(name));
         removed.forEach((id) => this.#removed.add(id));
         if (!(error instanceof ApiError)) throw error;
+        this.trouble = error;
         if (error.status === 401) emit("key-needed");
-        else if (error.message !== this.#toldOf) notice(t("not_saved", { reason: error.message }), "bad");
+        else if (error.status && error.message !== this.#toldOf) notice(t("not_saved", { reason: error.message }), "bad");
         this.#toldOf = error.message;
         if (error.status === 0 || error.status === 429 || error.status >= 500) setTimeout(() => this.save(), RETRY);
         return;
@@ -163,7 +235,6 @@ export class Conversation {
       try {
         this.#first(await ask("POST", PATH, { body, keepalive: true }));
         this.#known = new Set(body.messages.map(({ id }) => id));
-        this.#note(body);
         this.#text = body.messages[0]?.content;
       } catch (error) {
         if (error.status !== 409) throw error;
@@ -182,7 +253,6 @@ export class Conversation {
       this.#text = body.messages?.[0].content ?? this.#text;
       Object.assign(this.data, { version: kept.version, updated: kept.updated });
       changed.forEach((id) => this.#known.add(id));
-      this.#note(body);
       emit("saved", this, false);
     } catch (error) {
       if (this.#dropped) return;
@@ -213,35 +283,31 @@ export class Conversation {
     Object.assign(this.data, { id, version, created, updated });
   }
 
+  /** The fields as they are sent: of an answer that has not begun the server knows nothing. */
+  #sentFields(names) {
+    const body = Object.fromEntries([...names].map((name) => [name, this.data[name]]));
+    if (this.#expected.has(body.current)) body.current = find(this.data, body.current).parent;
+    return body;
+  }
+
+  #sentMessages(isWanted = () => true) {
+    return this.data.messages
+      .filter((message) => message !== this.answering?.message && !this.#expected.has(message.id) && isWanted(message))
+      .map((message) => this.#sent(message));
+  }
+
   #whole() {
-    const fields = Object.fromEntries(FIELDS.map((name) => [name, this.data[name]]));
-    return { id: this.newId, ...fields, messages: this.data.messages.map((message) => this.#sent(message)) };
+    return { id: this.newId, ...this.#sentFields(FIELDS), messages: this.#sentMessages() };
   }
 
-  /** How much of the answer that comes the server has now. */
-  #note({ messages }) {
-    const sent = messages?.find(({ id }) => id === this.answering?.message.id);
-    if (sent) this.#stored = { id: sent.id, kept: { content: whole(sent.content), reasoning: whole(sent.reasoning) } };
-  }
-
-  /** The rest of a message of which the server has the beginning. */
-  #rest(message) {
-    if (message.id !== this.#stored?.id) return message;
-    const { kept } = this.#stored;
-    const after = (name) => [...(message[name] ?? "")].slice(kept[name]).join("");
-    return { ...message, kept, content: after("content"), ...(message.reasoning ? { reasoning: after("reasoning") } : {}) };
-  }
-
-  #change(changed, fields, removed, leaving = false) {
-    const body = Object.fromEntries([...fields].map((name) => [name, this.data[name]]));
-    let messages = this.data.messages.filter((message) => changed.has(message.id)).map((message) => this.#sent(message));
-    if (leaving) messages = messages.map((message) => this.#rest(message));
-    return { version: this.data.version, ...body, ...(messages.length ? { messages } : {}), ...(removed.size ? { remove: [...removed] } : {}) };
+  #change(changed, fields, removed) {
+    const messages = this.#sentMessages((message) => changed.has(message.id));
+    return { version: this.data.version, ...this.#sentFields(fields), ...(messages.length ? { messages } : {}), ...(removed.size ? { remove: [...removed] } : {}) };
   }
 
   /** Another tab has saved: take over what it changed, besides what was changed here. */
   #join(other, changed, fields, removed) {
-    if (this.answering) this.touch(this.answering.message); // what came of it since it was last kept is newer
+    const written = this.answering?.message; // of which the stream of events says more than what is stored
     const before = { ...this.data };
     const gone = new Set([...removed, ...this.#removed]);
     const ours = new Map(this.data.messages.map((message) => [message.id, message]));
@@ -249,36 +315,50 @@ export class Conversation {
     const theirs = left.map((message) => {
       const mine = ours.get(message.id);
       ours.delete(message.id);
-      return mine ? (changed.has(mine.id) || this.#changed.has(mine.id) ? mine : Object.assign(mine, message)) : message;
+      if (!mine) return message;
+      if (mine === written && message.finish && other.answering !== mine.id) { // it has ended
+        this.answering.waiting.over();
+        this.answering = null;
+        this.#expected.delete(mine.id);
+        return Object.assign(mine, message);
+      }
+      return mine === written || changed.has(mine.id) || this.#changed.has(mine.id) ? mine : Object.assign(mine, message);
     });
     // Of those that only this page has it keeps what is new or changed here, with what that follows; others were deleted.
     const mine = [...ours.values()].reverse();
     const stays = new Set();
     for (const { id, parent } of mine) {
+      if (this.#expected.has(id)) {
+        stays.add(id).add(parent);
+        continue;
+      }
       if (!stays.has(id) && this.#known.has(id) && !changed.has(id) && !this.#changed.has(id)) continue;
       stays.add(id).add(parent);
       changed.add(id);
     }
     this.data.messages = [...theirs, ...mine.reverse().filter(({ id }) => stays.has(id))];
     this.#known = new Set(other.messages.map(({ id }) => id));
+    if (this.answering && !find(this.data, written.id)) { // another page has deleted it, and so the server writes it no more
+      this.answering.waiting.over();
+      this.answering = null;
+    }
     for (const name of FIELDS) if (!fields.has(name) && !this.#fields.has(name)) this.data[name] = other[name];
     if (!fields.has("current") && !this.#fields.has("current")) this.data.current = staysOn(this.data, before.current);
     if (!find(this.data, this.data.current)) {
       this.data.current = this.data.messages.at(-1)?.id ?? null;
       fields.add("current");
     }
+    if (!this.answering && other.answering && find(this.data, other.answering)) this.follow(find(this.data, other.answering));
     this.data.version = other.version;
     this.#text = other.messages[0]?.content;
     if (this.data.kind === "chat" && hasForked(before, this.data)) notice(t("went_on"));
     emit("changed", this);
   }
 
-  /** A message as it is stored. An answer that comes is a stopped one, should nothing more be heard of it. */
+  /** A message as it is stored. */
   #sent(message) {
     const result = { ...message, content: wellFormed(message.content) };
     if (message.reasoning) result.reasoning = wellFormed(message.reasoning);
-    if (message.error) result.error = wellFormed(message.error).slice(0, 2000);
-    if (this.answering?.message === message) result.finish = "cancelled";
     return result;
   }
 }

@@ -51,6 +51,7 @@ export function askKey() {
     el("div", { class: "row" }, el("span", { class: "space" }),
       el("button", { type: "button", onclick: () => dialog.close() }, t("cancel")), el("button", { class: "strong" }, t("open"))));
   dialog.replaceChildren(form);
+  dialog.addEventListener("close", () => { if (!apiKey()) emit("key-declined"); }, { once: true });
   dialog.showModal();
 }
 

@@ -2,10 +2,12 @@
 import { answer, canContinue, isFull } from "./answer.js";
 import { fileView, isTooLong, joined, parted } from "./attachments.js";
 import { copyText, el, icon, iconButton } from "./dom.js";
+import { errorText } from "./errors.js";
+import { leaveOut, startOf, tellAll } from "./fit.js";
 import { number, t } from "./i18n.js";
 import { MarkdownView } from "./markdown.js";
 import { emit, pickedModel } from "./state.js";
-import { children, versions } from "./tree.js";
+import { children, find, versions } from "./tree.js";
 import { goOn, regenerate, remove, show } from "./turns.js";
 
 const LONG = 1500; // characters of a question, from which on its end is folded away
@@ -86,6 +88,7 @@ export class View {
     this.node.classList.toggle("live", Boolean(answering));
     this.text(answering);
     this.drawNote(conversation);
+    this.drawStart(conversation);
     this.foot.replaceChildren(...this.actions(conversation, Boolean(answering)));
   }
 
@@ -93,9 +96,10 @@ export class View {
     const { finish, error } = this.message;
     const told = {
       __proto__: null, // an imported file may give any reason
-      error: () => t("failed", { reason: error }),
+      error: () => t("failed", { reason: errorText(error) }),
       length: () => t(isFull(this.message) ? "full" : "cut"),
       cancelled: () => t("stopped"),
+      interrupted: () => t("interrupted"),
     }[finish]?.() ?? "";
     this.note.hidden = !told;
     this.note.classList.toggle("bad", finish === "error");
@@ -106,9 +110,26 @@ export class View {
       more.dataset.act = "continue";
       buttons.append(more);
     }
+    const isOverflow = finish === "error" && error?.code === "context_length_exceeded";
+    if (isOverflow && pickedModel()?.chat !== false) {
+      const question = find(conversation.data, this.message.parent);
+      buttons.append(offer("edit_message", () => emit("edit", question)));
+      buttons.append(offer("leave_out", () => leaveOut(conversation, question, () => regenerate(conversation, this.message))));
+    }
     if (finish === "error" && pickedModel()?.chat === false) buttons.append(offer("complete", () => { location.hash = "#/complete"; }));
     else if (finish === "error") buttons.append(offer("retry", () => regenerate(conversation, this.message)));
     this.note.replaceChildren(el("span", {}, told), buttons);
+  }
+
+  /** Above the first message that the model is shown, where others before it are left out. */
+  drawStart(conversation) {
+    const start = startOf(conversation.data);
+    const isStart = start === this.message.id;
+    if (isStart === Boolean(this.cut)) return;
+    this.cut?.remove();
+    this.cut = isStart ? el("div", { class: "cut" }, el("span", {}, t("left_out")),
+      el("button", { type: "button", class: "quiet", onclick: () => tellAll(conversation) }, t("tell_all"))) : null;
+    if (isStart) this.node.prepend(this.cut);
   }
 
   branch(conversation) {
@@ -145,6 +166,7 @@ export class View {
     const { stats } = this.message;
     if (this.message.role !== "assistant" || !stats) return "";
     const parts = [
+      this.message.model,
       stats.tokens_per_s && t("speed", { n: number(stats.tokens_per_s, stats.tokens_per_s < 100 ? 1 : 0) }),
       stats.first_token_s !== undefined && t("first_token", { n: number(stats.first_token_s, 2) }),
       stats.completion_tokens && t("tokens", { n: number(stats.completion_tokens) }),

@@ -71,6 +71,7 @@ function grown(conversation, message) {
   if (!view?.node.isConnected) return;
   view.text(conversation.answering);
   view.drawStats();
+  context(conversation);
   follow();
 }
 
@@ -109,6 +110,7 @@ export function startMessages() {
   on("opened", opened);
   on("changed", render);
   on("grown", grown);
+  on("edit", (message) => views.get(message?.id)?.edit(state.conversation));
   on("asked", () => { following = true; });
   on("models", () => {
     if (!state.conversation) return;

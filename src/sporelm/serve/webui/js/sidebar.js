@@ -33,9 +33,9 @@ export async function refresh(more = false) {
   } catch (error) {
     if (error.status === 401) { // what another key had shown is not for whoever comes now
       rows = [];
-      draw();
+      by("list").replaceChildren(); // there may be some
       emit("key-needed");
-    } else notice(error.message, "bad");
+    } else if (error.status) notice(error.message, "bad"); // else a bar says it
   }
 }
 

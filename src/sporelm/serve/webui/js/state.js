@@ -18,6 +18,25 @@ export function emit(name, ...values) {
   for (const listener of listeners.get(name) ?? []) listener(...values);
 }
 
+/** Wait until one of some events is emitted, or so many ms have passed. Rejects when `signal` says so. */
+export function until(names, signal, ms = 0) {
+  return new Promise((resolve, reject) => {
+    let timer = 0;
+    const end = (act, value) => {
+      clearTimeout(timer);
+      signal?.removeEventListener("abort", abort);
+      for (const name of names) listeners.set(name, (listeners.get(name) ?? []).filter((one) => one !== done));
+      act(value);
+    };
+    const done = () => end(resolve);
+    const abort = () => end(reject, signal.reason);
+    if (signal?.aborted) { reject(signal.reason); return; }
+    if (ms) timer = setTimeout(done, ms);
+    signal?.addEventListener("abort", abort);
+    for (const name of names) on(name, done);
+  });
+}
+
 /** What the page that is shown is about. */
 export const openOne = () => (state.page === "complete" ? state.text : state.conversation);
 

@@ -14,12 +14,31 @@ export class Waiting {
   #timer;
   #again = 0; // when the next try is, if the server was busy
   #others = 0; // requests that wait at the server
-  #asked = 0;
+  #asked;
   #loading = pickedModel()?.loaded === false;
+  #unsent = false;
 
-  constructor(tick) {
+  /** With `looks` this page itself asks the server for its queue; answers of chats are told of it. */
+  constructor(tick, looks = false) {
     this.#tick = tick;
+    this.#asked = looks ? 0 : Infinity;
     this.#timer = setInterval(() => { this.#look(); tick(); }, 500);
+  }
+
+  /** What the server tells of the wait: {status, others, retry, seconds}. */
+  told({ status, others, retry, seconds }) {
+    this.#unsent = false;
+    this.#loading = status === "loading";
+    this.#others = others ?? 0;
+    this.#again = status === "busy" ? performance.now() + retry * 1000 : 0;
+    if (seconds) this.#start = performance.now() - seconds * 1000;
+    this.#tick();
+  }
+
+  /** The question has not reached the server. */
+  unsent(yes) {
+    this.#unsent = yes;
+    this.#tick();
   }
 
   get isOver() {
@@ -50,6 +69,7 @@ export class Waiting {
     const passed = performance.now() - this.#start;
     if (this.isOver || passed < SHOWN_AFTER) return "";
     if (this.#again) return t("busy_again", { n: Math.max(1, Math.ceil((this.#again - performance.now()) / 1000)) });
+    if (this.#unsent) return t("unsent");
     const n = number(Math.floor(passed / 1000));
     if (this.#loading) return t("loading_model", { n });
     return this.#others ? t("queue", { n, others: number(this.#others), count: this.#others }) : t("waiting", { n });

@@ -1,0 +1,225 @@
+"""Answers that the server writes as jobs: they outlive the page, and every tab and device follows and stops them."""
+
+import time
+from typing import Any
+
+import pytest
+
+from system.webui.conftest import Open, Serve
+from system.webui.test_web_chat import DONE, say, texts, until
+from system.webui.traffic import wait_for_quiet
+
+LIVE = "article.assistant:last-child.live"
+WORDS = "document.querySelector('article.assistant:last-child .body').innerText.trim().split(' ')"
+NOTE = "article.assistant:last-child .note"
+
+
+def stored(page: Any, url: str, place: str) -> dict[str, Any]:
+    """The conversation as the server has it."""
+    found: dict[str, Any] = page.request.get(f"{url}api/ui/conversations/{place.rpartition('/')[2]}").json()
+    return found
+
+
+def check_words(words: list[str]) -> None:
+    """No word of a "slow" answer is missing or twice."""
+    assert words == [f"word{index}" for index in range(len(words))]
+
+
+def test_an_answer_goes_on_through_a_reload(serve: Serve, open_page: Open) -> None:
+    server = serve()
+    page = open_page(server.url)
+    say(page, "slow words", wait=False)
+    until(page, f"{WORDS}.length > 5")
+    page.reload()
+    page.wait_for_selector(LIVE)
+    until(page, f"{WORDS}.length > 20")
+    assert page.locator("#stop").is_visible()
+    page.click("#stop")
+    page.wait_for_selector(DONE)
+    assert page.inner_text(NOTE).split() == ["Stopped", "Continue"]
+    words = page.evaluate(WORDS)
+    check_words(words)
+    answer = stored(page, server.url, page.url)["messages"][1]
+    assert (answer["content"].split(), answer["finish"], answer["model"]) == (words, "cancelled", "pretend-135m")
+    assert len(server.requests) == 1, "nothing is generated twice"
+
+
+@pytest.mark.all
+def test_an_answer_ends_after_every_page_has_gone(serve: Serve, open_page: Open) -> None:
+    server = serve()
+    page = open_page(server.url)
+    say(page, "late to end", wait=False)
+    until(page, "location.hash.startsWith('#/c/')")
+    place = page.url
+    until(page, "document.querySelector('.live .wait').innerText !== ''")
+    page.goto("about:blank")
+    found = stored(page, server.url, place)
+    assert found["answering"] == found["messages"][1]["id"]
+    server.go.set()
+    end = time.monotonic() + 60
+    while "answering" in (found := stored(page, server.url, place)):
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    assert [each["content"] for each in found["messages"]] == ["late to end", "You said: late to end."]
+    assert found["messages"][1]["finish"] == "stop"
+    page.goto(place)
+    page.wait_for_selector(DONE)
+    assert texts(page) == ["late to end", "You said: late to end."]
+
+
+def test_a_second_device_follows_an_answer_and_stops_it(serve: Serve, open_page: Open) -> None:
+    server = serve()
+    first = open_page(server.url)
+    say(first, "hello")
+    second = open_page(first.url)
+    second.wait_for_selector(DONE)
+    say(first, "slow words", wait=False)
+    second.wait_for_selector(LIVE)
+    assert texts(second)[2] == "slow words", "the question comes along"
+    until(second, f"{WORDS}.length > 8")
+    assert second.locator("#send").is_hidden(), "no second answer is asked for"
+    second.click("#stop")
+    for page in (first, second):
+        page.wait_for_selector(DONE)
+        assert page.inner_text(NOTE).split() == ["Stopped", "Continue"]
+    assert first.evaluate(WORDS) == second.evaluate(WORDS)
+    check_words(first.evaluate(WORDS))
+    second.get_by_role("button", name="Continue").click()
+    until(first, f"{WORDS}.at(-1) === 'more.'")
+    for page in (first, second):
+        page.wait_for_selector(DONE)
+        wait_for_quiet(page)
+    assert texts(first) == texts(second)
+    assert len(server.requests) == 3
+    say(second, "bye")
+    until(first, "document.querySelectorAll('article').length === 6")
+
+
+@pytest.mark.all
+def test_a_tab_that_was_hidden_shows_what_came(serve: Serve, open_page: Open) -> None:
+    """Hidden tabs hold no connection, of which browsers allow few."""
+    page = open_page(serve().url)
+    say(page, "slow words", wait=False)
+    until(page, f"{WORDS}.length > 3")
+    hide = """(state) => { Object.defineProperty(document, 'visibilityState', { value: state, configurable: true });
+        document.dispatchEvent(new Event('visibilitychange')); }"""
+    page.evaluate(hide, "hidden")
+    page.wait_for_timeout(150)
+    before = len(page.evaluate(WORDS))
+    page.wait_for_timeout(500)
+    assert len(page.evaluate(WORDS)) == before
+    page.evaluate(hide, "visible")
+    until(page, f"{WORDS}.length > {before + 10}")
+    check_words(page.evaluate(WORDS))
+    page.keyboard.press("Escape")
+    page.wait_for_selector(DONE)
+
+
+@pytest.mark.all
+def test_edits_beside_an_answer_that_comes_are_not_lost(serve: Serve, open_page: Open) -> None:
+    server = serve()
+    page = open_page(server.url)
+    say(page, "slow words", wait=False)
+    until(page, f"{WORDS}.length > 3")
+    row = page.locator("#list li", has_text="slow")
+    row.hover()
+    row.get_by_role("button").click()
+    page.get_by_role("menuitem", name="Rename").click()
+    page.locator("#list .rename").fill("Another")
+    page.keyboard.press("Enter")
+    until(page, "document.title.startsWith('Another')")
+    other = open_page(page.url)
+    until(other, f"{WORDS}.length > 10")
+    other.keyboard.press("Escape")
+    page.wait_for_selector(DONE)
+    found = stored(page, server.url, page.url)
+    assert found["title"] == "Another"
+    check_words(found["messages"][1]["content"].split())
+
+
+@pytest.mark.all
+def test_a_deleted_question_ends_its_answer(serve: Serve, open_page: Open) -> None:
+    server = serve()
+    first = open_page(server.url)
+    say(first, "hello")
+    second = open_page(first.url, expected="409")
+    second.wait_for_selector(DONE)
+    say(first, "slow words", wait=False)
+    second.wait_for_selector(LIVE)
+    place = first.url.rpartition("/")[2]
+    found = stored(first, server.url, place)
+    change = {"version": found["version"], "remove": [found["messages"][2]["id"]]}
+    assert first.request.patch(f"{server.url}api/ui/conversations/{place}", data=change).ok
+    for page in (first, second):
+        until(page, "document.querySelectorAll('article').length === 2 && !document.querySelector('.live')")
+        assert page.locator("#send").is_visible()
+    assert server.cut == 1
+    assert len(stored(first, server.url, place)["messages"]) == 2
+
+
+@pytest.mark.all
+def test_a_server_that_was_killed_leaves_what_had_come(serve: Serve, open_page: Open) -> None:
+    server = serve()
+    page = open_page(server.url, expected="Failed to load resource")
+    say(page, "slow words", wait=False)
+    until(page, f"{WORDS}.length > 60")  # more than is stored every 2.5 s
+    server.close()
+    page.locator(".bar", has_text="Server unreachable, retrying…").wait_for()
+    assert len(page.evaluate(WORDS)) > 60, "the chat stays readable"
+    serve(port=server.port)
+    page.wait_for_selector(DONE)
+    assert page.locator(".bar").count() == 0
+    assert page.inner_text(NOTE).split("\n")[0] == "Interrupted: the server was stopped"
+    check_words(page.evaluate(WORDS))
+    page.get_by_role("button", name="Continue").click()
+    until(page, f"{WORDS}.at(-1) === 'more.'")
+
+
+@pytest.mark.all
+def test_a_connection_that_breaks_goes_on_where_it_was(serve: Serve, open_page: Open) -> None:
+    server = serve()
+    page = open_page(server.url, expected="ERR_")
+    sent: list[str] = []
+    page.on("request", lambda request: sent.append(request.headers.get("last-event-id", "")))
+    say(page, "slow words", wait=False)
+    until(page, f"{WORDS}.length > 5")
+    for connection in list(server.connections):
+        server.call(connection.transport.abort)
+    until(page, f"{WORDS}.length > 25")
+    check_words(page.evaluate(WORDS))
+    assert any(sent), "only the rest was asked for"
+    page.keyboard.press("Escape")
+    page.wait_for_selector(DONE)
+
+
+@pytest.mark.all
+def test_figures_of_a_stopped_answer_are_right(serve: Serve, open_page: Open) -> None:
+    page = open_page(serve().url)
+    say(page, "hello")
+    say(page, "slow words", wait=False)
+    until(page, f"{WORDS}.length > 10")
+    page.keyboard.press("Escape")
+    page.wait_for_selector(DONE)
+    words = len(page.evaluate(WORDS))
+    used = int(page.inner_text("#context").split(" ")[0])
+    assert 64 + words <= used <= 64 + words + 1
+    assert page.inner_text("article.assistant:last-child .stats").startswith("pretend-135m"), "the model is named"
+
+
+@pytest.mark.all
+def test_an_answer_that_cannot_be_stored_says_so(serve: Serve, open_page: Open, monkeypatch: Any) -> None:
+    from sporelm.errors import RequestError
+
+    server = serve()
+    page = open_page(server.url)
+    say(page, "late words", wait=False)
+    until(page, "document.querySelector('.live .wait').innerText !== ''")  # the server has stored its place
+
+    def full(*args: Any, **options: Any) -> None:
+        raise RequestError("the conversation cannot be written: No space left on device; see the log")
+
+    monkeypatch.setattr(server.jobs.store, "revise", full)
+    server.go.set()
+    page.wait_for_selector(DONE)
+    assert "the server could not save it" in page.inner_text(NOTE)
+    assert texts(page)[1] == "You said: late words."
