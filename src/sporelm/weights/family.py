@@ -206,7 +206,7 @@ class Family:
     mixture: str = ""
     resaved: tuple[tuple[str, str], ...] = ()
     modules: tuple[tuple[str, str], ...] = ()
-    row_cuts: "Callable[[ModelConfig], list[RowCut]] | None" = None
+    row_cuts: Callable[[ModelConfig], list[RowCut]] | None = None
 
     @property
     def called(self) -> tuple[str, ...]:

@@ -26,7 +26,8 @@ def _finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
         facts = replace(facts, farthest=config.context_length)
     if facts.farthest <= facts.buckets // 2 + 1:
         what = f"distances up to {facts.farthest} have {facts.buckets} buckets"
-        raise UnsupportedModel(f"{values.where}: {what}; there must be at least two places for each")
+        keys = values.among("max_relative_positions", "max_position_embeddings", "position_buckets")
+        raise UnsupportedModel(f"{values.where}: {what}; there must be at least two places for each{keys}")
     if kind == HF and values.integer("embedding_size", 1, MOST_CONTEXT, config.width) != config.width:
         raise UnsupportedModel(f"{values.where}: embedding_size must be hidden_size, {config.width}")
     scales = replace(config.scales, attention=(3 * config.head_dim) ** -0.5)  # of three sums

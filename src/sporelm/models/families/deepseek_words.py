@@ -2,10 +2,12 @@
 
 from typing import Any
 
+from sporelm.errors import UnsupportedModel
 from sporelm.weights import latent
 from sporelm.weights.config import ModelConfig
 from sporelm.weights.experts import with_leading
 from sporelm.weights.family import HfClass
+from sporelm.weights.fields import shown
 
 V2, V3, GLM = "DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM", "Glm4MoeLiteForCausalLM"
 YOUTU = "YoutuForCausalLM"  # no layer of which has experts
@@ -31,6 +33,9 @@ CLASSES = (
 
 def reworded(values: dict[str, Any]) -> dict[str, Any]:
     """Which layers are dense, as a list in GLM's; V2's are chosen from all groups unless it says so."""
+    rotated, told = values.get("qk_rope_head_dim"), values.get("head_dim")
+    if told is not None and told != rotated:  # by which transformers makes its angles
+        raise UnsupportedModel(f"config.json: head_dim {shown(told)} is not supported; qk_rope_head_dim {rotated} is")
     found = latent.reworded(values)
     if values.get("topk_method") == "greedy":
         found |= {"n_group": 0, "topk_group": 0}

@@ -48,8 +48,9 @@ def _reworded(values: dict[str, Any]) -> dict[str, Any]:
     for kind, parts in {PLAIN: (False, "relu"), GATED: (True, "gelu_new")}.items():
         if (gated, function) == parts:
             return {**values, "feed_forward_proj": kind}
-    what = f"dense_act_fn {shown(function)} with is_gated_act {shown(gated)} (feed_forward_proj {shown(told)})"
-    raise UnsupportedModel(f"config.json: {what} is not supported; {PLAIN} and {GATED} are")
+    beside = {key: values[key] for key in ("is_gated_act", "dense_act_fn") if key in values}
+    what = f"feed_forward_proj {shown(told)} is not supported" + (f" with {shown(beside)}" if beside else "")
+    raise UnsupportedModel(f"config.json: {what}; {PLAIN} and {GATED} are")
 
 
 def _finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
