@@ -12,6 +12,7 @@ import pytest
 from sporelm import LLM, AsyncLLM, Completion, Piece, SamplingParams
 from sporelm.engine import Scores, Step
 from sporelm.errors import BackendError, ContextOverflow, QueueFull, RequestError
+from sporelm.text.rendered_prompt import RenderedPrompt
 
 GREEDY = SamplingParams(max_tokens=24, temperature=0.0)
 WILD = SamplingParams(max_tokens=24, temperature=1.0, seed=5)
@@ -147,7 +148,9 @@ def test_the_loop_goes_on_while_prompts_are_read_and_while_it_closes(
         async with AsyncLLM(story, threads=1) as llm:
             for name in ("prompt_ids", "chat_ids", "close"):
                 monkeypatch.setattr(llm.llm, name, noting(name, getattr(llm.llm, name)))
-            monkeypatch.setattr(llm.llm, "render", noting("render", lambda messages: messages[0]["content"]))
+            monkeypatch.setattr(
+                llm.llm, "render", noting("render", lambda messages: RenderedPrompt(((messages[0]["content"], False),)))
+            )
             await all_of(llm, PROMPTS[0], GREEDY)
             await llm.chat([{"role": "user", "content": "Hi"}], GREEDY)
 

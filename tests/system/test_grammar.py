@@ -138,7 +138,7 @@ BOMBS = {
     "many grammars inside": ({"lark": "start: " + "%lark {\nstart: " * 30 + '"a"' + "\n}" * 30}, "grammars inside"),
     "JSON that is none": ({"lark": "start: %json {"}, "is no JSON"),
     "JSON without end": ({"lark": "start: %json " + '{"a":' * 5000}, "is no JSON"),
-    "a great count": ({"regex": "(a{1000}){1000}"}, "it forces .* tokens at once"),
+    "a great count": ({"regex": "(a{1000}){1000}"}, "it forces .* bytes at once"),
     "a long text": ({"json_schema": {"const": "x" * 20000}}, "a text of 20000 characters"),
     "a great number": ({"json_schema": {"type": "integer", "minimum": -(10**4000)}}, "cannot be used: number out of"),
     "a large schema": ({"json_schema": json.dumps({"enum": ["x" * 100] * 100000})}, "at most 262144 are taken"),

@@ -1,7 +1,7 @@
 """AsyncLLM: many answers at once, from one event loop."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +14,7 @@ from sporelm.api.adapters import LoraAdapter
 from sporelm.api.answer import Answer
 from sporelm.api.completion import Completion, Piece
 from sporelm.api.embedding import finished, pooled_all, pooling_of
+from sporelm.api.isolation import Isolation
 from sporelm.api.llm import LLM, several
 from sporelm.api.open_model import Message, Prompt
 from sporelm.api.params import SamplingParams, single
@@ -21,6 +22,8 @@ from sporelm.api.pump import Pump, Work
 from sporelm.api.reranking import Ranked, pairs_of, ranked, scored
 from sporelm.api.stepwise import Stepwise
 from sporelm.engine import Metrics, Request
+from sporelm.errors import SporeError
+from sporelm.text.budget import GRAMMAR_SECONDS, RENDER_SECONDS
 
 T = TypeVar("T")
 
@@ -31,9 +34,24 @@ class AsyncLLM:
     Requests that are made while others run join them in the next step.
     """
 
-    def __init__(self, model: str | Path | None = None, **options: Any) -> None:
-        """Load a model; the options are those of `LLM`. Raises SporeError."""
+    def __init__(
+        self,
+        model: str | Path | None = None,
+        *,
+        render_seconds: float = RENDER_SECONDS,
+        grammar_seconds: float = GRAMMAR_SECONDS,
+        **options: Any,
+    ) -> None:
+        """Load a model. Raises SporeError.
+
+        render_seconds   of CPU that rendering a chat may take, beside 0.2 ms for each message
+        grammar_seconds  of CPU that compiling a grammar may take
+        options          those of `LLM`
+
+        What takes longer is stopped, and its request ends with RequestError or ModelFileError.
+        """
         self.llm = LLM(model, **options)
+        self.isolation = self.llm.isolation = Isolation(self.llm.tokenizer, render_seconds, grammar_seconds)
         self.pump = Pump(self.llm.engine)
 
     @property
@@ -53,7 +71,12 @@ class AsyncLLM:
         compiled, beside the event loop: with the first piece RequestError for either, ContextOverflow, QueueFull.
         """
         chosen = single(params)
-        return self._begun(lambda: self.llm.answer(self.llm.prompt_ids(prompt), chosen))
+
+        async def make() -> Answer:
+            await self.isolation.try_grammar(chosen.grammar)
+            return await asyncio.to_thread(lambda: self.llm.answer(self.llm.prompt_ids(prompt), chosen))
+
+        return self._begun(make)
 
     def chat_stream(
         self, messages: Sequence[Message], params: SamplingParams | None = None
@@ -61,14 +84,17 @@ class AsyncLLM:
         """The answer to messages {"role", "content"}, piece by piece. What others said before is found again."""
         chosen = single(params)
 
-        def make() -> Answer:
-            return self.llm.answer(self.llm.chat_ids(self.llm.render(messages)), chosen, continues=False)
+        async def make() -> Answer:
+            prompt = await self.isolation.render(lambda: self.llm.render(messages), large=True)
+            await self.isolation.try_grammar(chosen.grammar)
+            return await asyncio.to_thread(lambda: self.llm.answer(self.llm.chat_ids(prompt), chosen, continues=False))
 
         return self._begun(make)
 
     async def generate(self, prompt: Prompt, params: SamplingParams | None = None) -> Completion:
         """Continue one prompt; with n > 1 the completion has alternatives. Raises as `stream`."""
         chosen = SamplingParams() if params is None else params
+        await self.isolation.try_grammar(chosen.grammar)
         group = await asyncio.to_thread(lambda: self.llm.several_answers(self.llm.prompt_ids(prompt), chosen))
         tasks = [asyncio.ensure_future(_last(self._pieces(answer))) for answer in group]
         try:
@@ -108,6 +134,14 @@ class AsyncLLM:
         """`LLM.rerank`, in steps between which what else runs goes on. Raises likewise."""
         texts = await asyncio.to_thread(pairs_of, self.llm, query, documents, top_n)
         return ranked(await self.stepwise(scored(self.llm, texts)), top_n, normalize=normalize)
+
+    def learn_templates(self) -> None:
+        """Compile the model's chat templates and try their habits, so that no request waits for that."""
+        if not self.llm.generates or not self.llm.tokenizer.chat_templates:
+            return
+        for tools in (False, True):
+            with suppress(SporeError):  # told to those who chat
+                self.llm.chat_template(tools=tools).learn_habits()
 
     async def load_adapter(self, path: str | Path, name: str | None = None, scale: float = 1.0) -> str:
         """`LLM.load_adapter`, while answers go on; its name. Raises likewise."""
@@ -161,11 +195,12 @@ class AsyncLLM:
 
     def _close(self) -> None:
         self.pump.close()
+        self.isolation.close()
         self.llm.close()  # files are finished and removed, and threads are waited for
 
-    async def _begun(self, make: Callable[[], Answer]) -> AsyncGenerator[Piece, None]:
-        """The pieces of an answer that another thread makes."""
-        async with aclosing(self._pieces(await asyncio.to_thread(make))) as pieces:
+    async def _begun(self, make: Callable[[], Awaitable[Answer]]) -> AsyncGenerator[Piece, None]:
+        """The pieces of an answer that is made beside the event loop."""
+        async with aclosing(self._pieces(await make())) as pieces:
             async for piece in pieces:
                 yield piece
 

@@ -241,6 +241,8 @@ class LLM(OpenModel):
         adapter = self.adapters.number(params.adapter)
         answer = Answer(ids, params, self.tokenizer, sequence, continues=continues, adapter=adapter)
         self.engine.scheduler.check(answer.request)
+        if self.isolation is not None:
+            self.isolation.check_grammar(params.grammar)
         answer.prepare()
         return answer
 

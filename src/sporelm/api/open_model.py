@@ -21,6 +21,7 @@ from sporelm.weights.config import ModelConfig
 from sporelm.weights.prompts import Prompts, prompts_of
 
 if TYPE_CHECKING:
+    from sporelm.api.isolation import Isolation
     from sporelm.text import ChatTemplate
 
 READABLE = 1 << 20  # characters
@@ -56,7 +57,8 @@ class OpenModel:
         self.notes = self._opened.notes
         self.adapters = Adapters(self)
         self._metrics = self._opened.engine.metrics
-        self._template: ChatTemplate | None = None  # read when first needed: not every use is a chat
+        self._templates: dict[str, ChatTemplate] = {}  # by source, read when first needed: not every use is a chat
+        self.isolation: Isolation | None = None  # None: templates and grammars are worked on by who asks
         self._prompts: Prompts | None = None  # likewise
         try:
             self.watching.start(self._opened)
@@ -113,12 +115,19 @@ class OpenModel:
     @property
     def template(self) -> "ChatTemplate":
         """The model's chat template. Raises RequestError if it has none, or continues no text."""
-        self.check_generates()
-        if self._template is None:
-            from sporelm.text import ChatTemplate
+        return self.chat_template()
 
-            self._template = ChatTemplate.of(self.tokenizer)
-        return self._template
+    def chat_template(self, *, tools: bool = False) -> "ChatTemplate":
+        """The model's chat template; with `tools`, the one for tools if the model has one. Raises as `template`."""
+        from sporelm.text import ChatTemplate
+
+        self.check_generates()
+        found = ChatTemplate.of(self.tokenizer, tools=tools)
+        if self.isolation is None:
+            return found
+        if found.source not in self._templates:
+            self._templates[found.source] = found.within(self.isolation.renderer, self.isolation.render_seconds)
+        return self._templates[found.source]
 
     def load_adapter(self, path: str | Path, name: str | None = None, scale: float = 1.0) -> str:
         """Load an adapter (LoRA) for requests that name it, `SamplingParams(adapter=NAME)`; its name.

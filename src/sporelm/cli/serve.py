@@ -18,6 +18,8 @@ LIMITS = (
     ("max-body", str, "SIZE", "of a request's body; default: 8M"),
     ("max-connections", int, "N", "open connections; default: 1024"),
     ("request-seconds", float, "S", "in which an answer must be made; default: 600"),
+    ("render-seconds", float, "S", "of CPU that rendering a chat may take; default: 0.2"),
+    ("grammar-seconds", float, "S", "of CPU that compiling a request's grammar may take; default: 1"),
     ("shutdown-seconds", float, "S", "in which streams are finished after Ctrl-C or a signal; default: 30"),
     ("idle-seconds", float, "S", "after which a model that nobody uses is unloaded; default: 0, never"),
     ("model-memory", str, "SIZE", "of loaded models with their KV caches (--kv-memory); the longest unused go first"),

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from sporelm.api.answer import Answer
 from sporelm.api.completion import Completion, Piece
+from sporelm.api.isolation import render_apart
 from sporelm.api.params import SamplingParams
 from sporelm.errors import ModelFileError, RequestError
 from sporelm.serve.answering import AnswerStream, in_thread_if, merged
@@ -124,8 +125,12 @@ async def begin_chat(call: Call, model: ServedModel, ask: ChatAsk) -> Chat:
     reading = await in_thread_if(call.large, lambda: Reading(llm, ask.tools, ask.tool_choice, parallel=ask.parallel))
     prompt = await rendered(call, reading, ask.messages, ask.variables, goes_on=ask.goes_on)
 
+    grammar = ask.sampling.get("grammar")
+    in_form = grammar is not None or bool(ask.tools)
+    forced = await in_thread_if(call.large or in_form, lambda: reading.constraint(grammar))
+    await model.llm.isolation.try_grammar(forced.get("grammar", grammar))
+
     def prepare() -> list[Answer]:
-        forced = reading.constraint(ask.sampling.get("grammar"))
         ids = llm.chat_ids(prompt)
         if ask.before:
             ids = [*ask.before, *(ids[1:] if ids[:1] == [llm.tokenizer.bos_id] else ids)]
@@ -136,7 +141,7 @@ async def begin_chat(call: Call, model: ServedModel, ask: ChatAsk) -> Chat:
             reading.show(each, continues=ask.goes_on)
         return found
 
-    answers = await in_thread_if(call.large or "grammar" in ask.sampling or bool(ask.tools), prepare)
+    answers = await in_thread_if(call.large or in_form, prepare)
     return Chat(model, await call.begin(model, answers), reading)
 
 
@@ -157,6 +162,6 @@ async def rendered(
         return reading.render(given, add_generation_prompt=add_generation_prompt, goes_on=goes_on, **known)
 
     try:
-        return await in_thread_if(call.large, render)
+        return await render_apart(reading.llm.isolation, render, large=call.large)
     except ModelFileError as reason:  # the template is the model's, but what it fails at is the caller's
         raise RequestError(str(reason)) from None

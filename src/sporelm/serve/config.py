@@ -12,6 +12,7 @@ from sporelm import settings
 from sporelm.engine.sizes import size_in_bytes
 from sporelm.errors import RequestError, shown
 from sporelm.serve.keys import ApiKey, read_keys
+from sporelm.text.budget import GRAMMAR_SECONDS, RENDER_SECONDS
 from sporelm.weights.text_file import read_text_file
 
 if TYPE_CHECKING:
@@ -82,6 +83,8 @@ class ServeConfig:
     request_seconds   in which an answer must be made; what is late ends with an error that says so
     write_seconds     in which a reader must take what was sent; slower ones are disconnected
     shutdown_seconds  in which streams are finished after a signal to end
+    render_seconds    of CPU that rendering a chat may take, beside 0.2 ms for each message
+    grammar_seconds   of CPU that compiling a request's grammar may take
     stall_seconds     after which an engine that does not come to the end of a step is taken for dead
     max_connections   open connections; more get 503
     max_sessions      sessions of /infer that are awake; those unused longest sleep on disk, or go
@@ -113,6 +116,8 @@ class ServeConfig:
     request_seconds: float = 600.0
     write_seconds: float = 60.0
     shutdown_seconds: float = 30.0
+    render_seconds: float = RENDER_SECONDS
+    grammar_seconds: float = GRAMMAR_SECONDS
     stall_seconds: float = 4.0
     max_connections: int = 1024
     max_sessions: int = 64
@@ -198,6 +203,8 @@ RANGES: dict[str, tuple[float, float]] = {
     "max_connections": (1, 1_000_000),
     "max_sessions": (1, 1_000_000),
     "stall_seconds": (0.1, 3600),
+    "render_seconds": (0.01, 60),
+    "grammar_seconds": (0.01, 60),
 } | {f"{name}_seconds": (0.1, 1e6) for name in ("head", "body", "request", "write", "shutdown")}
 
 _TEXTS = ("host", "log")

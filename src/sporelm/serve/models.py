@@ -235,7 +235,16 @@ class Models:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             options["session_dir"] = folder
         try:
-            llm = AsyncLLM(spec.path, progress=progress, any_kind=True, adapters=adapters, **options)
+            llm = AsyncLLM(
+                spec.path,
+                progress=progress,
+                any_kind=True,
+                adapters=adapters,
+                render_seconds=self.config.render_seconds,
+                grammar_seconds=self.config.grammar_seconds,
+                **options,
+            )
+            llm.learn_templates()
             llm.llm.adapters.default = adapters[0].title if adapters else None
             _ = llm.llm.opened.identity  # read in this thread, for the fingerprint of replies
             return llm

@@ -8,7 +8,7 @@ from sporelm.api.answer import Answer
 from sporelm.api.llm import LLM
 from sporelm.errors import RequestError
 from sporelm.serve.cut_calls import WithoutCutCalls
-from sporelm.text import ChatTemplate, Detokenizer, RenderedPrompt
+from sporelm.text import Detokenizer, RenderedPrompt
 from sporelm.text.dialects import (
     Arguments,
     CallBegun,
@@ -62,7 +62,7 @@ class Reading:
         """`choice` is a tool_choice as OpenAI's API has it. Raises RequestError where the model has no template."""
         tools, choice = allowed(tools, choice)
         self.llm, self.choice, self.parallel = llm, choice, parallel
-        self.template = ChatTemplate.of(llm.tokenizer, tools=True) if tools else llm.template
+        self.template = llm.chat_template(tools=bool(tools))
         self.dialect: Dialect = choose(self.template.source, llm.tokenizer)
         self.tools = list(tools) if tools and choice != "none" else None
         self.prompt = ""

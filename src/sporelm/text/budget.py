@@ -9,7 +9,9 @@ from collections.abc import ItemsView, KeysView, ValuesView
 from contextvars import ContextVar
 from typing import Any
 
-MAX_SECONDS = 5.0
+RENDER_SECONDS = 0.2  # of CPU, that one rendering may take
+GRAMMAR_SECONDS = 1.0  # of CPU, that compiling a grammar and taking its first step may take
+MESSAGE_SECONDS = 0.0002  # more for each message: the slowest of the usual templates take a quarter of that
 BASE_WORK = 16 << 20  # characters; other values count VALUE_WORK each
 WORK_PER_INPUT = 64  # more for each character of the messages
 BASE_OUTPUT = 4 << 20  # characters
@@ -26,20 +28,25 @@ class LimitReached(Exception):
 
 
 class Budget:
-    """The budget of one rendering; `input_size` is the number of characters in its messages."""
+    """The budget of one rendering, which the thread that made it spends.
 
-    def __init__(self, input_size: int = 0, seconds: float = MAX_SECONDS) -> None:
-        self.work = BASE_WORK + WORK_PER_INPUT * input_size
+    input_size   characters in the messages
+    seconds      of the thread's CPU time
+    work         None: what messages of that size can explain
+    """
+
+    def __init__(self, input_size: int = 0, seconds: float = RENDER_SECONDS, work: int | None = None) -> None:
+        self.work = BASE_WORK + WORK_PER_INPUT * input_size if work is None else work
         self.output = BASE_OUTPUT + OUTPUT_PER_INPUT * input_size
         self.seconds = seconds
-        self.deadline = time.monotonic() + seconds
+        self.deadline = time.thread_time() + seconds
         self._ticks = 0
 
     def tick(self) -> None:
         """Count one step; raises LimitReached when the time is over."""
         self._ticks += 1
-        if self._ticks % _TICKS_PER_LOOK == 0 and time.monotonic() > self.deadline:
-            raise LimitReached(f"it takes longer than {self.seconds:g} s")
+        if self._ticks % _TICKS_PER_LOOK == 0 and time.thread_time() > self.deadline:
+            raise LimitReached(f"it takes more than {self.seconds:g} s of CPU time")
 
     def use(self, work: int) -> None:
         """Take `work` from the budget; call it before what it is for."""

@@ -1,38 +1,48 @@
 """Grammars of answers: JSON schemas, regular expressions, Lark grammars and choices, by llguidance.
 
 A grammar is compiled once, outside of the engine, within limits of size, depth and work (llguidance counts its steps),
-and matched by a copy for each answer; those used last are kept. Whatever goes wrong, nothing is allowed any more: an
-answer never leaves its grammar unseen.
+and matched by a copy for each answer; those used last are kept. Not all of a compiler's work is counted, and it cannot
+be interrupted: a server tries each new grammar in another process first (`GrammarTrials`). Whatever goes wrong, nothing
+is allowed any more: an answer never leaves its grammar unseen.
 """
 
+import itertools
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import cache
 from queue import SimpleQueue
 from threading import Lock, Thread, stack_size
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, ref
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sporelm.errors import RequestError
+from sporelm.text.budget import GRAMMAR_SECONDS
 from sporelm.text.gbnf_lark import gbnf_as_lark
 from sporelm.text.grammar_reasons import NO_TOKEN, in_words, without_token
-from sporelm.text.grammar_text import checked_text, choice_as_lark, lark_text, schema_text
+from sporelm.text.grammar_text import LONGEST_STRING, checked_text, choice_as_lark, lark_text, schema_text
 from sporelm.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from sporelm.text.isolated_process import IsolatedProcess
 
 KINDS = ("json_schema", "regex", "lark", "gbnf", "choice")
 MOST_KEPT = 16  # compiled grammars of a tokenizer
+MAX_TRIED = 512  # sources of grammars whose trials are remembered
 STACK_BYTES = 64 << 20  # of the thread that compiles: ten times what the deepest grammar took
 MOST_FORCED = 2048  # tokens that an answer may have to say without a choice
+MAX_FORCED_BYTES = LONGEST_STRING  # the same as text: to read more into tokens would hold the engine up
+LONGEST_TOKEN = 32  # bytes that are tried as one token where longest tokens are taken first
 WHITE_SPACE = r"( |\n {0,32})?"  # between the parts of JSON: enough for indented lines, not for an answer of spaces
 # Work: lexer fuel at the beginning and a token, Earley items a token, states and symbols at all. Less than llguidance's
 # own limits: a request may cost the engine a few milliseconds a token at most.
 INITIAL_FUEL, STEP_FUEL, STEP_ITEMS, LEXER_STATES, SYMBOLS = 1_000_000, 100_000, 5_000, 20_000, 100_000
 
+_keys = itertools.count()
 ANCHORS = ("", "x", "\n", ".")  # texts with which no beginning of another joins to one token, one of them at least
 
 _lock = Lock()
@@ -118,6 +128,9 @@ class Matcher:
         """Tokens that must come next. More than MOST_FORCED are a failure: a grammar that only repeats itself."""
         if self.failure is not None or self._stopped:
             return []
+        if (length := len(self._matcher.compute_ff_bytes())) > MAX_FORCED_BYTES:
+            self.failure = f"it forces {length} bytes at once, at most {MAX_FORCED_BYTES} are taken"
+            return []
         found = self._matcher.compute_ff_tokens()
         if len(found) > MOST_FORCED:
             self.failure = f"it forces {len(found)} tokens at once, at most {MOST_FORCED} are taken"
@@ -137,25 +150,34 @@ class CompiledGrammar:
 
     def __init__(self, tokenizer: Tokenizer, grammar: Grammar) -> None:
         """Compile it, which may take some tenths of a second: not in the engine's thread. Raises RequestError."""
-        from llguidance import LLMatcher
-
         words, source = _vocabulary(tokenizer), grammar.source()
-        self._first = _large_stack.run(lambda: LLMatcher(words, source, log_level=0, limits=_limits()))
         self._stop_ids = tokenizer.stop_ids
-        # The first steps here rather than in the engine's thread: they show a grammar that allows nothing or too much.
-        begun = self.matcher()
-        possible = not begun.failure and begun.words().any()
-        begun.forced()
-        if begun.failure or not possible:
-            reason = begun.failure or "it allows no text"
-            if reason == in_words(NO_TOKEN):
-                forced = self._first.deep_copy().compute_ff_bytes()
-                reason = without_token(forced, map(tokenizer.token_bytes, range(tokenizer.vocab_size)))
-            raise RequestError(f"the grammar cannot be used: {reason}")
+        tokens = map(tokenizer.token_bytes, range(tokenizer.vocab_size))
+        self._first = _large_stack.run(lambda: first_matcher(words, source, self._stop_ids, tokens))
 
     def matcher(self) -> Matcher:
         """The beginning of an answer."""
         return Matcher(self._first.deep_copy(), self._stop_ids)
+
+
+def first_matcher(words: Any, source: str, stop_ids: frozenset[int], tokens: Iterable[bytes]) -> Any:
+    """Compile a grammar for llguidance's view of a vocabulary, and take its first step: it shows a grammar that allows
+    nothing or too much. `tokens` are the vocabulary's. Raises RequestError.
+
+    It calls itself as deep as the grammar is: for a thread with a large stack.
+    """
+    from llguidance import LLMatcher
+
+    first = LLMatcher(words, source, log_level=0, limits=_limits())
+    begun = Matcher(first.deep_copy(), stop_ids)
+    possible = not begun.failure and begun.words().any()
+    begun.forced()
+    if begun.failure or not possible:
+        reason = begun.failure or "it allows no text"
+        if reason == in_words(NO_TOKEN):
+            reason = without_token(first.deep_copy().compute_ff_bytes(), tokens)
+        raise RequestError(f"the grammar cannot be used: {reason}")
+    return first
 
 
 def compiled(tokenizer: Tokenizer, grammar: Grammar) -> CompiledGrammar:
@@ -172,6 +194,67 @@ def compiled(tokenizer: Tokenizer, grammar: Grammar) -> CompiledGrammar:
         while len(kept) > MOST_KEPT:
             kept.popitem(last=False)
     return made
+
+
+class GrammarTrials:
+    """Tries new grammars of one tokenizer in another process, where their compilation can be stopped.
+
+    A grammar that has passed may be compiled in this process: that takes as much, which is little. Those tried last are
+    remembered, passed or not, so that the same one is not tried again.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, process: "IsolatedProcess", seconds: float = GRAMMAR_SECONDS) -> None:
+        """`seconds` of CPU that a trial may take."""
+        from sporelm.text.isolated_process import Subject
+
+        self._process, self.seconds = process, seconds
+        self._subject = Subject(next(_keys), "vocabulary", lambda: _plain(tokenizer))
+        self._tried: OrderedDict[str, Future[None]] = OrderedDict()
+        self._changing = Lock()
+
+    def submit(self, grammar: Grammar) -> "Future[None]":
+        """Begin the trial of a grammar, or find it again; the result raises RequestError for one that cannot be used,
+        and QueueFull or BackendError where it could not be tried.
+
+        Raises RequestError for what is too long, too deep or of a wrong type.
+        """
+        source = grammar.source()
+        with self._changing:
+            if (found := self._tried.get(source)) is not None:
+                self._tried.move_to_end(source)
+                return found
+            done: Future[None] = Future()
+            done.set_running_or_notify_cancel()  # others may wait for it too
+            self._tried[source] = done
+            while len(self._tried) > MAX_TRIED:
+                self._tried.popitem(last=False)
+        try:
+            trial = self._process.submit(self._subject, (source,), self.seconds)
+        except BaseException as error:
+            self._settle(source, done, error)
+        else:
+            trial.add_done_callback(lambda trial: self._settle(source, done, trial.exception()))
+        return done
+
+    def check(self, grammar: Grammar) -> None:
+        """Try a grammar, and wait for the result. Raises as `submit` and its result do."""
+        self.submit(grammar).result()
+
+    def _settle(self, source: str, done: "Future[None]", error: BaseException | None) -> None:
+        from sporelm.text.isolated_process import OverBudget, ProcessDied
+
+        if isinstance(error, OverBudget):
+            what = f"to compile it takes more than {self.seconds:g} s of CPU time"
+            error = RequestError(f"the grammar cannot be used: {what}. Make it simpler.")
+        elif isinstance(error, ProcessDied):
+            error = RequestError("the grammar cannot be used: to compile it takes too much memory. Make it simpler.")
+        elif error is not None and type(error) is not RequestError:  # nothing is known of the grammar
+            with self._changing:
+                self._tried.pop(source, None)
+        if error is None:
+            done.set_result(None)
+        else:
+            done.set_exception(error)
 
 
 class _LargeStack:
@@ -227,15 +310,49 @@ def _limits() -> Any:
     )
 
 
-class _Words:
+class PlainVocabulary:
+    """A vocabulary as llguidance wants to see it. It reads a text into tokens by taking the longest first: enough to
+    try a grammar, where which tokens are forced does not matter."""
+
+    def __init__(
+        self, tokens: list[bytes], eos_token_id: int, bos_token_id: int | None, special_token_ids: list[int]
+    ) -> None:
+        self.tokens = tokens
+        self.eos_token_id, self.bos_token_id, self.special_token_ids = eos_token_id, bos_token_id, special_token_ids
+
+        self._ids: dict[bytes, int] = {}
+
+    def __call__(self, text: bytes) -> list[int]:
+        if not self._ids:
+            self._ids = {token: number for number, token in enumerate(self.tokens) if token}
+        found, start = [], 0
+        while start < len(text):
+            ends = range(min(len(text), start + LONGEST_TOKEN), start, -1)
+            end = next((end for end in ends if text[start:end] in self._ids), None)
+            if end is None:
+                break  # the rest is left to the grammar's next step
+            found.append(self._ids[text[start:end]])
+            start = end
+        return found
+
+    def words(self, stop_ids: Iterable[int]) -> Any:
+        """llguidance's own form of it; `stop_ids` end a text."""
+        from llguidance import LLTokenizer, TokenizerWrapper
+
+        return LLTokenizer(TokenizerWrapper(self), eos_token=sorted(stop_ids))
+
+
+class _Words(PlainVocabulary):
     """A tokenizer as llguidance wants to see it."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         special = tokenizer.special
-        self.eos_token_id = min(tokenizer.stop_ids) if special.eos_id is None else special.eos_id
-        self.bos_token_id = special.bos_id
-        self.special_token_ids = sorted(special.control)
-        self.tokens = [tokenizer.token_bytes(token) for token in range(tokenizer.vocab_size)]
+        super().__init__(
+            [tokenizer.token_bytes(token) for token in range(tokenizer.vocab_size)],
+            min(tokenizer.stop_ids) if special.eos_id is None else special.eos_id,
+            special.bos_id,
+            sorted(special.control),
+        )
         self._tokenizer = ref(tokenizer)  # this lives as long as its entry in _tokenizers, which must not keep its key
 
     def __call__(self, text: bytes) -> list[int]:
@@ -254,14 +371,18 @@ class _Words:
         return [] if tokenizer is None else tokenizer.encode(text, add_special_tokens=False, parse_special=False)
 
 
+def _plain(tokenizer: Tokenizer) -> tuple[list[bytes], int, int | None, list[int], list[int]]:
+    """A tokenizer's vocabulary as plain data: the arguments of PlainVocabulary, and the ids that end a text."""
+    words = _Words(tokenizer)
+    stop_ids = sorted(tokenizer.stop_ids)
+    return words.tokens, words.eos_token_id, words.bos_token_id, words.special_token_ids, stop_ids
+
+
 def _vocabulary(tokenizer: Tokenizer) -> Any:
     """llguidance's view of a tokenizer, made once. Raises RequestError for a tokenizer without an end."""
-    from llguidance import LLTokenizer, TokenizerWrapper
-
     if not tokenizer.stop_ids:
         raise RequestError(f"{tokenizer.label} has no token that ends a text: an answer with a grammar could not end")
     with _lock:
         if tokenizer not in _tokenizers:
-            words = TokenizerWrapper(_Words(tokenizer))
-            _tokenizers[tokenizer] = LLTokenizer(words, eos_token=sorted(tokenizer.stop_ids))
+            _tokenizers[tokenizer] = _Words(tokenizer).words(tokenizer.stop_ids)
         return _tokenizers[tokenizer]

@@ -1,14 +1,18 @@
 """Chat templates: messages in, the text that the model expects out, marked by origin."""
 
+import copy
+import itertools
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sporelm.errors import ModelFileError, RequestError
-from sporelm.text.budget import Budget, LimitReached, spending
-from sporelm.text.marked_text import marks_of, template_text
+from sporelm.text.budget import MESSAGE_SECONDS, RENDER_SECONDS, Budget, LimitReached, spending
+from sporelm.text.marked_text import MarkedText, marks_of, plain, template_text
 from sporelm.text.messages import (
     REASONING,
     check_messages,
@@ -22,7 +26,15 @@ from sporelm.text.messages import (
 from sporelm.text.rendered_prompt import RenderedPrompt, spans_of
 from sporelm.text.tokenizer import Tokenizer, one_line
 
+if TYPE_CHECKING:
+    from sporelm.text.isolated_process import IsolatedProcess, Subject
+
 MAX_TEMPLATE_CHARACTERS = 256 << 10
+PROBE_SECONDS = 1.0  # of CPU, of all trials together that learn a template's habits
+# What a rendering may use up in this process where there is another one for longer ones: a chat of 50 messages takes
+# 1 to 3 ms, and nothing else of Python runs meanwhile.
+BRIEF_SECONDS, BRIEF_WORK = 0.005, 1 << 20
+KILL_SHARE, KILL_SECONDS = 1.5, 0.05  # of a rendering's time, and more, after which its process is killed
 _PROBE = "a text to be found again"
 _NAME = "a_name_to_be_found_again"
 _TOOL = {
@@ -39,6 +51,37 @@ _USER: dict[str, Any] = {"role": "user", "content": "x"}
 TEMPLATE_ROLES = frozenset(
     ("assistant", "context", "developer", "function", "ipython", "model", "observation", "system", "tool", "user")
 )
+
+
+class Chat(NamedTuple):
+    """The input of one rendering, as checked plain data."""
+
+    messages: Sequence[Mapping[str, Any]]
+    tools: Sequence[Mapping[str, Any]]
+    add_generation_prompt: bool
+    extra: Mapping[str, Any]
+
+
+class TemplateStopped(ModelFileError):
+    """A rendering would have used more than its budget."""
+
+
+class NeedsIsolation(Exception):
+    """A rendering within `at_once` is too long for this thread: repeat it where it may wait for the other process."""
+
+
+_at_once: ContextVar[bool] = ContextVar("at_once", default=False)
+_keys = itertools.count()
+
+
+@contextmanager
+def at_once() -> Iterator[None]:
+    """Within this context renderings raise NeedsIsolation instead of waiting for another process."""
+    token = _at_once.set(True)
+    try:
+        yield
+    finally:
+        _at_once.reset(token)
 
 
 class ChatTemplate:
@@ -70,6 +113,11 @@ class ChatTemplate:
         self.dated = dated and _DATE in source
         self._special_tokens = {name: template_text(text) for name, text in (special_tokens or {}).items()}
         self._template = self._compile()
+        self.seconds = RENDER_SECONDS
+        self._probe_seconds = PROBE_SECONDS  # left
+        self._process: IsolatedProcess | None = None
+        self._subject: Subject | None = None
+        self._brief_below: float = float("inf")  # size of chats that are tried in this process
 
     @classmethod
     def of(cls, tokenizer: Tokenizer, *, tools: bool = False) -> "ChatTemplate":
@@ -87,6 +135,22 @@ class ChatTemplate:
                 "tokenizer.chat_template in its GGUF file, or use raw text instead of messages"
             )
         return _kept(source, tuple(sorted(tokenizer.special.names.items())), tokenizer.template_label)
+
+    def within(self, process: "IsolatedProcess | None", seconds: float = RENDER_SECONDS) -> "ChatTemplate":
+        """The same template, whose renderings take `seconds` of CPU at most, and MESSAGE_SECONDS for each message; in
+        `process`, unless they are brief."""
+        from sporelm.text.isolated_process import Subject
+
+        made = copy.copy(self)
+        made.seconds, made._process, made._brief_below = seconds, process, float("inf")
+        tokens = {name: plain(text) for name, text in self._special_tokens.items()}
+        made._subject = Subject(next(_keys), "template", lambda: (self.source, tokens, self.label, self.dated))
+        return made
+
+    def learn_habits(self) -> None:
+        """Try what the template does with tools, calls and the like, which else the first rendering does."""
+        _ = self.takes_tools, self.writes_calls, self.writes_results, self.takes_system
+        _ = self._takes_no_content, self._left_out, self._takes_parts
 
     def render(
         self,
@@ -128,7 +192,7 @@ class ChatTemplate:
             checked = joined_parts(checked)
         extra = {name: plain_data(value, f"the template's variable {name!r}") for name, value in kwargs.items()}
         extra = self._in_its_words(extra)
-        return self._render(self._variables(checked, tools, add_generation_prompt, extra))
+        return self._run(Chat(checked, list(tools), add_generation_prompt, extra))
 
     @cached_property
     def takes_tools(self) -> bool:
@@ -195,24 +259,23 @@ class ChatTemplate:
 
     def _trial(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()) -> str:
         """What the template makes of messages, to learn its habits; nothing where it fails or refuses them."""
+        if self._probe_seconds <= 0:
+            return ""
         try:
-            return self._render(self._variables(messages, tools, False, {})).text
+            return self._run(Chat(messages, tools, False, {})).text
+        except TemplateStopped:
+            self._probe_seconds -= self.seconds
+            return ""
         except (ModelFileError, RequestError):
             return ""
 
-    def _variables(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        tools: Sequence[Mapping[str, Any]],
-        add_generation_prompt: bool,
-        extra: Mapping[str, Any],
-    ) -> dict[str, Any]:
+    def _variables(self, chat: Chat) -> dict[str, Any]:
         """What the template sees, as plain data."""
         own: dict[str, Any] = {}
         if _FUNCTOOLS in self.source:
             from sporelm.text.sandbox import strftime_now
 
-            functions = [tool["function"] for tool in tools]
+            functions = [tool["function"] for tool in chat.tools]
             own = {"functions": json.dumps(functions, indent=4), "datetime": strftime_now("%Y-%m-%d %H:%M:%S")}
         if self.dated:
             from sporelm.text.sandbox import strftime_now
@@ -222,10 +285,10 @@ class ChatTemplate:
             **self._special_tokens,
             "documents": None,
             **own,
-            **extra,
-            "messages": [_with_marked_role(message) for message in messages],
-            "tools": list(tools) or None,
-            "add_generation_prompt": add_generation_prompt,
+            **chat.extra,
+            "messages": [_with_marked_role(message) for message in chat.messages],
+            "tools": list(chat.tools) or None,
+            "add_generation_prompt": chat.add_generation_prompt,
         }
 
     def _compile(self) -> Any:
@@ -244,26 +307,89 @@ class ChatTemplate:
             place = f", line {line}" if line else ""
             raise ModelFileError(f"{self.label} is malformed{place}: {one_line(error)}") from None
 
-    def _render(self, variables: dict[str, Any]) -> RenderedPrompt:
+    def _run(self, chat: Chat) -> RenderedPrompt:
+        """Render a chat: in this process, as far as a brief budget goes if there is another one, else there."""
+        if self._process is None:
+            return self.render_here(chat, self.seconds)
+        size = size_of([*chat.messages, *chat.tools, chat.extra])
+        if size < self._brief_below:
+            try:
+                return self._render(self._variables(chat), Budget(size, BRIEF_SECONDS, BRIEF_WORK))
+            except LimitReached:
+                self._brief_below = size // 2
+        if _at_once.get():
+            raise NeedsIsolation
+        return self._render_there(chat, size)
+
+    def _render_there(self, chat: Chat, size: int) -> RenderedPrompt:
+        """Render a chat in the other process."""
+        from sporelm.text.isolated_process import OverBudget, ProcessDied
+
+        assert self._process is not None
+        assert self._subject is not None
+        most = KILL_SHARE * (self.seconds + MESSAGE_SECONDS * len(chat.messages)) + KILL_SECONDS
+        try:
+            spans, stopped, used = self._process.run(self._subject, (self.seconds, *sendable(list(chat))), most)
+        except OverBudget:
+            raise TemplateStopped(
+                f"{self.label} was stopped: it takes more than {self.seconds:g} s of CPU time"
+            ) from None
+        except ProcessDied:
+            raise TemplateStopped(f"{self.label} was stopped: it needs more memory than is allowed") from None
+        if stopped:
+            raise TemplateStopped(stopped)
+        if used < BRIEF_SECONDS / 2:  # it was the moment that was slow, not the chat
+            self._brief_below = max(self._brief_below, 2 * size)
+        return RenderedPrompt(tuple((str(text), bool(own)) for text, own in spans))
+
+    def render_here(self, chat: Chat, seconds: float) -> RenderedPrompt:
+        """Render a chat in this process, in `seconds` of CPU and MESSAGE_SECONDS for each message at most."""
+        size = size_of([*chat.messages, *chat.tools, chat.extra])
+        budget = Budget(size, seconds + MESSAGE_SECONDS * len(chat.messages))
+        try:
+            return self._render(self._variables(chat), budget)
+        except LimitReached as error:
+            raise TemplateStopped(f"{self.label} was stopped: {one_line(error)}") from None
+
+    def _render(self, variables: dict[str, Any], budget: Budget) -> RenderedPrompt:
+        """Render within a budget. Raises LimitReached, and as `render`."""
         from sporelm.text.sandbox import RefusedByTemplate
 
         pieces: list[str] = []
         marks: list[bytes] = []
         try:
-            with spending(Budget(size_of(variables))) as budget:
+            with spending(budget):
                 for piece in self._template.generate(**variables):
                     budget.emit(len(piece))
                     pieces.append(piece)
                     marks.append(marks_of(piece))
-        except LimitReached as error:
-            raise ModelFileError(f"{self.label} was stopped: {one_line(error)}") from None
+        except LimitReached:
+            raise
         except RefusedByTemplate as error:
             raise RequestError(f"{self.label} refuses the messages: {one_line(error)}") from None
         except (RecursionError, MemoryError):
-            raise ModelFileError(f"{self.label} was stopped: it calls itself too deeply") from None
+            raise TemplateStopped(f"{self.label} was stopped: it calls itself too deeply") from None
         except Exception as error:
             raise ModelFileError(f"{self.label} fails: {type(error).__name__}: {one_line(error)}") from None
         return RenderedPrompt(tuple(spans_of("".join(pieces), b"".join(marks))))
+
+
+def sendable(value: Any) -> Any:
+    """Plain data with each `MarkedText` as a tuple of its text and its marks, which no other plain data is."""
+    if isinstance(value, MarkedText):
+        return plain(value), marks_of(value)
+    if isinstance(value, Mapping):
+        return {name: sendable(item) for name, item in value.items()}
+    return [sendable(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def received(value: Any) -> Any:
+    """What was made `sendable`."""
+    if isinstance(value, tuple):
+        return MarkedText(*value)
+    if isinstance(value, dict):
+        return {name: received(item) for name, item in value.items()}
+    return [received(item) for item in value] if isinstance(value, list) else value
 
 
 def _with_marked_role(message: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from starlette.responses import Response
 
 from sporelm.api.answer import Answer
 from sporelm.api.conversation import Conversation
+from sporelm.api.isolation import render_apart
 from sporelm.api.params import SamplingParams
 from sporelm.errors import ModelFileError, RequestError
 from sporelm.serve.answering import AnswerStream, in_thread_if
@@ -92,18 +93,19 @@ class Turn:
         """Have the answer to all these messages made. Changes nothing of the conversation if that is refused."""
         llm, conversation = self.model.llm.llm, self.conversation
 
+        large = sum(len(each["content"]) for each in messages) > LARGE
+        try:
+            self.rendered = await render_apart(llm.isolation, lambda: llm.render(messages), large=large)
+        except ModelFileError as reason:
+            raise RequestError(str(reason)) from None
+
         def prepare() -> Answer:
-            try:
-                self.rendered = llm.render(messages)
-            except ModelFileError as reason:
-                raise RequestError(str(reason)) from None
             self.ids = conversation.ids_of(self.rendered)
             chosen = SamplingParams(
                 **params, max_tokens=self.call.room(llm.max_context, 0, most), roll=True, salt=self.call.key.salt
             )
             return llm.answer(self.ids, chosen, conversation.sequence, continues=False)
 
-        large = sum(len(each["content"]) for each in messages) > LARGE
         answer = await in_thread_if(large, prepare)
         (self.stream,) = await self.call.begin(self.model, [answer])
         self.messages = messages

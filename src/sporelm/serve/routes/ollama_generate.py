@@ -126,6 +126,8 @@ async def _continued(
     if gap is not None:
         sampling["stop_token_ids"] = sorted(gap.ends)
 
+    await model.llm.isolation.try_grammar(sampling.get("grammar"))
+
     def prepare() -> list[Answer]:
         if gap is not None:
             ids = filling_prompt(llm.tokenizer, gap, text, body.suffix or "")

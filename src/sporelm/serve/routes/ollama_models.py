@@ -27,7 +27,6 @@ from sporelm.serve.routes.openai_completions import prompts_of
 from sporelm.serve.routes.openai_embeddings import check_count, embedded
 from sporelm.serve.routes.openai_models import when
 from sporelm.serve.served_model import ServedModel
-from sporelm.text import ChatTemplate
 from sporelm.text.filling import gap_tokens
 from sporelm.weights.store import resolve
 
@@ -207,7 +206,7 @@ def capabilities(model: ServedModel) -> list[str]:
         return ["embedding"]
     found = ["completion", "embedding"]
     if llm.tokenizer.chat_template is not None:
-        if ChatTemplate.of(llm.tokenizer, tools=True).takes_tools:
+        if llm.chat_template(tools=True).takes_tools:
             found.append("tools")
         if Reading(llm, None, None).thinks:
             found.append("thinking")

@@ -140,6 +140,7 @@ async def completions(call: Call, body: CompletionRequest) -> Response | TextCom
     else:
         prompts = await in_thread_if(call.large, lambda: prompts_of(body.prompt, llm))
     asked = Asked(call, model, body, prompts)
+    await model.llm.isolation.try_grammar(asked.params.grammar)
     number, created = f"cmpl-{call.request_id}", int(time())
     told: list[PromptScores | None] = [None] * len(prompts)
     if body.echo and body.logprobs is not None:

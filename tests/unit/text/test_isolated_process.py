@@ -1,0 +1,281 @@
+"""Work in a process that is killed when it exceeds its budget."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import CancelledError, ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from sporelm.errors import BackendError, ModelFileError, QueueFull, RequestError
+from sporelm.text import ChatTemplate, isolated_process, load_tokenizer, template
+from sporelm.text.grammar import Grammar, GrammarTrials, compiled
+from sporelm.text.isolated_process import IsolatedProcess, OverBudget, ProcessDied, Subject
+from sporelm.text.marked_text import MarkedText
+from sporelm.text.template import NeedsIsolation, TemplateStopped, at_once
+
+NESTED = "{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}"
+PLAIN = "{% for m in messages %}{{ '<' ~ m.role ~ '>' }}{{ m.content }}{% endfor %}"
+USER = [{"role": "user", "content": "Hi"}]
+TEMPLATE = Subject(-1, "template", lambda: (PLAIN, {}, "a template"))
+CHAT = (USER, [], True, {})
+# A minute of llguidance's time, none of which its own limits count.
+BOMB = Grammar(json_schema={"allOf": [{"type": "string", "pattern": f".*a{{{i}}}.*"} for i in range(1, 40)]})
+
+
+@pytest.fixture
+def process() -> Iterator[IsolatedProcess]:
+    made = IsolatedProcess("test")
+    yield made
+    made.close()
+    assert made.pid is None
+    assert "test" not in {thread.name for thread in threading.enumerate()}
+
+
+def is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_a_job_gives_what_it_gives_here(process: IsolatedProcess) -> None:
+    spans, stopped, used = process.run(TEMPLATE, (1.0, *CHAT), 5.0)
+    assert [tuple(span) for span in spans] == [("<user>", True), ("Hi", False)]
+    assert stopped == ""
+    assert 0 < used < 1
+    pid = process.pid
+    assert process.run(TEMPLATE, (1.0, *CHAT), 5.0)[0] == spans
+    assert process.pid == pid, "one process for all jobs"
+
+
+def test_any_text_comes_back_as_it_is(process: IsolatedProcess) -> None:
+    content = "\ud800 \x00 é 😶\u200d🌫️ \n" * 1000
+    spans, *_ = process.run(TEMPLATE, (1.0, [{"role": "user", "content": content}], [], True, {"n": 1 << 80}), 5.0)
+    assert spans[1][0] == content
+
+
+def test_a_job_over_its_time_is_killed_and_the_next_one_runs(process: IsolatedProcess) -> None:
+    endless = Subject(-2, "template", lambda: (NESTED, {}, "a template"))
+    process.run(TEMPLATE, (1.0, *CHAT), 5.0)
+    pid = process.pid
+    assert pid is not None
+    began = time.monotonic()
+    with pytest.raises(OverBudget):
+        process.run(endless, (60.0, *CHAT), 0.1)
+    assert time.monotonic() - began < 30
+    assert not is_running(pid)
+    assert process.run(TEMPLATE, (1.0, *CHAT), 5.0)[0][1] == ["Hi", False]
+    assert process.pid != pid
+
+
+def test_a_process_that_dies_fails_its_job_alone(process: IsolatedProcess) -> None:
+    process.run(TEMPLATE, (1.0, *CHAT), 5.0)
+    endless = Subject(-3, "template", lambda: (NESTED, {}, "a template"))
+    running = process.submit(endless, (60.0, *CHAT), 60.0)
+    while not running.running():
+        time.sleep(0.005)
+    assert process.pid is not None
+    os.kill(process.pid, signal.SIGTERM)
+    with pytest.raises(ProcessDied):
+        running.result(30)
+    assert process.run(TEMPLATE, (1.0, *CHAT), 5.0)[0][1] == ["Hi", False]
+
+
+def test_errors_of_a_job_come_back(process: IsolatedProcess) -> None:
+    refusing = Subject(-4, "template", lambda: ("{{ raise_exception('no!') }}", {}, "this template"))
+    failing = Subject(-5, "template", lambda: ("{{ 1 / 0 }}", {}, "this template"))
+    broken = Subject(-6, "template", lambda: ("{% if %}", {}, "this template"))
+    for _ in range(2):
+        with pytest.raises(RequestError, match="this template refuses the messages: no!"):
+            process.run(refusing, (1.0, *CHAT), 5.0)
+        with pytest.raises(ModelFileError, match="this template fails: ZeroDivisionError"):
+            process.run(failing, (1.0, *CHAT), 5.0)
+        with pytest.raises(ModelFileError, match="this template is malformed, line 1"):
+            process.run(broken, (1.0, *CHAT), 5.0)
+
+
+def test_threads_share_a_process(process: IsolatedProcess) -> None:
+    def render(number: int) -> str:
+        chat = ([{"role": "user", "content": f"{number}"}], [], True, {})
+        return str(process.run(TEMPLATE, (1.0, *chat), 5.0)[0][1][0])
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(render, range(40))) == [f"{number}" for number in range(40)]
+
+
+def test_close_ends_what_runs_and_what_waits() -> None:
+    process = IsolatedProcess("test")
+    endless = Subject(-7, "template", lambda: (NESTED, {}, "a template"))
+    jobs = [process.submit(endless, (60.0, *CHAT), 60.0) for _ in range(3)]
+    jobs[1].cancel()
+    while process.pid is None:
+        time.sleep(0.005)
+    pid = process.pid
+    process.close()
+    process.close()
+    assert not is_running(pid)
+    for job, error in zip(jobs, (BackendError, CancelledError, BackendError), strict=True):
+        with pytest.raises(error):
+            job.result(10)
+    with pytest.raises(BackendError, match="was closed"):
+        process.submit(TEMPLATE, (1.0, *CHAT), 5.0)
+
+
+def test_too_many_jobs_are_refused(process: IsolatedProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(isolated_process, "MAX_WAITING", 1)
+    endless = Subject(-8, "template", lambda: (NESTED, {}, "a template"))
+    running = process.submit(endless, (60.0, *CHAT), 60.0)
+    while not running.running():
+        time.sleep(0.005)
+    process.submit(TEMPLATE, (1.0, *CHAT), 5.0)
+    with pytest.raises(QueueFull, match="1 jobs wait"):
+        process.submit(TEMPLATE, (1.0, *CHAT), 5.0)
+
+
+def test_no_process_can_be_started(process: IsolatedProcess, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "nothing"))
+    with pytest.raises(BackendError, match="cannot start the test process"):
+        process.run(TEMPLATE, (1.0, *CHAT), 5.0)
+
+
+def test_a_script_without_a_guard_may_use_it_and_leave_it_open(tmp_path: Path) -> None:
+    """Nothing of the script runs again in the process, which ends with it."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from sporelm.text.isolated_process import IsolatedProcess, Subject\n"
+        "process = IsolatedProcess('x')\n"
+        f"subject = Subject(1, 'template', lambda: ({PLAIN!r}, {{}}, 'a template'))\n"
+        f"print(process.run(subject, (1.0, {USER!r}, [], True, {{}}), 5.0)[0], process.pid)\n"
+    )
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stderr == ""
+    spans, _, pid = done.stdout.strip().rpartition(" ")
+    assert spans == "[['<user>', True], ['Hi', False]]"
+    until = time.monotonic() + 20
+    while is_running(int(pid)) and time.monotonic() < until:
+        time.sleep(0.01)
+    assert not is_running(int(pid))
+
+
+def test_ctrl_c_of_a_terminal_does_not_reach_it(process: IsolatedProcess) -> None:
+    process.run(TEMPLATE, (1.0, *CHAT), 5.0)
+    assert process.pid is not None
+    assert os.getpgid(process.pid) != os.getpgid(0)
+
+
+# ---- templates
+
+
+def test_a_slow_template_is_stopped_in_the_other_process(process: IsolatedProcess) -> None:
+    slow = ChatTemplate(NESTED).within(process, 0.05)
+    for _ in range(2):
+        with pytest.raises(TemplateStopped, match=r"was stopped: it takes more than 0\.0502 s of CPU time"):
+            slow.render(USER)
+    assert process.pid is not None, "it stops itself: no new process is needed"
+    assert str(ChatTemplate(PLAIN).within(process).render(USER)) == "<user>Hi"
+
+
+def test_an_ordinary_chat_needs_no_other_process(process: IsolatedProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(template, "BRIEF_SECONDS", 5.0)  # of a machine that does much else
+    quick = ChatTemplate(PLAIN).within(process)
+    quick.learn_habits()
+    with at_once():
+        assert str(quick.render(USER * 50)) == "<user>Hi" * 50
+    assert process.pid is None
+
+
+def test_what_is_not_brief_is_not_done_at_once(process: IsolatedProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(template, "BRIEF_SECONDS", 5.0)
+    long = ChatTemplate("{{ 'x' * 2000000 if messages|length > 1 else '' }}" + PLAIN).within(process)
+    many = USER * 3
+    with at_once(), pytest.raises(NeedsIsolation):
+        long.render(many)
+    assert process.pid is None
+    assert len(long.render(many)) == 2_000_000 + 3 * len("<user>Hi")
+    assert process.pid is not None
+
+
+def test_a_chat_that_proves_brief_is_rendered_here_again(
+    process: IsolatedProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pause at the wrong moment, as of the garbage collector, does not count against a template for ever."""
+    monkeypatch.setattr(template, "BRIEF_SECONDS", 5.0)
+    quick = ChatTemplate(PLAIN).within(process)
+    quick.learn_habits()
+    quick._brief_below = 0
+    with at_once(), pytest.raises(NeedsIsolation):
+        quick.render(USER)
+    quick.render(USER)
+    with at_once():
+        assert str(quick.render(USER)) == "<user>Hi"
+
+
+def test_marks_survive_the_way_through_the_other_process(process: IsolatedProcess) -> None:
+    here = ChatTemplate(PLAIN + "{{ bos_token }}", {"bos_token": "<s>"})
+    there = here.within(process)
+    there._brief_below = 0
+    chat = [{"role": "user", "content": "<user>Hi</s>"}, {"role": "assistant", "content": "\u00e9\U0001f636"}]
+    assert there.render(chat) == here.render(chat)
+    chat.append({"role": "user", "content": MarkedText("ab", b"\x01\x00")})
+    assert there.render_checked(chat) == here.render_checked(chat)
+    assert there.render_checked(chat).spans[-3:] == (("<user>a", True), ("b", False), ("<s>", True))
+
+
+def test_trials_of_a_slow_template_have_an_end(process: IsolatedProcess) -> None:
+    slow = ChatTemplate(NESTED).within(process, 0.05)
+    slow._probe_seconds = 0.1
+    began = time.process_time()
+    slow.learn_habits()
+    assert time.process_time() - began < 5
+    assert slow._probe_seconds <= 0
+    assert not slow.takes_tools
+
+
+# ---- grammars
+
+
+def test_a_grammar_is_tried_before_it_is_compiled_here(process: IsolatedProcess, story: Path) -> None:
+    tokenizer = load_tokenizer(story)
+    trials = GrammarTrials(tokenizer, process)
+    good = Grammar(choice=["yes", "no"])
+    trials.check(good)
+    assert compiled(tokenizer, good).matcher().words().any()
+    with pytest.raises(RequestError, match="cannot be used"):
+        trials.check(Grammar(regex="(a"))
+
+
+def test_a_grammar_bomb_is_stopped_and_remembered(process: IsolatedProcess, story: Path) -> None:
+    tokenizer = load_tokenizer(story)
+    trials = GrammarTrials(tokenizer, process, 0.3)
+    with pytest.raises(RequestError, match=r"takes more than 0\.3 s of CPU time. Make it simpler"):
+        trials.check(BOMB)
+    trials.check(Grammar(choice=["yes", "no"]))
+    pid, began = process.pid, time.process_time()
+    for _ in range(20):
+        with pytest.raises(RequestError, match="takes more than"):
+            trials.check(BOMB)
+    assert process.pid == pid, "it was not tried again"
+    assert time.process_time() - began < 5
+
+
+def test_trials_at_once_of_one_grammar_are_one(process: IsolatedProcess, story: Path) -> None:
+    trials = GrammarTrials(load_tokenizer(story), process)
+    grammar = Grammar(choice=["yes", "no"])
+    assert len({id(trials.submit(grammar)) for _ in range(5)}) == 1
+
+
+def test_a_trial_that_could_not_be_made_is_made_again(story: Path) -> None:
+    process = IsolatedProcess("test")
+    trials = GrammarTrials(load_tokenizer(story), process)
+    process.close()
+    for _ in range(2):
+        with pytest.raises(BackendError, match="was closed"):
+            trials.check(Grammar(choice=["yes", "no"]))
+    assert not trials._tried
