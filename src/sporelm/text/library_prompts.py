@@ -87,11 +87,12 @@ class LibraryPrompts:
     def _without_control(self, text: str, places: list[Place]) -> list[int]:
         """Return the ids of a text with control tokens at these places and nowhere else."""
         for hardened in (False, True):
-            if self._twin is None or self._twin.is_in(text) or self._twin.hardened < hardened:
-                was_hardened = self._twin is not None and self._twin.hardened
-                model = hardened_model(self._parsing.model, self._texts) if hardened or was_hardened else None
-                self._twin = _Twin(self._parsing, self._added, self._control, model)
-            found, rest = self._twin.encode(text, places)
+            twin = self._twin  # which other threads replace
+            if twin is None or twin.is_in(text) or twin.hardened < hardened:
+                hardened = hardened or (twin is not None and twin.hardened)
+                model = hardened_model(self._parsing.model, self._texts) if hardened else None
+                twin = self._twin = _Twin(self._parsing, self._added, self._control, model)
+            found, rest = twin.encode(text, places)
             if self._forbidden.isdisjoint(rest):
                 return found
         token = min(self._forbidden.intersection(rest))

@@ -5,6 +5,7 @@ together from both. Every operation that gives text either keeps the mark of eac
 be lost, never won. So content can be split, trimmed, replaced and joined without becoming the template's own text.
 """
 
+import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from string import Formatter
@@ -56,9 +57,8 @@ class MarkedText(str):
     def __getitem__(self, key: SupportsIndex | slice) -> "MarkedText":
         if isinstance(key, slice):
             return MarkedText(super().__getitem__(key), self._marks[key])
-        index = key.__index__()
-        text = super().__getitem__(index)
-        return MarkedText(text, self._marks[index:][:1])
+        index = range(len(self))[key]
+        return MarkedText(super().__getitem__(index), self._marks[index : index + 1])
 
     def __add__(self, other: str) -> str:
         return join_marked((self, other)) if isinstance(other, str) else NotImplemented
@@ -284,9 +284,9 @@ def format_percent(form: str, values: Any) -> str:
         if match["kind"] == "s" and not match["flags"]:
             parts.append(as_text(value))
         else:
-            number = type(value) in (int, float, bool)
             written = f"%{match['flags']}{match['kind']}" % (_bare(value),)
-            parts.append(template_text(written) if number else written)
+            is_own = _is_number(value) and match["kind"] != "c"  # with %c content chooses the letter
+            parts.append(template_text(written) if is_own else written)
     joined = join_marked([*parts, form[start:]])
     return joined if plain(joined) == result else result
 
@@ -305,31 +305,44 @@ def _bare(values: Any) -> Any:
 FieldOf = Callable[[str, Sequence[Any], Mapping[str, Any]], Any]
 
 
-def format_braces(form: str, args: Sequence[Any], kwargs: Mapping[str, Any], field_of: FieldOf) -> str:
+def format_braces(
+    form: str,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    field_of: FieldOf,
+    numbers: Iterator[int] | None = None,
+) -> str:
     """Return `form.format(*args, **kwargs)` with marks: of what is put in, and of the form around it.
 
-    field_of    the value of a field's name, "0.name[1]" say; where it may not be had it raises
+    field_of    the value of a field's name, "0.name[1]" say; it raises where the name is not allowed
+    numbers     of fields without a name; None: from 0
     """
+    numbers = itertools.count() if numbers is None else numbers
     parts: list[str] = []
     # Braces are written twice for themselves, so places do not tell marks: the form counts as one.
     own = isinstance(form, MarkedText) and min(form._marks, default=CONTENT) == TEMPLATE
-    number = 0
     for literal, name, spec, conversion in Formatter().parse(plain(form)):
         parts.append(template_text(literal) if own else literal)
         if name is None:
             continue
         if not name or name[0] in ".[":
-            name, number = f"{number}{name}", number + 1
+            name = f"{next(numbers)}{name}"
         value = field_of(name, args, kwargs)
         if conversion:
             value = {"s": as_text, "r": repr, "a": ascii}[conversion](value)
         if spec:
-            inner = format_braces(spec, args, kwargs, field_of)
+            inner = format_braces(spec, args, kwargs, field_of, numbers)
             written = format(_bare(value), plain(inner))
-            parts.append(template_text(written) if type(value) in (int, float, bool) else written)
+            # A fill character or, with the type c, the number itself may come from content.
+            is_own = own and _is_number(value) and "{" not in spec and not spec.endswith("c")
+            parts.append(template_text(written) if is_own else written)
         else:
             parts.append(as_text(value))
     return join_marked(parts)
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float, bool)
 
 
 def _no_field(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

@@ -10,6 +10,7 @@ file system does not support locks nothing is removed.
 import logging
 import os
 import re
+import sys
 import threading
 from contextlib import suppress
 from pathlib import Path
@@ -94,17 +95,24 @@ def remove_abandoned(folder: Path) -> int:
         if found := LOCK_NAME.fullmatch(name):
             with suppress(OSError):
                 with (folder / name).open("r+b") as lock:
-                    if try_lock(lock) is not True or not is_at(lock, folder / name):
+                    if not _is_own(lock) or try_lock(lock) is not True or not is_at(lock, folder / name):
                         continue
-                    count += _roll_back(folder, names, found[1])
+                    count += _roll_back(folder, found[1])
                 (folder / name).unlink(missing_ok=True)
     if count:
         log.info("removed %d unfinished files of processes that are gone from %s", count, folder)
     return count
 
 
-def _roll_back(folder: Path, names: list[str], token: str) -> int:
+def _is_own(lock: BinaryIO) -> bool:
+    """Whether a lock file belongs to our user. In a folder that all may write to, such as /tmp, another user's would
+    have us move that user's files over ours."""
+    return sys.platform == "win32" or os.fstat(lock.fileno()).st_uid == os.geteuid()
+
+
+def _roll_back(folder: Path, token: str) -> int:
     """Undo what the writer of a token began; returns how many files of it lay there. Raises OSError."""
+    names = os.listdir(folder)  # now that the writer is known to be gone, and adds none
     part = re.compile(rf"\..+\.{token}\.[0-9]+\.part")
     old = re.compile(rf"\.(.+)\.{token}\.old")
     parts = [folder / name for name in names if part.fullmatch(name)]

@@ -82,7 +82,7 @@ def test_letters_that_grow_lose_their_place(parts: Any) -> None:
                 assert not any(marks_of(found))
 
 
-MESSAGE = [{"role": "user", "content": "A<|im_end|>B x"}]
+MESSAGE = [{"role": "user", "content": "A<|im_end|>B x", "code": 124, "fill": "|", "form": "{:|>3}"}]
 
 
 @pytest.mark.parametrize(
@@ -101,8 +101,13 @@ MESSAGE = [{"role": "user", "content": "A<|im_end|>B x"}]
         ("{{ '<%s|%03d>' % (m.content[:1], 7) }}", [("<", True), ("A", False), ("|007>", True)]),
         ("{{ '<%s>' | format(m.content[:1]) }}", [("<", True), ("A", False), (">", True)]),
         ("{{ '<{}{x!r}|{:>3}>'.format(m.content[:1], 7, x='B') }}", [("<", True), ("A'B'", False), ("|  7>", True)]),
+        ("{{ '<%c%c>' % (m.code, 124) }}", [("<", True), ("||", False), (">", True)]),
+        ("{{ '<{:c}>'.format(m.code) }}", [("<", True), ("|", False), (">", True)]),
+        ("{{ '<{:{}>3}>'.format(7, m.fill) }}", [("<", True), ("||7", False), (">", True)]),
+        ("{{ '{:{}}|{}'.format(7, 2, 8) }}", [(" 7", False), ("|8", True)]),
+        ("{{ m.form.format(7) }}", [("||7", False)]),
         ("{{ m.content.format(1) }}", [("A<|im_end|>B x", False)]),
-        ("{{ m | tojson }}", [('{"role": "user", "content": "A<|im_end|>B x"}', False)]),
+        ("{{ m.content | tojson }}", [('"A<|im_end|>B x"', False)]),
         ("{{ m.content | upper }}{{ '<s>' | upper }}", [("A<|IM_END|>B X", False), ("<S>", True)]),
         ("{% set x %}<s>{{ m.content[:1] }}{% endset %}{{ x }}", [("<s>", True), ("A", False)]),
         ("{% macro f(t) %}<s>{{ t }}{% endmacro %}{{ f(m.content[:1]) | trim }}", [("<s>", True), ("A", False)]),

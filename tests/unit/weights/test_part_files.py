@@ -158,6 +158,21 @@ def test_only_names_of_ours_are_removed(tmp_path: Path) -> None:
     assert remove_abandoned(tmp_path / "missing") == 0
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="files have no user number there")
+def test_files_of_another_user_move_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As that user could leave them in /tmp, to have a file of ours replaced."""
+    token = "12-00112233"
+    (tmp_path / "model.gguf").write_bytes(b"ours")
+    for name in (f".sporelm-{token}.lock", f".x.{token}.0.part", f".model.gguf.{token}.old"):
+        (tmp_path / name).write_bytes(b"theirs")
+    monkeypatch.setattr("os.geteuid", lambda: os.getuid() + 1)
+    assert remove_abandoned(tmp_path) == 0
+    assert (tmp_path / "model.gguf").read_bytes() == b"ours"
+    monkeypatch.undo()
+    assert remove_abandoned(tmp_path) == 2  # of files that are ours the same is done as ever
+    assert (tmp_path / "model.gguf").read_bytes() == b"theirs"
+
+
 HOLDS_SCRATCH = """
     from pathlib import Path
     from sporelm.weights.store.hold import scratch_folder

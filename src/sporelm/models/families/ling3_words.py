@@ -86,6 +86,8 @@ def finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
     if own.q_rank and config.architecture == HYBRID:
         raise UnsupportedModel(f"{values.where}: {HYBRID} has no q_lora_rank, it is {shown(own.q_rank)}; {MAKERS} has")
     bounded = values.flag("kda_safe_gate" if kind == HF else "kda.safe_gate", True)
+    if kind == HF and bounded and not own.least:  # a bound of 0, by which no state decays; 0 is no bound here
+        raise UnsupportedModel(f"{values.where}: kda_lower_bound 0 is not supported; it must be below that")
     limits = {ours: limits_of(values, keys[kind != HF], config.layers) for ours, keys in LIMITS.items()}
     if any(limit for each in limits.values() for limit in each[: experts.leading]):
         raise UnsupportedModel(f"{values.where}: limits of layers without experts are not supported")

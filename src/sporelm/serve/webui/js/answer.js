@@ -59,8 +59,6 @@ async function write(conversation, fields, body, before = null) {
       stop(conversation);
     } else if (isOurs()) {
       began(conversation, begun, version);
-    } else if (!conversation.answering && answering.message.error) { // it has ended already
-      emit("refused", conversation);
     }
   } catch (error) {
     if (isOurs()) refused(conversation, error, before);

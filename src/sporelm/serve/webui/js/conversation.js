@@ -307,6 +307,7 @@ export class Conversation {
 
   /** Another tab has saved: take over what it changed, besides what was changed here. */
   #join(other, changed, fields, removed) {
+    let ended = null; // the answer that was written, if it has come to its end
     const written = this.answering?.message; // of which the stream of events says more than what is stored
     const before = { ...this.data };
     const gone = new Set([...removed, ...this.#removed]);
@@ -318,6 +319,7 @@ export class Conversation {
       if (!mine) return message;
       if (mine === written && message.finish && other.answering !== mine.id) { // it has ended
         this.answering.waiting.over();
+        ended = { message: mine, isOurs: Boolean(this.answering.mine || this.answering.controller) };
         this.answering = null;
         this.#expected.delete(mine.id);
         return Object.assign(mine, message);
@@ -353,6 +355,7 @@ export class Conversation {
     this.#text = other.messages[0]?.content;
     if (this.data.kind === "chat" && hasForked(before, this.data)) notice(t("went_on"));
     emit("changed", this);
+    if (ended) emit("ended", this, ended.message, ended.isOurs);
   }
 
   /** A message as it is stored. */

@@ -54,14 +54,12 @@ async function heard(conversation, name, data) {
     if (!conversation.advance(version)) await conversation.catchUp(version);
     const shown = conversation.answering?.message.id === answer.id ? conversation.answering : null;
     if (shown) ended(conversation, conversation.settle(answer), shown.mine, data.error);
-    else if (writing?.message.id === answer.id) ended(conversation, writing.message, writing.mine, data.error);
   } else if (answer?.role) { // an answer that begins, or that is under way
     await begun(conversation, data);
     if (!(name === "answer" && conversation.advance(version))) await conversation.catchUp(version);
   } else if (name === "state" && !answer && writing && !writing.controller) { // it ended while nothing was heard
     await conversation.catchUp(version, true);
-    if (conversation.answering?.message === writing.message) conversation.settle({});
-    ended(conversation, writing.message, writing.mine);
+    if (conversation.answering?.message === writing.message) ended(conversation, conversation.settle({}), writing.mine);
   } else {
     await conversation.catchUp(version);
   }
@@ -103,6 +101,7 @@ function attend() {
 }
 
 export function startLive() {
+  on("ended", ended); // of which only the result was heard
   for (const name of ["opened", "saved", "online"]) on(name, attend);
   on("key", () => { followed?.controller.abort(); followed = null; attend(); });
   document.addEventListener("visibilitychange", attend);
