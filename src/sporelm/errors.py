@@ -110,13 +110,13 @@ def shown(value: object, most: int = 60) -> str:
 
 
 def thread_shortage(error: BaseException) -> MemoryShortage | None:
-    """Return what a user is told of a thread that could not be started; None for any other error.
+    """Return the user's error for a thread that could not be started; None for any other error.
 
-    Python raises a bare RuntimeError with these words, on every system.
+    Python raises a bare RuntimeError with this message on every system.
     """
     if type(error) is not RuntimeError or "can't start new thread" not in str(error):
         return None
     return MemoryShortage(
-        "threads: the system does not start another one (its limit on memory or on processes is reached). Ask for "
-        "fewer with --threads or SPORE_THREADS, or raise the limit (ulimit -v, ulimit -u)"
+        "threads: cannot start another one (the system's limit on memory or processes is reached). Use fewer with "
+        "--threads or SPORE_THREADS, or raise the limit (ulimit -v, ulimit -u)"
     )

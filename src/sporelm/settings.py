@@ -140,6 +140,6 @@ API_KEYS_FILE = setting(
 def allows_colors() -> bool:
     """Return whether the environment allows colours on a terminal.
 
-    NO_COLOR, of any text but an empty one, is a request to have none (no-color.org); TERM=dumb is a terminal without.
+    A non-empty NO_COLOR disables them (no-color.org), as does TERM=dumb.
     """
     return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

@@ -85,7 +85,7 @@ def test_files_that_do_not_say_it_leave_out_most_of_the_first_ten_layers() -> No
         ({"altup_active_idx": 1}, UnsupportedModel, "altup_active_idx 1 is not supported; 0 is"),
         ({"altup_correct_scale": False}, UnsupportedModel, "altup_correct_scale False is not supported"),
         ({"altup_num_inputs": 3}, ModelFileError, "altup_num_inputs is 3; it must be 4"),
-        ({"num_kv_shared_layers": 5}, ModelFileError, "find none of their kind before them"),
+        ({"num_kv_shared_layers": 5}, ModelFileError, "have no earlier layer of their type"),
         ({"activation_sparsity_pattern": [0.5]}, ModelFileError, "must be a list of 7 numbers"),
         ({"activation_sparsity_pattern": 1.0}, ModelFileError, "it must be a number from 0.0 to 0.999"),
         ({"intermediate_size": [88, 80] * 3 + [88]}, ModelFileError, "intermediate_size is .*; it must be whole"),

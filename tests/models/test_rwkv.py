@@ -128,7 +128,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "other norms": ({"norm_first": False}, "norm_first False is not supported"),
     "another activation": ({"hidden_act": "relu"}, "hidden_act 'relu' is not supported; sqrelu is"),
     "wide values": ({"value_dim": [48, 96, 48]}, "value_dim .* is not supported; 48 is"),
-    "no whole heads": ({"head_dim": 32}, "no whole heads of 32|no multiple of"),
+    "no whole heads": ({"head_dim": 32}, "no whole heads of 32|not a multiple of"),
     "a head of nothing": ({"head_dim": 0}, "head_dim|num_attention_heads"),
     "another width within": (RWKV6 | {"attention_hidden_size": 96}, "attention_hidden_size 96 is not supported; 48"),
     "no divisor": (RWKV6 | {"head_size_divisor": 0}, "head_size_divisor is 0; it must be whole"),

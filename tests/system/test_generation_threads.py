@@ -127,6 +127,6 @@ raise SystemExit(main(["run", {str(story)!r}, "-p", "Hi", "-n", "2", "--threads"
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
     assert done.returncode == 1
-    assert done.stderr.startswith("spore: threads: the system does not start another one")
+    assert done.stderr.startswith("spore: threads: cannot start another one")
     assert "--threads or SPORE_THREADS" in done.stderr
     assert len(done.stderr.splitlines()) == 1

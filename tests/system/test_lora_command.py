@@ -95,9 +95,9 @@ def test_what_cannot_be_loaded_is_one_line(spore: Spore, tmp_path: Path) -> None
     model = write_model(tmp_path / "model", WIDE)
     for option, code, message in (
         ("nowhere", 1, "nowhere does not exist"),
-        ("a=b@much", 2, "--lora: 'much' after the @"),
+        ("a=b@much", 2, "--lora: adapter 'b@much': the scale after @ is not a number (got 'much')"),
         ("x=", 2, "spore: --lora: the path of an adapter is ''"),
-        ("x=b@c", 2, "spore: --lora: 'c' after the @"),
+        ("x=b@c", 2, "spore: --lora: adapter 'b@c': the scale after @ is not a number"),
         ("=b", 2, "--lora: name is ''"),
         ("~no-such-user/x", 2, "no such home folder"),
     ):
@@ -119,7 +119,7 @@ def test_names_paths_and_scales_are_told_apart(tmp_path: Path) -> None:
         (f"odd={odd}", (str(odd), "odd", 1.0)),
         (f"odd={odd}@3", (str(odd), "odd", 3.0)),
     ):
-        found = LoraAdapter.of(text)
+        found = LoraAdapter.parse(text)
         assert (found.path, found.name, found.scale) == expected, text
-    with pytest.raises(RequestError, match="is no number"):
-        LoraAdapter.of("adapter@half")
+    with pytest.raises(RequestError, match=r"adapter 'adapter@half': the scale after @ is not a number \(got 'half'\)"):
+        LoraAdapter.parse("adapter@half")

@@ -32,10 +32,10 @@ class LoraAdapter:
     scale: float = 1.0
 
     @classmethod
-    def of(cls, text: str) -> "LoraAdapter":
-        """From [NAME=]PATH[@SCALE]. What is there under the whole text, or under all but the name, is a path.
+    def parse(cls, text: str) -> "LoraAdapter":
+        """Parse [NAME=]PATH[@SCALE]. A text, or the rest after NAME=, that is an existing path is not split.
 
-        Raises RequestError for a scale that is not a number.
+        Raises RequestError if the scale is not a number.
         """
         name: str | None = None
         if not _exists(text) and "=" in text:
@@ -46,7 +46,8 @@ class LoraAdapter:
         try:
             return cls(path, name, float(scale))
         except ValueError:
-            raise RequestError(f"{scale!r:.60} after the @ of {text!r:.200} is no number") from None
+            what = f"the scale after @ is not a number (got {scale!r:.60})"
+            raise RequestError(f"adapter {text!r:.200}: {what}") from None
 
     @property
     def place(self) -> Path:
@@ -66,10 +67,10 @@ class LoraAdapter:
 
 
 def _exists(text: str) -> bool:
-    """Whether a file or a folder is called so."""
+    """Return whether a file or folder exists at this path; False for a text that cannot be a path."""
     try:
         return Path(text).expanduser().exists()
-    except (OSError, RuntimeError, ValueError):  # RuntimeError: there is no such home folder
+    except (OSError, RuntimeError, ValueError):  # RuntimeError: no such home folder
         return False
 
 
@@ -110,7 +111,7 @@ class Adapters:
 
     def __init__(self, holder: Holder) -> None:
         self.holder = holder
-        self.default: str | None = None  # which requests have that name none; those that name "" have none
+        self.default: str | None = None  # the adapter of requests that name none; "" selects no adapter
         self._loaded: dict[str, _Loaded] = {}
         self._count = 0
         self._changing = threading.Lock()
@@ -120,9 +121,10 @@ class Adapters:
         return list(self._loaded)
 
     def number(self, name: str | None) -> int:
-        """What requests call an adapter; 0 for no adapter, which is "", or None where there is no default.
+        """Return the engine's number of an adapter; None is the default adapter. 0 is no adapter: "", or None without a
+        default.
 
-        Raises RequestError, naming those that there are, for another.
+        Raises RequestError, which lists the loaded adapters, for an unknown name.
         """
         name = self.default if name is None else name
         if name is None or (isinstance(name, str) and not name):

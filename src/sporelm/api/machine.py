@@ -8,13 +8,13 @@ from sporelm import settings
 from sporelm.engine.request import whole_number
 from sporelm.errors import RequestError, shown
 
-MAX_THREADS_PER_CORE = 2  # of the usable cores; more would only wait for each other
+MAX_THREADS_PER_CORE = 2  # more threads would only wait for each other
 
 
 def choose_threads(asked: int | None = None, *, name: str = "threads") -> int:
-    """Return the number asked for, else SPORE_THREADS, else the number of usable cores.
+    """Return the number of threads: `asked`, else SPORE_THREADS, else the number of usable cores.
 
-    name   what an error calls `asked`
+    name   the name of `asked` in errors
 
     Raises RequestError outside 1 to twice the usable cores.
     """

@@ -28,8 +28,8 @@ class SamplingParams:
     temperature          0 is greedy (ties: the lowest id)
     top_k, top_p, min_p  what is left to draw, applied in this order before the temperature; top_k 0 and -1 keep all
     repetition_penalty   divides the scores of tokens seen before
-    seed                 same seed, same text; None and -1 draw one, which the completion names; other negative ones
-                         count modulo 2^64
+    seed                 same seed, same text; None and -1 draw a random one, reported in the completion; other negative
+                         seeds count modulo 2^64
     logprobs             report each token's log probability and so many alternatives'; None: do not
     dry_breakers         texts: DRY's repetitions do not reach across a token that has one of them
     min_tokens           ids before which the model's ends, and `stop_token_ids`, are not taken
@@ -109,7 +109,7 @@ class SamplingParams:
             raise RequestError(f"adapter is {shown(self.adapter)}: it must be the name of one that is loaded, or None")
         if not isinstance(self.salt, str) or len(self.salt) > LONGEST_SALT:
             raise RequestError(f"salt is {shown(self.salt)}: it must be a text of at most {LONGEST_SALT} characters")
-        # -1 is what llama.cpp and vLLM take for "any seed", and vLLM for "all tokens".
+        # As in llama.cpp and vLLM, seed -1 is a random seed; as in vLLM, top_k -1 keeps all tokens.
         if self.seed is not None:
             seed = whole_number("seed", self.seed)
             if not MIN_SEED <= seed <= MAX_SEED:

@@ -64,7 +64,7 @@ class Watching:
 
     @property
     def has_failed(self) -> bool:
-        """Whether a file could not be written; one that ends at its size limit has not failed."""
+        """Whether a file could not be written; reaching its size limit is not a failure."""
         is_trace_lost = self.file is not None and self.file.failure is not None
         return is_trace_lost or (self.recording is not None and self.recording.has_failed)
 

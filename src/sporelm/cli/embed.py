@@ -13,8 +13,8 @@ def parser() -> Parser:
     made = Parser(
         "embed",
         "Print a vector for each text, a line each. The product of two is the cosine of the angle between them. "
-        "Encoders such as BERT are made for this; of other models what they make of the text is taken. One argument is "
-        "the text, or with -f the model; of several the first is the model.",
+        "Encoders such as BERT are made for this; of other models what they make of the text is taken. A single "
+        "argument is TEXT, or MODEL with -f; of several arguments the first is MODEL.",
         "[MODEL] [TEXT ...] [-f FILE] [options]",
         [
             "spore embed bge-small.gguf 'A river in France' 'The Loire'",

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 LORA_HELP = (
-    "an adapter (LoRA), a PEFT folder or a .gguf file, as [NAME=]PATH[@SCALE]; may be repeated: answers have the first"
+    "a LoRA adapter, a PEFT folder or a .gguf file, as [NAME=]PATH[@SCALE]; may be repeated: answers use the first one"
 )
 
 
@@ -33,7 +33,7 @@ def adapters(args: argparse.Namespace) -> "list[LoraAdapter]":
     from sporelm.api import LoraAdapter
 
     try:
-        found = [LoraAdapter.of(text) for text in args.lora]
+        found = [LoraAdapter.parse(text) for text in args.lora]
         for each in found:
             each.title, each.place  # noqa: B018 - they check
     except RequestError as reason:

@@ -27,14 +27,13 @@ def add_model(parser: argparse.ArgumentParser) -> None:
 
 
 def add_model_before(parser: Parser) -> None:
-    """MODEL, which may be left out, before other arguments."""
+    """Add MODEL, which may be left out, before other positional arguments."""
     add_model(parser)
     parser.takes_options_between = True
 
 
 def check_not_model(word: str, what: str) -> None:
-    """Raise UsageError where the only argument, which is taken for `what`, is surely meant as MODEL: a stored name, or
-    the path of a model."""
+    """Raise UsageError if the only argument, parsed as `what`, is clearly a MODEL: a stored name or a model's path."""
     from sporelm.weights import store
 
     path = Path(word)
@@ -78,11 +77,11 @@ def add_engine(parser: argparse.ArgumentParser, *, guessing: bool = True) -> Non
 
 
 def add_chat_template(parser: argparse.ArgumentParser, what: str) -> None:
-    """--chat-template."""
+    """Add --chat-template."""
     parser.add_argument("--chat-template", metavar="NAME|FILE", help=what)
 
 
-TEMPLATE_HELP = "in place of the model's own template: chatml, llama3, mistral-v7, ... or a file of jinja"
+TEMPLATE_HELP = "replace the model's own chat template: chatml, llama3, mistral-v7, ... or a Jinja file"
 
 
 def add_guessing(parser: argparse.ArgumentParser) -> None:
@@ -141,7 +140,7 @@ def open_model(args: argparse.Namespace, *, max_batch: int = 1, **options: Any) 
 
 
 def check_threads(threads: int | None) -> None:
-    """Raise UsageError for a --threads that is out of range, before anything is read or fetched."""
+    """Raise UsageError if --threads is out of range, before a model is read or downloaded."""
     from sporelm.api.machine import choose_threads
 
     if threads is not None:

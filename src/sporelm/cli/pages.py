@@ -13,8 +13,8 @@ This page is written by `./run docs` from the commands' own help; a test compare
 
 Exit codes: 0 done, 1 failed with a one-line reason on stderr (`--debug` adds the traceback), 2 wrong usage,
 130 stopped by Ctrl-C, 143 and 129 by SIGTERM and SIGHUP. Results go to stdout; progress, figures and reasons to stderr.
-Of standard streams that are closed (`<&-`, `>&-`, `2>&-`) input is refused where it would be read, output at once
-(except by `serve`, which prints nothing there), and what would go to stderr is dropped.
+If a standard stream is closed (`<&-`, `>&-`, `2>&-`): reading a closed input is an error, a closed output is an error
+at the start (except for `serve`, which prints nothing there), and messages for a closed stderr are dropped.
 
 [Sampling](sampling.md) says how a token is chosen, and in which order; [structured output](structured-output.md) what
 form an answer can have.

@@ -23,7 +23,7 @@ class Parser(argparse.ArgumentParser):
         self.usage_line = f"spore {name} {usage}".rstrip()
         self.examples = examples
         self.words: list[str] = []
-        self.takes_options_between = False  # arguments, of which the first may be left out
+        self.takes_options_between = False  # positional arguments, the first of which may be left out
 
     def format_help(self) -> str:
         """Usage, summary, arguments, options, then those of groups with titles, and examples, at a fixed width."""
@@ -51,8 +51,8 @@ class Parser(argparse.ArgumentParser):
         return f"usage: {self.usage_line}\n"
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As argparse does. It hands arguments out before the first option, so where MODEL may be left out it would
-        take what stands before an option for TEXT: there all arguments are collected first."""
+        """Parse as argparse does, but collect all positional arguments first where MODEL may be left out: argparse
+        assigns those before an option at once, so in `MODEL --option TEXT` it would take MODEL for TEXT."""
         if self.takes_options_between:
             return self.parse_intermixed_args(args, namespace)
         return super().parse_args(args, namespace)

@@ -9,8 +9,8 @@ from sporelm.cli.parser import Parser
 def parser() -> Parser:
     made = Parser(
         "pull",
-        "Fetch a model into the store and print its path. Known by name: smollm2 (SmolLM2-135M-Instruct, Q4_1; 93 MB "
-        "are fetched, which unpack to 98 MB). "
+        "Fetch a model into the store and print its path. Known by name: smollm2 (SmolLM2-135M-Instruct, Q4_1; a "
+        "download of 93 MB, 98 MB unpacked). "
         "Models of the Hugging Face hub are hf:owner/name (its safetensors, or its only GGUF model), with a file, "
         "a pattern or the tag of a number format behind a colon; all files of a split come together. What was "
         "interrupted goes on where it stopped; sizes and hashes are checked; a model appears whole or not at all. For "

@@ -25,7 +25,7 @@ def parser() -> Parser:
     made = Parser(
         "run",
         "Complete a prompt. The prompt is raw text: no chat template is applied, BOS is added as the model says. With "
-        "--chat-template the prompt is a message of the user, which the model answers.",
+        "--chat-template the prompt is a user message, which the model answers.",
         "[MODEL] (-p TEXT | -f FILE) [options]",
         [
             'spore run -p "Once upon a time" -n 60 --temp 0',
@@ -40,8 +40,8 @@ def parser() -> Parser:
     prompt.add_argument("-f", "--file", metavar="FILE", help="read the prompt from a UTF-8 file; - is stdin")
     options.add_chat_template(
         made,
-        "answer the prompt as a message of the user, in this template: default, the model's own, or chatml, llama3, "
-        "mistral-v7, ... or a file of jinja",
+        "answer the prompt as a user message, with this chat template: default (the model's own), chatml, llama3, "
+        "mistral-v7, ... or a Jinja file",
     )
     made.add_argument("--json", action="store_true", help="print one JSON object instead of the text")
     options.add_engine(made)
@@ -86,8 +86,10 @@ def run(args: argparse.Namespace) -> int:
 def complete(
     llm: "LLM", ids: list[int], params: "SamplingParams", *, show: bool, continues: bool = True
 ) -> "Completion | None":
-    """The completion, its text on stdout as it comes if `show`; None if Ctrl-C stopped it. `continues`: it goes on with
-    the text of the prompt, rather than answering it."""
+    """Return the completion, printing its text as it is generated if `show`; None if Ctrl-C stopped it.
+
+    continues    the prompt is raw text to continue, not a rendered chat to answer
+    """
     from sporelm.cli.interrupt import interrupt_flag
 
     pieces = llm.pieces(llm.answer(ids, params, continues=continues))

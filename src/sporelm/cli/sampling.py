@@ -74,7 +74,7 @@ def add_sampling(parser: argparse.ArgumentParser) -> None:
     form.add_argument("--json-schema", metavar="FILE|JSON", help="JSON of this schema: a file, or {...} itself")
     form.add_argument("--regex", metavar="R", help="what this regular expression matches")
     form.add_argument("--lark", metavar="FILE", help="what this Lark grammar produces")
-    form.add_argument("--gbnf", metavar="FILE", help="what this GBNF grammar, llama.cpp's format, produces")
+    form.add_argument("--gbnf", metavar="FILE", help="what this grammar in GBNF (llama.cpp's format) produces")
     form.add_argument(
         "--choice", action="append", default=[], metavar="TEXT", help="this text or another one; to be repeated"
     )

@@ -1,7 +1,7 @@
 """Standard input, output and error that were closed before the program began, as `<&-`, `>&-` and `2>&-` leave them.
 
-Python then has None in place of the stream, and the next file that is opened takes its descriptor: what a library
-prints would land in that file. So a closed descriptor is opened again on the null device, and the stream with it.
+Python then sets the stream to None, and the next file that is opened gets the free descriptor: a library's output would
+end up in that file. So closed descriptors are reopened on the null device, and the streams with them.
 """
 
 import io
@@ -11,19 +11,19 @@ from contextlib import suppress
 
 from sporelm.errors import SporeError
 
-INPUT_CLOSED = "standard input is closed: nothing can be read from it. Give it a file, a pipe or a terminal."
-OUTPUT_CLOSED = "standard output is closed: there is nowhere to print to. Send it to a file, a pipe or a terminal."
+INPUT_CLOSED = "standard input: cannot be read, because it is closed. Connect it to a file, a pipe or a terminal."
+OUTPUT_CLOSED = "standard output: cannot be written, because it is closed. Connect it to a file, a pipe or a terminal."
 
 
 class ClosedInput(io.RawIOBase):
-    """Standard input that every read refuses: closed is not the same as empty."""
+    """A standard input whose reads raise SporeError: a closed input is not an empty one."""
 
     def fileno(self) -> int:
         """Return the descriptor, which is the null device's."""
         return 0
 
     def readable(self) -> bool:
-        """Return True, so that the error comes from reading and names its reason."""
+        """Return True, so that the read itself raises the error with its reason."""
         return True
 
     def readinto(self, buffer: object) -> int:
@@ -32,9 +32,9 @@ class ClosedInput(io.RawIOBase):
 
 
 def reopen_closed() -> bool:
-    """Give every closed standard stream a descriptor and an object; returns whether standard output was closed.
+    """Reopen every closed standard stream; return whether standard output was closed.
 
-    Reading from a closed input raises SporeError. What is printed to a closed output or error goes nowhere.
+    Reading from a closed input raises SporeError. Text printed to a closed output or error is dropped.
     """
     is_output_closed = sys.stdout is None
     if sys.stdin is None:
@@ -50,7 +50,7 @@ def reopen_closed() -> bool:
 
 
 def check_input() -> None:
-    """Raise SporeError if standard input is closed, for commands that would find out late."""
+    """Raise SporeError if standard input is closed, for commands that first read it late."""
     buffer = getattr(sys.stdin, "buffer", None)
     if isinstance(getattr(buffer, "raw", None), ClosedInput):
         raise SporeError(INPUT_CLOSED)

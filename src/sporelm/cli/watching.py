@@ -25,8 +25,8 @@ def open_model(args: argparse.Namespace, **more: Any) -> "LLM":
 
 
 def tell(llm: "LLM") -> int:
-    """Say on stderr what was written down, once the model is closed; returns the exit code, 1 if a file could not be
-    written."""
+    """Report on stderr what was traced and recorded, after the model is closed; return the exit code, 1 if a file could
+    not be written."""
     if llm.watching.summary is not None:
         sys.stderr.write(table(llm.watching.summary))
     for note in llm.watching.notes():

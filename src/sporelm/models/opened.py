@@ -106,7 +106,7 @@ def headless(config: ModelConfig, family: Family, held: Container[str], *, bare:
 def _one_head(config: ModelConfig, place: Path) -> ModelConfig:
     """A configuration whose output is the embedding, or has a bias, and not both."""
     if config.output_bias and config.tie_embeddings and not config.alone:
-        what = "its output is the embedding and has a bias; only one apart may (tie_word_embeddings)"
+        what = "an output layer tied to the embedding cannot have a bias (tie_word_embeddings)"
         raise UnsupportedModel(f"{place}: {what}")
     return config
 

@@ -238,7 +238,7 @@ def load(flags: Mapping[str, Any], file: Path | None = None) -> ServeConfig:
         from sporelm.api.adapters import LoraAdapter
 
         given = found["adapters"]
-        found["adapters"] = tuple(LoraAdapter.of(each) if isinstance(each, str) else each for each in given)
+        found["adapters"] = tuple(LoraAdapter.parse(each) if isinstance(each, str) else each for each in given)
     for name in _SIZES:
         if isinstance(found.get(name), str):
             found[name] = size_in_bytes(name, found[name])

@@ -60,8 +60,8 @@ def _message(message: Any, where: str) -> dict[str, Any]:
 
 
 def _check_texts(content: Any, where: str) -> None:
-    """Raise RequestError for a text that is not valid Unicode, with its position in that text: the tokenizer, which
-    sees the rendered chat, would count the template's characters too."""
+    """Raise RequestError for text that is not valid Unicode, with its position in that text: the tokenizer would report
+    the position in the rendered chat."""
     for text in [content] if isinstance(content, str) else [part["text"] for part in content or ()]:
         if (wrong := invalid_character(text)) is not None:
             raise RequestError(f"{where} holds {wrong}; remove it")
@@ -194,17 +194,17 @@ def plain_data(value: Any, where: str, depth: int = 0) -> Any:
 
 
 def with_known_roles(messages: Any) -> Any:
-    """Return messages as OpenAI's clients write them in the words of templates: `developer`, the newer name of the role
-    `system`, as `system`. All interfaces take messages through this, so that they take the same ones.
+    """Return messages with the role `developer`, OpenAI's newer name for it, as `system`, which templates know. Every
+    interface calls this, so that all accept the same roles.
 
-    Raises RequestError for what belongs to the functions that were there before tools: no template would show it.
+    Raises RequestError for OpenAI's deprecated function calling, which predates tools: templates would ignore it.
     """
     if not isinstance(messages, Sequence) or isinstance(messages, (str, bytes)):
         return messages  # `check_messages` refuses it
     for index, each in enumerate(messages):
         if isinstance(each, Mapping) and (each.get("role") == "function" or each.get("function_call") is not None):
             raise RequestError(
-                f"message {index} is written for the old functions: give tool_calls, and messages of the role 'tool'"
+                f"message {index}: deprecated function calling is not supported. Use tool_calls and the role 'tool'"
             )
     return [
         {**each, "role": "system"} if isinstance(each, Mapping) and each.get("role") == "developer" else each

@@ -123,16 +123,16 @@ class ModelConfig:
 
 
 def checked(config: ModelConfig, where: str, key: Callable[[str], str] = str) -> ModelConfig:
-    """The configuration, if its values fit each other; `key` gives the file's word for one of our attributes.
+    """Return the configuration if its values are consistent; `key` maps an attribute to the file's key.
 
-    Raises ModelFileError, UnsupportedModel, which name the keys.
+    Raises ModelFileError or UnsupportedModel, which name the keys.
     """
 
     def keys(*ours: str) -> str:
         return f" ({', '.join(dict.fromkeys(key(each) or each for each in ours))})"
 
     if config.heads % config.kv_heads:
-        what = f"{config.heads} query heads are no whole groups of {config.kv_heads} key heads"
+        what = f"{config.heads} query heads are not a multiple of {config.kv_heads} key heads"
         raise ModelFileError(f"{where}: {what}{keys('heads', 'kv_heads')}")
     if config.head_dim % 2:
         what = f"head dimension {config.head_dim} is odd; attention needs an even one"
@@ -149,7 +149,8 @@ def checked(config: ModelConfig, where: str, key: Callable[[str], str] = str) ->
         raise ModelFileError(f"{where}: {what}: too many; at most {MOST_MATRICES} experts in all layers are read")
     groups = keys("experts.groups", "experts.top_groups")
     if experts is not None and experts.groups <= 1 < experts.top_groups:
-        raise ModelFileError(f"{where}: experts are chosen from {experts.top_groups} groups, but stand in one{groups}")
+        what = f"experts are chosen from {experts.top_groups} groups, but there is only one"
+        raise ModelFileError(f"{where}: {what}{groups}")
     if experts is not None and experts.groups > 1:
         most = experts.count // experts.groups * experts.top_groups
         if experts.count % experts.groups or not experts.used <= most <= experts.count:

@@ -195,8 +195,8 @@ def _heads_of_hf(family: Family, fields: Fields, keys: Mapping[str, str], width:
 
 
 def _check_experts(family: Family, fields: Fields, config: ModelConfig) -> None:
-    """Raise ModelFileError where config.json says 0 of what GGUF files leave unsaid by it: the groups that a token
-    chooses experts from, unless there are none to choose from, and what their weights are multiplied by."""
+    """Raise ModelFileError for a 0 in config.json that GGUF files use for a missing value: the number of expert groups
+    that a token selects, unless experts are not grouped, and the scale of the experts' weights."""
     experts = config.experts
     if experts is None:
         return
@@ -204,7 +204,7 @@ def _check_experts(family: Family, fields: Fields, config: ModelConfig) -> None:
     grouped = groups not in fields.values or bool(experts.groups)  # an absent number is the class's, one or more
     for key, value in ((top_groups, experts.top_groups or not grouped), (scale, experts.scale)):
         if key and fields.has(key) and not value:
-            raise ModelFileError(f"{fields.where}: {fields.name_of(key)} is 0; it must be above that")
+            raise ModelFileError(f"{fields.where}: {fields.name_of(key)} is 0; it must be positive")
 
 
 def _check_direction(family: Family, fields: Fields, key: str) -> None:
@@ -336,10 +336,10 @@ def _head_dim(fields: Fields, key: str, width: int, heads: int, others: tuple[st
     """Numbers of a head: what the file says, else the width in equal parts; `others` are the keys of both."""
     if key and fields.has(key):
         return fields.integer(key, 2, MOST_HEAD_DIM)
-    what = f"{fields.where}: width {width} is no multiple of {heads} heads and {key or 'their width'} is not given"
+    what = f"{fields.where}: width {width} is not a multiple of {heads} heads and {key or 'their width'} is missing"
     if width % heads:
         raise ModelFileError(f"{what} ({', '.join(others)})")
     if not 2 <= width // heads <= MOST_HEAD_DIM:
-        what = f"{heads} heads of a width of {width} have {width // heads} numbers each; from 2 to {MOST_HEAD_DIM} may"
+        what = f"{heads} heads of a width of {width} have {width // heads} numbers each; allowed: 2 to {MOST_HEAD_DIM}"
         raise ModelFileError(f"{fields.where}: {what} ({', '.join(others)})")
     return width // heads

@@ -70,7 +70,7 @@ ROLES: list[tuple[str, str]] = [
     ("assistant", ""),
     ("developer", ""),
     ("", "message 0: role is ''"),
-    ("function", "message 0 is written for the old functions"),
+    ("function", "message 0: deprecated function calling is not supported"),
 ]
 OPTIONS = {"temperature": "--temp"}
 

@@ -62,8 +62,8 @@ def test_gpt_neox_reads_no_other_words_than_its_own_outside_them() -> None:
             r"they must be pairs \(partial_rotary_factor is 0\)",
         ),
         ("mixtral", {"sliding_window": 0}, ModelFileError, "sliding_window is 0; it must be whole, from 1"),
-        ("deepseek3", {"n_group": 2, "topk_group": 0}, ModelFileError, "topk_group is 0; it must be above that"),
-        ("mistral4", {"topk_group": 0}, ModelFileError, "topk_group is 0; it must be above that"),
+        ("deepseek3", {"n_group": 2, "topk_group": 0}, ModelFileError, "topk_group is 0; it must be positive"),
+        ("mistral4", {"topk_group": 0}, ModelFileError, "topk_group is 0; it must be positive"),
         ("deepseek3", {"routed_scaling_factor": 0.0}, ModelFileError, "routed_scaling_factor is 0"),
         ("mixtral", {"num_experts_per_tok": 0}, ModelFileError, "a token uses 0 of 5 experts"),
         ("ernie-moe", {"moe_norm_min": 1.0}, UnsupportedModel, "moe_norm_min 1.0 is not supported"),
@@ -83,7 +83,7 @@ def test_a_null_flag_is_false() -> None:
 def test_relations_that_cannot_be_name_the_keys() -> None:
     with pytest.raises(ModelFileError, match=r"\(num_attention_heads, num_key_value_heads\)"):
         read("arcee", num_key_value_heads=5)
-    with pytest.raises(ModelFileError, match=r"head_dim is not given \(hidden_size, num_attention_heads\)"):
+    with pytest.raises(ModelFileError, match=r"head_dim is missing \(hidden_size, num_attention_heads\)"):
         read("arcee", hidden_size=49)
     with pytest.raises(ModelFileError, match=r"\(num_experts_per_tok, num_local_experts\)"):
         read("mixtral", num_experts_per_tok=9)

@@ -120,7 +120,7 @@ LATENT = {
         ("llama4", {"attention_chunk_size": None}, ModelFileError, "attention_chunk_size is missing"),
         ("llama4", {"moe_layers": "x"}, UnsupportedModel, "moe_layers is 'x'; it must list layers"),
         ("mimo2", {"swa_head_dim": 8}, UnsupportedModel, "swa_head_dim is 8; only 16 is supported"),
-        ("mimo2", {"num_key_value_heads": 4}, UnsupportedModel, "4 heads are no whole groups of 8"),
+        ("mimo2", {"num_key_value_heads": 4}, UnsupportedModel, "4 heads are not a multiple of 8"),
         ("mimo2", {"mlp_layer_types": ["dense"]}, UnsupportedModel, "must say dense or sparse of each of the 4 layers"),
         ("mellum", {"mlp_layer_types": -1}, UnsupportedModel, "must say dense or sparse of each of the 5 layers"),
         ("olmoe", {"clip_qkv": 0.0}, ModelFileError, "clip_qkv is 0.0; it must be a number"),
@@ -200,7 +200,7 @@ def test_more_experts_than_anybody_has_are_refused_at_once() -> None:
 
 @pytest.mark.parametrize("groups", [None, 0, 1])
 def test_one_group_is_no_choice_of_groups(groups: int | None) -> None:
-    with pytest.raises(ModelFileError, match="experts are chosen from 2 groups, but stand in one"):
+    with pytest.raises(ModelFileError, match="experts are chosen from 2 groups, but there is only one"):
         of_hf("deepseek3", n_group=groups, topk_group=2)
 
 

@@ -72,7 +72,7 @@ def finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
     if own.heads % own.key_heads or inner % own.heads:
         what = f"{own.heads} heads of {inner} values, {own.key_heads} heads of keys"
         keys = values.among("linear_num_key_heads", "linear_num_value_heads", "linear_value_head_dim")
-        raise ModelFileError(f"{values.where}: {what}: they are no whole groups{keys}")
+        raise ModelFileError(f"{values.where}: {what}: these do not divide evenly{keys}")
     told = values.values.get("layer_types" if kind == HF else RECURRENT)
     attention = frozenset(range(own.interval - 1, config.layers, own.interval))
     attention = attention if told is None else attention_layers(values, told, config.layers, flags=kind != HF)

@@ -58,7 +58,7 @@ def finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
     first = config.layers - config.own.borrowing
     lent = {layer in config.full_layers for layer in range(first)}
     if not {layer in config.full_layers for layer in range(max(first, 0), config.layers)} <= lent:
-        what = "layers that borrow keys and values find none of their kind before them"
+        what = "layers that share keys and values have no earlier layer of their type to share with"
         raise ModelFileError(f"{values.where}: {what}{values.among('num_kv_shared_layers', 'layer_types')}")
     own = replace(config.own, thinned=_thinned(config.layers, values, kind))
     scales = Scales(embedding=config.width**0.5, attention=1.0)

@@ -56,12 +56,12 @@ def finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
     own, first = config.own, config.layers - config.own.borrowing
     if config.heads % own.local_heads or own.local_dim % 2:
         what = f"{config.heads} query heads, {own.local_heads} key heads of {own.local_dim}"
-        what = f"{what} in layers with a window: these are no whole groups of even heads"
+        what = f"{what} in layers with a window: query heads must be a multiple of key heads, their width even"
         keys = values.among("num_attention_heads", "num_key_value_heads", "head_dim")
         raise ModelFileError(f"{values.where}: {what}{keys}")
     lent = {layer in config.full_layers for layer in range(first)}
     if not {layer in config.full_layers for layer in range(max(first, 0), config.layers)} <= lent:
-        what = "layers that borrow keys and values find none of their kind before them"
+        what = "layers that share keys and values have no earlier layer of their type to share with"
         raise ModelFileError(f"{values.where}: {what}{values.among('num_kv_shared_layers', 'layer_types')}")
     scales = Scales(embedding=config.width**0.5, attention=1.0)
     return replace(config, scales=scales, logit_cap=config.logit_cap or None)

@@ -25,10 +25,10 @@ def attention_layers(values: Fields, told: Any, layers: int, *, flags: bool = Fa
     attention, other = ((False,), (True,)) if flags else (ATTENTION, OTHER)
     if not isinstance(kinds, list | tuple) or any(kind not in attention + other for kind in kinds):
         names = ", ".join(str(kind) for kind in attention + other)
-        where = f"{values.where}: kinds of layers"
-        raise UnsupportedModel(f"{where} must be of {names}; they are {shown(kinds)}{values.among(*KINDS_OF_HF)}")
+        what = f"layer types must be among {names} (got {shown(kinds)})"
+        raise UnsupportedModel(f"{values.where}: {what}{values.among(*KINDS_OF_HF)}")
     if len(kinds) < layers:
-        what = f"{len(kinds)} layers have a kind, there are {layers}"
+        what = f"{len(kinds)} layer types are given for {layers} layers"
         raise ModelFileError(f"{values.where}: {what}{values.among('num_hidden_layers', *KINDS_OF_HF)}")
     return frozenset(layer for layer in range(layers) if kinds[layer] in attention)
 

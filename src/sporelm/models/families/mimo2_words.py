@@ -96,7 +96,7 @@ def finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
         if (given := values.values.get(f"swa_{key}")) not in (None, number):
             raise UnsupportedModel(f"{values.where}: swa_{key} is {shown(given)}; only {number} is supported")
     if config.heads % (2 * config.kv_heads):
-        what = f"{config.heads} heads are no whole groups of {2 * config.kv_heads}"
+        what = f"{config.heads} heads are not a multiple of {2 * config.kv_heads}"
         keys = values.among("num_attention_heads", "num_key_value_heads", "swa_num_key_value_heads")
         raise UnsupportedModel(f"{values.where}: {what}{keys}")
     full = full_layers_of(values, config.layers) if values.has("layer_types") else usual_full(config.layers)

@@ -40,7 +40,7 @@ def _words(config: ModelConfig) -> dict[str, Any]:
 
 
 def _unsaid(config: ModelConfig) -> str:
-    return "" if config.head_dim * config.heads == config.width else "its heads are not as wide as its rows together"
+    return "" if config.head_dim * config.heads == config.width else "its heads do not add up to the model's width"
 
 
 @architecture(

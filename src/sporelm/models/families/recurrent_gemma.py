@@ -29,7 +29,7 @@ def _finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
     own, layers = config.own, config.layers
     channels = own.width or config.width
     if channels % config.heads:
-        what = f"{channels} channels are no whole parts of {config.heads} heads"
+        what = f"{channels} channels are not a multiple of {config.heads} heads"
         raise ModelFileError(f"{values.where}: {what}{values.among('lru_width', 'num_attention_heads')}")
     told = values.values.get("layer_types")
     if kind == HF:

@@ -80,7 +80,7 @@ def finished(config: ModelConfig, values: Fields, kind: Kind) -> ModelConfig:
     if own.inner != own.heads * own.head_dim or own.heads % own.groups:
         what = f"{own.inner} numbers of {own.heads} heads, {own.groups} groups"
         keys = values.among(*HF_SHAPE)
-        raise ModelFileError(f"{values.where}: {what}: they are no whole parts of each other{keys}")
+        raise ModelFileError(f"{values.where}: {what}: these do not divide evenly{keys}")
     if values.has("time_step_limit"):
         low, high = values.numbers("time_step_limit", 2, *UNBOUNDED)
         if low > high:

@@ -36,7 +36,7 @@ def resolve(model: str | Path | None = None, progress: Progress | None = None, *
         return fetched(text, progress, fetch)
     if path.is_dir():
         raise ModelNotFound(
-            f"no model {text[:200]!r}: the folder of this name holds no config.json; for a .gguf file in it give "
+            f"no model {text[:200]!r}: the folder of this name holds no config.json. For a .gguf file in it give "
             f"{'./' + text[:200]!r}"
         )
     near = did_you_mean(text)

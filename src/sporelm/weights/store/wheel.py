@@ -21,10 +21,10 @@ CHUNK_BYTES = 1 << 20
 SPARE_BYTES = 16 << 20  # left free on the disk
 NO_ROOM = tuple(getattr(errno, name) for name in ("ENOSPC", "EDQUOT") if hasattr(errno, name))
 
-# What pip prints, as regular expressions; the first row that is found tells why it failed.
+# Regular expressions of pip's output, and the cause of the failure; the first match counts.
 CAUSES = (
     (r"Errno (?:28|122)\b|No space left on device|not enough space on the disk", "full"),
-    (r"DO NOT MATCH THE HASHES|Hash mismatch", "what arrived does not have the hash that the package index states"),
+    (r"DO NOT MATCH THE HASHES|Hash mismatch", "the download does not match the hash in the package index"),
     (r"CERTIFICATE_VERIFY_FAILED|SSLError|SSLCertVerificationError", "the package index's certificate is not trusted"),
     (r"ProxyError|Tunnel connection failed", "the proxy refuses the connection to the package index"),
     (
@@ -37,12 +37,12 @@ CAUSES = (
     (r"No matching distribution|Could not find a version", "the package index has no {requirement} for this Python"),
 )
 REMEDIES = {
-    "what arrived does not have the hash that the package index states": "Run 'spore pull {name}' again; if that stays "
-    "so, a proxy or a mirror changes files",
-    "the package index's certificate is not trusted": "Name the certificate of your proxy to pip (PIP_CERT)",
+    "the download does not match the hash in the package index": "Run 'spore pull {name}' again; if it fails "
+    "again, a proxy or a mirror alters the files",
+    "the package index's certificate is not trusted": "Point PIP_CERT to the certificate of your proxy",
     "pip does not trust the package index, which has no certificate": "Check PIP_INDEX_URL and PIP_TRUSTED_HOST",
     "the proxy refuses the connection to the package index": "Check HTTPS_PROXY",
-    "the package index has no {requirement} for this Python": "Check which index pip is told to use (PIP_INDEX_URL, "
+    "the package index has no {requirement} for this Python": "Check which index pip uses (PIP_INDEX_URL, "
     "PIP_NO_INDEX, pip config list)",
 }
 
