@@ -8,7 +8,7 @@ from sporelm.errors import ModelFileError, ModelNotFound
 from sporelm.text.class_framing import frame
 from sporelm.text.decoders import decoding_of
 from sporelm.text.gguf_vocabulary import MAX_TOKENS
-from sporelm.text.library import guarded, refuse_panics, remember_words
+from sporelm.text.library import guarded, parse, refuse_panics, remember_words
 from sporelm.text.special_tokens import SpecialTokens, stop_ids
 from sporelm.text.token_bytes import missing_bytes
 from sporelm.text.tokenizer import Tokenizer, one_line
@@ -148,10 +148,8 @@ def read_spec(path: Path) -> dict[str, Any] | None:
 
 def library_of(spec: dict[str, Any], label: str) -> Any:
     """The `tokenizers.Tokenizer` of a tokenizer.json's contents. To be called inside `guarded`."""
-    from tokenizers import Tokenizer as LibraryTokenizer
-
     refuse_panics(spec, label)
-    return _unbound(LibraryTokenizer.from_str(json.dumps(spec)))
+    return _unbound(parse(json.dumps(spec), label))
 
 
 def _tokenizer(parsing: Any, label: str, folder: Folder) -> Tokenizer:
@@ -175,11 +173,9 @@ def _tokenizer(parsing: Any, label: str, folder: Folder) -> Tokenizer:
 
 
 def _load(file: Path) -> Any:
-    from tokenizers import Tokenizer as LibraryTokenizer
-
     data = bytes_of(file, MAX_TOKENIZER_BYTES)
     refuse_panics(_parsed(file, data), str(file))  # which keeps none of it: it is large
-    return _unbound(LibraryTokenizer.from_buffer(data))
+    return _unbound(parse(data, str(file)))
 
 
 def _parsed(file: Path, data: bytes) -> dict[str, Any]:
@@ -193,8 +189,6 @@ def _parsed(file: Path, data: bytes) -> dict[str, Any]:
 
 
 def _unbound(tokenizer: Any) -> Any:
-    tokenizer.no_truncation()  # a prompt is never cut
-    tokenizer.no_padding()
     tokenizer.encode_special_tokens = False
     remember_words(tokenizer)
     return tokenizer

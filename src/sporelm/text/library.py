@@ -1,17 +1,26 @@
 """The `tokenizers` library at arm's length: what makes it panic is refused before, and its failures become ours.
 
 A panic prints a traceback of its own on stderr before Python hears of it, and one inside a destructor ends the process.
+Panics that no check foresees are provoked while a file is loaded, and their tracebacks are kept from stderr.
 """
 
 import base64
+import json
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from sporelm.errors import ModelFileError, SporeError
 from sporelm.text.charsmap import read_charsmap
+from sporelm.text.library_reasons import explain, in_words
+from sporelm.text.rust_panics import hide_panics
 from sporelm.text.tokenizer import one_line
 
+log = logging.getLogger(__name__)
+
+# Texts that make a faulty part panic: the empty one, one letter, letters of several bytes, marks, spaces.
+PROBES = ("", "a", "aab xx", " é中🙂e\u0301\n ", "x <x>")
 MOST_WORDS = 2048  # whose ids a library's model keeps; a word of 256 letters takes 8 kB
 
 
@@ -19,11 +28,48 @@ MOST_WORDS = 2048  # whose ids a library's model keeps; a word of 256 letters ta
 def guarded(label: str) -> Iterator[None]:
     """Turn whatever the library raises into a ModelFileError. A panic is a BaseException that it does not export."""
     try:
-        yield
+        with hide_panics():
+            yield
     except (SporeError, KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:
-        raise ModelFileError(f"{label} cannot be read: {one_line(error)}") from None
+        raise ModelFileError(f"{label} cannot be read: {reason_of(error)}") from None
+
+
+def reason_of(error: BaseException) -> str:
+    """Return one line for what the library, or another, says, without Rust's own words."""
+    return in_words(one_line(error))
+
+
+def parse(data: str | bytes, label: str) -> Any:
+    """Return the `tokenizers.Tokenizer` of the text of a tokenizer.json, which `refuse_panics` has seen. To be called
+    inside `guarded`.
+
+    Raises ModelFileError that names the part which the library does not take, or the text on which it fails.
+    """
+    from tokenizers import Tokenizer
+
+    try:
+        tokenizer = Tokenizer.from_str(data) if isinstance(data, str) else Tokenizer.from_buffer(data)
+    except (KeyboardInterrupt, SystemExit, MemoryError):
+        raise
+    except BaseException as error:
+        raise ModelFileError(f"{label}: {explain(json.loads(data), str(error))}") from None
+    tokenizer.no_truncation()  # a prompt is never cut
+    tokenizer.no_padding()
+    for text in PROBES:
+        try:
+            tokenizer.encode(text, add_special_tokens=False)
+        except (KeyboardInterrupt, SystemExit, MemoryError):
+            raise
+        except Exception as error:  # such as a letter without a token: texts differ
+            log.debug("%s: %r: %s", label, text, error)
+        except BaseException:
+            raise ModelFileError(
+                f"{label}: the library fails on the text {text!r}. Correct the normalizer and the pre_tokenizer, or "
+                "use a GGUF file of the model."
+            ) from None
+    return tokenizer
 
 
 def remember_words(tokenizer: Any) -> None:
@@ -49,6 +95,12 @@ def refuse_panics(spec: Mapping[str, Any], label: str) -> None:
     for part in _parts(spec.get("pre_tokenizer"), "pretokenizers"):
         if part.get("type") == "FixedLength" and part.get("length") == 0:
             raise ModelFileError(f"{label}: the pre_tokenizer's FixedLength is 0; it must be at least 1")
+    for part in _parts(spec.get("decoder"), "decoders"):
+        if part.get("type") == "Strip" and part.get("stop") not in (0, None):
+            raise ModelFileError(
+                f"{label}: the decoder's Strip takes signs from the ends of tokens (got stop {part['stop']!r:.20}; "
+                "allowed 0), at which the library fails for short tokens. Set it to 0."
+            )
     for part in _parts(spec.get("post_processor"), "processors"):
         if part.get("type") == "TemplateProcessing":
             _check_template(part, label)
@@ -70,16 +122,22 @@ def _parts(part: Any, key: str) -> Iterator[Mapping[str, Any]]:
 
 def _check_template(part: Mapping[str, Any], label: str) -> None:
     known = part.get("special_tokens")
-    pieces = part.get("single")
-    for piece in pieces if isinstance(pieces, list) else []:
+    single, pair = (value if isinstance(value, list) else [] for value in (part.get("single"), part.get("pair")))
+    for entry in known.values() if isinstance(known, Mapping) else ():
+        if isinstance(entry, Mapping) and entry.get("ids") == []:
+            raise ModelFileError(f"{label}: the post_processor's special token {entry.get('id')!r:.60} has no ids")
+    for at, piece in enumerate([*single, *pair]):
         if not isinstance(piece, Mapping):
-            continue  # the library says it
+            continue  # reported by the library
         special, sequence = piece.get("SpecialToken"), piece.get("Sequence")
         name = special.get("id") if isinstance(special, Mapping) else None
         if isinstance(name, str) and not (isinstance(known, Mapping) and name in known):
             raise ModelFileError(f"{label}: the post_processor puts in {name[:60]!r}, which its special_tokens lack")
-        if isinstance(sequence, Mapping) and sequence.get("id") != "A":
+        if at < len(single) and isinstance(sequence, Mapping) and sequence.get("id") != "A":
             raise ModelFileError(f"{label}: the post_processor's template of one text must name it 'A'")
+    has_text = any("Sequence" in piece for piece in single if isinstance(piece, Mapping))
+    if isinstance(part.get("single"), list) and not has_text:
+        raise ModelFileError(f"{label}: the post_processor's template of one text lacks the text. Put 'A' into it.")
 
 
 def _check_merges(model: Mapping[str, Any], label: str) -> None:

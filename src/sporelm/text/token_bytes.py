@@ -4,6 +4,9 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
+from sporelm.errors import ModelFileError
+from sporelm.text.library_reasons import in_words
+
 
 def byte_alphabet() -> dict[int, str]:
     """Byte -> the printable character that stands for it in byte-level vocabularies (GPT-2's table).
@@ -141,3 +144,7 @@ class LibraryDecoding:
             return str(self._tokenizer.decode(list(tokens), skip_special_tokens=False))
         except OverflowError:  # an id beyond 32 bits is no token's
             return ""
+        except (KeyboardInterrupt, SystemExit, MemoryError):
+            raise
+        except BaseException as error:  # a panic of the library is a BaseException
+            raise ModelFileError(f"the tokenizer fails on tokens: {in_words(str(error))}") from None

@@ -8,6 +8,7 @@ from typing import Any
 
 from sporelm.errors import ModelFileError, RequestError
 from sporelm.text.library_prompts import LibraryPrompts, encode
+from sporelm.text.library_reasons import in_words
 from sporelm.text.rendered_prompt import RenderedPrompt
 from sporelm.text.special_tokens import SpecialTokens
 from sporelm.text.token_bytes import Decoding
@@ -231,7 +232,7 @@ class Tokenizer:
         except (KeyboardInterrupt, SystemExit, RequestError, ModelFileError):
             raise
         except BaseException as error:  # a panic of the library is a BaseException
-            raise ModelFileError(f"{self.label}: the tokenizer fails on a text: {one_line(error)}") from None
+            raise ModelFileError(f"{self.label}: the tokenizer fails on a text: {in_words(one_line(error))}") from None
 
     def _checked(self, token: int) -> int:
         if not 0 <= token < self.vocab_size:

@@ -70,6 +70,22 @@ HOSTILE = {
     ),
     "empty prepend": ({"normalizer": {"type": "Prepend", "prepend": ""}}, "normalizer's Prepend is empty"),
     "length 0": ({"pre_tokenizer": {"type": "FixedLength", "length": 0}}, "FixedLength is 0"),
+    "replaces an empty match": (
+        {"normalizer": {"type": "Replace", "pattern": {"Regex": "x*"}, "content": "x"}},
+        "the library fails on the text 'a'",
+    ),
+    "strip of the end": (
+        {"decoder": {"type": "Strip", "content": "a", "start": 0, "stop": 2}},
+        "got stop 2; allowed 0",
+    ),
+    "template without the text": (template(), "lacks the text"),
+    "pair with an unknown token": (
+        {
+            "post_processor": template({"Sequence": {"id": "A", "type_id": 0}})["post_processor"]
+            | {"pair": [{"SpecialToken": {"id": "<x>", "type_id": 0}}]}
+        },
+        "puts in '<x>'",
+    ),
     "unknown special token": (template({"SpecialToken": {"id": "<x>", "type_id": 0}}), "puts in '<x>'"),
     "text B": (template({"Sequence": {"id": "B", "type_id": 0}}), "must name it 'A'"),
     "merge without a result": (bpe(merges=[["b", "a"]]), "the merge 'b a' gives no token"),
@@ -79,6 +95,53 @@ HOSTILE = {
         "the merge 'a é' gives no token",
     ),
 }
+
+
+# Refused by the library, in words of Rust's.
+REFUSED = {
+    "model of another kind": (
+        {"model": {"type": "Foo"}},
+        r"model: the type is not supported \(got 'Foo'; allowed BPE, ",
+    ),
+    "model that is a text": ({"model": "x"}, r"model: it is not an object \(got a text\)"),
+    "merge of a number": (bpe(merges=[1]), "model BPE: merges is not a list of pairs"),
+    "vocabulary of a list": (bpe(vocab=[]), r"model BPE: a value is wrong \(got a list; allowed an object\)"),
+    "normalizer": ({"normalizer": {"type": "Foo"}}, r"normalizer: the type is not supported \(got 'Foo'; allowed Bert"),
+    "normalizer in a sequence": (
+        {"normalizer": {"type": "Sequence", "normalizers": [{"type": "NFC"}, {"type": "Foo"}]}},
+        r"normalizer: the type is not supported \(got 'Foo'",
+    ),
+    "regular expression": (
+        {"pre_tokenizer": {"type": "Split", "pattern": {"Regex": "(a"}, "behavior": "Isolated", "invert": False}},
+        "pre_tokenizer Split: a regular expression is wrong: end pattern with unmatched parenthesis",
+    ),
+    "behavior": (
+        {"pre_tokenizer": {"type": "Punctuation", "behavior": "Foo"}},
+        r"pre_tokenizer Punctuation: a value is wrong \(got 'Foo'; allowed 'Removed', ",
+    ),
+    "post-processor": ({"post_processor": {"type": "ByteLevel"}}, "post_processor ByteLevel: a field is missing"),
+    "decoder": ({"decoder": {"type": "Foo"}}, "decoder: the type is not supported"),
+    "added token": ({"added_tokens": [{"content": "x"}]}, "added_tokens: the field 'id' is missing"),
+    "version": ({"version": "9"}, r"version: the version is unknown \(got '9'; allowed '1.0'\)"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_refusal_names_the_part_in_our_words(tmp_path: Path, name: str) -> None:
+    change, message = REFUSED[name]
+    (tmp_path / "tokenizer.json").write_text(json.dumps(PLAIN | change), encoding="utf-8")
+    with pytest.raises(ModelFileError, match=message) as caught:
+        load_tokenizer(tmp_path)
+    text = str(caught.value)
+    assert "\n" not in text
+    for word in ("untagged", "enum", "instantiate", "at line", "`", "Oniguruma", "usize"):
+        assert word not in text
+
+
+def test_truncation_and_padding_are_left_out_before_the_library_uses_them(tmp_path: Path) -> None:
+    truncation = {"direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 9}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(PLAIN | {"truncation": truncation}), encoding="utf-8")
+    assert load_tokenizer(tmp_path).encode("abab") == [2, 2]
 
 
 @pytest.mark.parametrize("name", HOSTILE)
