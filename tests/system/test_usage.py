@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from sporelm.cli import main
+from sporelm.cli.memory_errors import out_of_memory
 from system.processes import Spore, environment, one_line
 
 
@@ -269,4 +270,4 @@ def test_memory_that_the_system_refuses_is_told_as_such(
 
     monkeypatch.setattr(main, "dispatch", refuse)
     assert main.main(["list"]) == 1
-    assert one_line(capsys.readouterr().err) == f"spore: {main.OUT_OF_MEMORY}"
+    assert one_line(capsys.readouterr().err) == f"spore: {out_of_memory()}"

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from sporelm import __version__
-from sporelm.cli import bench_output, lora, options, watching
+from sporelm.cli import bench_output, lora, options, terminal_layout, watching
 from sporelm.cli.parser import Parser, listed
+from sporelm.cli.terminal_layout import NARROW, terminal_width
 from sporelm.errors import UsageError
 
 if TYPE_CHECKING:
@@ -181,6 +182,9 @@ def render(found: Sequence["Row"], args: argparse.Namespace) -> str:
     from rich.console import Console
     from rich.table import Table
 
+    width = terminal_width()
+    if width is not None and width < NARROW:  # where a table would cut figures
+        return "\n".join(terminal_layout.table([rows.HEADS, *(row.cells() for row in found)], width))
     table = Table(*rows.HEADS)
     for row in found:
         table.add_row(*row.cells())

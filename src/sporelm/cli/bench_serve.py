@@ -5,8 +5,9 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
-from sporelm.cli import bench_output, options
+from sporelm.cli import bench_output, options, terminal_layout
 from sporelm.cli.parser import Parser, listed
+from sporelm.cli.terminal_layout import NARROW, terminal_width
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -146,6 +147,9 @@ def table(found: "Report") -> str:
 
     # A file or a pipe gets the wide table.
     console = Console() if sys.stdout.isatty() else Console(width=2 * WIDE)
+    width = terminal_width()
+    if width is not None and width < NARROW:  # where a table would cut figures
+        return "\n".join(records(found, width))
     made = wide(found) if console.width >= WIDE else narrow(found)
     counted = ", ".join(sorted({row.counted_by for row in found.rows} - {""}))
     with console.capture() as capture:
@@ -153,6 +157,16 @@ def table(found: "Report") -> str:
         console.print(Text(plain(words)))
         console.print(made)
     return capture.get().rstrip()
+
+
+def records(found: "Report", width: int) -> list[str]:
+    """What was asked for, and the figures of each load one below the other."""
+    from sporelm.bench.serving.figures import HEADS
+    from sporelm.cli.plain_text import plain
+
+    lines = terminal_layout.fold(plain(f"{found.title}, seed {found.plan.seed}"), width)
+    cells = [[plain(cell) for cell in row.cells()] for row in found.rows]
+    return lines + terminal_layout.table([list(HEADS), *cells], width)
 
 
 def wide(found: "Report") -> "Table":

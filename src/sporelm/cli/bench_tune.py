@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from sporelm.cli import options
 from sporelm.cli.parser import Parser
+from sporelm.cli.terminal_layout import table, terminal_width
 from sporelm.errors import RequestError
 
 if TYPE_CHECKING:
@@ -67,8 +68,10 @@ def as_json(tuning: "Tuning") -> dict[str, Any]:
 def as_table(tuning: "Tuning") -> str:
     """Tiles as panels x tokens (rows, of attention), times in microseconds."""
     heads = ("format", "kernel", "before", "after", "before us", "after us", "gain")
-    lines = [heads, *(cells(row) for row in tuning.rows)]
-    return "\n".join(f"{line[0]:<10}{line[1]:<7}" + "".join(f"{cell:>10}" for cell in line[2:]) for line in lines)
+    rows = [heads, *(cells(row) for row in tuning.rows)]
+    lines = [f"{row[0]:<10}{row[1]:<7}" + "".join(f"{cell:>10}" for cell in row[2:]) for row in rows]
+    width = terminal_width()
+    return "\n".join(lines if width is None or max(map(len, lines)) <= width else table(rows, width))
 
 
 def cells(row: "Row") -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from sporelm.cli.chat_screen import Screen, dim
 from sporelm.cli.parser import Parser
 from sporelm.cli.plain_text import counted, plain
 from sporelm.cli.sessions import Leave, Sessions, Thought
+from sporelm.cli.terminal_layout import fold, terminal_width
 from sporelm.errors import SporeError, UsageError
 
 if TYPE_CHECKING:
@@ -93,11 +94,14 @@ def talk(sessions: Sessions, about: str, figures: Callable[[Any], str]) -> int:
 
     failures = 0
     if sys.stdin.isatty():
-        print(f"{plain(about)}: /help lists the commands, Ctrl-D leaves", file=sys.stderr)
+        banner = f"{plain(about)}: /help lists the commands, Ctrl-D leaves"
+        print("\n".join(fold(banner, terminal_width(sys.stderr), 0)), file=sys.stderr)
     for text in messages(lambda: f"{sessions.current_id}> "):
         try:
             if text.startswith("/"):
-                print(sessions.command(text), flush=True)
+                lines = sessions.command(text).split("\n")
+                width = terminal_width()
+                print("\n".join(each for line in lines for each in fold(line, width)), flush=True)
             else:
                 answer(sessions, text, figures)
         except Leave:

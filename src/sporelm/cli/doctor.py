@@ -15,8 +15,10 @@ from typing import Any
 from sporelm import __version__, settings
 from sporelm.cli import options
 from sporelm.cli.parser import Parser
+from sporelm.cli.terminal_layout import fold, labelled, terminal_width
 from sporelm.errors import UsageError
 
+LABEL = 13  # columns before the text of a line
 PACKAGES = ("numpy", "llvmlite", "tokenizers", "jinja2", "prompt_toolkit", "huggingface_hub", "torch")
 
 
@@ -55,7 +57,11 @@ def run(args: argparse.Namespace) -> int:
         if args.conformance:
             raise UsageError("--models lists families and --conformance compares ops: give one of them")
         found = families()
-        print(json.dumps({"families": found}, indent=2) if args.json else "\n".join(families_as_text(found)))
+        print(
+            json.dumps({"families": found}, indent=2)
+            if args.json
+            else "\n".join(laid_out(families_as_text(found), label_width(found)))
+        )
         return 0
     report: dict[str, Any] = {
         "version": __version__,
@@ -76,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(report, indent=2))
     else:
-        print("\n".join(as_text(report)))
+        print("\n".join(laid_out(as_text(report))))
     return 1 if differences else 0
 
 
@@ -89,9 +95,14 @@ def families() -> list[dict[str, Any]]:
     ]
 
 
+def label_width(found: list[dict[str, Any]]) -> int:
+    """Return the columns before the text of a line about a family."""
+    return max(len(row["family"]) for row in found) + 1
+
+
 def families_as_text(found: list[dict[str, Any]]) -> list[str]:
     """The list for a person: two lines a family."""
-    lines, wide = [], max(len(row["family"]) for row in found) + 1
+    lines, wide = [], label_width(found)
     for row in found:
         lines.append(f"{row['family']:<{wide}}{row['models']}: compared with {' and '.join(row['vouched'])}")
         lines.append(f"{'':<{wide}}  {', '.join(row['names'])}")
@@ -156,6 +167,18 @@ def model_store(folder: Path) -> dict[str, Any]:
 
     sizes = {entry.name: entry.nbytes for entry in store.entries()}
     return {"path": str(folder), "models": sizes, "known": sorted(store.KNOWN)}
+
+
+def laid_out(lines: list[str], column: int = LABEL) -> list[str]:
+    """Fold the lines of a report where the terminal is narrower: text stands beside its label, or below it."""
+    width = terminal_width()
+    if width is None:
+        return lines
+    found = []
+    for line in lines:
+        label, text = line[:column].rstrip(), line[column:]
+        found += labelled(label, text, column, width) if label else fold(line, width)
+    return found
 
 
 def as_text(report: dict[str, Any]) -> list[str]:

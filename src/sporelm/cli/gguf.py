@@ -4,7 +4,8 @@ import argparse
 import sys
 
 from sporelm.cli import main, options
-from sporelm.cli.parser import Parser
+from sporelm.cli.parser import WIDTH, Parser
+from sporelm.cli.terminal_layout import labelled
 
 PREFIX = "gguf "
 
@@ -12,11 +13,12 @@ PREFIX = "gguf "
 class Overview(Parser):
     """The help of `spore gguf`, which lists the tools."""
 
-    def format_help(self) -> str:
+    def format_help(self, width: int = WIDTH) -> str:
         """The usual help, with the tools after the summary."""
-        head, options_title, tail = super().format_help().partition("\noptions:")
+        head, options_title, tail = super().format_help(width).partition("\noptions:")
         tools = {name.removeprefix(PREFIX): text for name, text in main.COMMANDS.items() if name.startswith(PREFIX)}
-        listed = "".join(f"  {name:<12}{summary}\n" for name, summary in tools.items())
+        rows = [line for name, summary in tools.items() for line in labelled(f"  {name}", summary, 14, width)]
+        listed = "".join(f"{line}\n" for line in rows)
         return f"{head}\ntools:\n{listed}{options_title}{tail}"
 
 
@@ -37,5 +39,5 @@ def run(args: argparse.Namespace) -> int:
     """Only reached without a tool that exists: says which there are. Exit code 2."""
     if args.tool:
         parser().error(f"no tool {args.tool[0]!r:.80}")
-    sys.stderr.write(parser().format_help())
+    parser().print_help(sys.stderr)
     return 2

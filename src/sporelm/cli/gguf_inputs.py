@@ -26,7 +26,7 @@ def add_files(parser: argparse.ArgumentParser) -> None:
 def add_color(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--color", choices=("auto", "always", "never"), default="auto", metavar="WHEN",
-        help="auto (on a terminal), always or never; default: auto",
+        help="auto (on a terminal, unless NO_COLOR is set or TERM is dumb), always or never; default: auto",
     )  # fmt: skip
 
 

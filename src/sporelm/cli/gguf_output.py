@@ -93,12 +93,14 @@ def thread_count(args: argparse.Namespace) -> int:
 def print_table(written: "Sequence[Written]", dry_run: bool) -> None:
     """A line for each file."""
     from sporelm.cli.gguf_text import bytes_text, plain
+    from sporelm.cli.terminal_layout import table, terminal_width
 
     rows = [("would be written" if dry_run else "written", "size", "metadata", "tensors")]
     rows += [(plain(str(file.path)), bytes_text(file.nbytes), str(file.keys), str(file.tensors)) for file in written]
     width = max(len(row[0]) for row in rows)
-    for row in rows:
-        print(f"{row[0]:<{width}}  {row[1]:>10}  {row[2]:>8}  {row[3]:>8}")
+    lines = [f"{row[0]:<{width}}  {row[1]:>10}  {row[2]:>8}  {row[3]:>8}" for row in rows]
+    columns = terminal_width()
+    print("\n".join(lines if columns is None or max(map(len, lines)) <= columns else table(rows, columns)))
 
 
 @contextmanager

@@ -9,6 +9,7 @@ import numpy as np
 
 from sporelm.cli.plain_text import has_colors
 from sporelm.cli.plain_text import plain as plain
+from sporelm.cli.terminal_layout import columns_of, fold, terminal_width
 
 ESCAPES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "blue": "34", "cyan": "36"}
 LONGEST_LEADER = 56
@@ -25,15 +26,21 @@ class Page:
         encoding = (getattr(sys.stdout, "encoding", None) or "").lower().replace("-", "")
         self.drawn = encoding.startswith("utf")
         self.dot = "·" if self.drawn else "."
+        self.width = terminal_width()
 
     def paint(self, text: str, style: str) -> str:
         return f"\x1b[{ESCAPES[style]}m{text}\x1b[0m" if self.colored else text
 
     def line(self, text: str = "") -> None:
-        print(text)
+        """Print lines, each folded where the terminal is narrower."""
+        for line in text.split("\n"):
+            print("\n".join(fold(line, self.width)))
 
     def box(self, title: str) -> None:
-        """A title in a box."""
+        """A title in a box; alone where the terminal is narrower than the box."""
+        if self.width is not None and columns_of(title) + 4 > self.width:
+            self.line(self.paint(title, "bold"))
+            return
         corners = "╭╮╰╯─│" if self.drawn else "++++-|"
         edge = corners[4] * (len(title) + 2)
         side = self.paint(corners[5], "blue")
@@ -45,11 +52,19 @@ class Page:
         self.line(f"\n{self.paint(text, 'bold')}")
 
     def leaders(self, rows: Sequence[tuple[str, str]], style: str = "cyan") -> None:
-        """Names and what belongs to them, dots between, the second column aligned."""
+        """Names and what belongs to them, dots between, the second column aligned.
+
+        On a terminal that is narrower than one of these lines, what belongs to a name follows below it.
+        """
         width = min(max((len(name) for name, _ in rows), default=0), LONGEST_LEADER) + 3
         for name, text in rows:
             dots = self.paint(self.dot * max(2, width - len(name)), "dim")
-            self.line(f"  {self.paint(name, style)} {dots} {text}".rstrip())
+            beside = f"  {self.paint(name, style)} {dots} {text}".rstrip()
+            if self.width is None or columns_of(beside.partition("\n")[0]) <= self.width:
+                self.line(beside)
+            else:
+                self.line(f" {self.paint(name, style)}")
+                self.line(f"   {text.lstrip()}")
 
 
 def quoted(text: str, most: int | None = SHORT_TEXT) -> str:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from sporelm.cli import options
 from sporelm.cli.parser import Parser
+from sporelm.cli.terminal_layout import labelled, terminal_width
 from sporelm.errors import ModelError, UsageError
 
 if TYPE_CHECKING:
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 
     from sporelm.bench.estimate import Estimate
 
+LABEL = 15  # columns before the text of a line
 AGREEING = 0.8  # of the best read is what the median reaches on a machine that is otherwise idle
 
 
@@ -103,10 +105,11 @@ def estimates(path: "Path", args: argparse.Namespace) -> dict[str, Any]:
 def speeds(estimate: "Estimate", context: int, batch: int) -> dict[str, Any]:
     """Bandwidth measured now, and the tokens a second that it allows: alone, at the end of the context, together."""
     if sys.stderr.isatty():
-        sys.stderr.write("spore: measuring the memory's bandwidth\r")
+        message = "spore: measuring the memory's bandwidth"[: (terminal_width(sys.stderr) or 80) - 1]
+        sys.stderr.write(f"{message}\r")
     machine = estimate.backend.limits()
     if sys.stderr.isatty():
-        sys.stderr.write(" " * 40 + "\r")
+        sys.stderr.write(" " * len(message) + "\r")
     cases = [(1, 0), (1, context - 1)] + ([(batch, 0), (batch, context - 1)] if batch > 1 else [])
     experts = estimate.config.experts
     chosen = experts and {
@@ -127,7 +130,7 @@ def print_report(report: dict[str, Any]) -> None:
     from sporelm.cli.gguf_text import bytes_text, count_text, plain
 
     def say(name: str, value: object) -> None:
-        print(f"{name:<15}{plain(str(value))}")
+        print_labelled(name, plain(str(value)))
 
     def known(value: object, unit: str) -> str:
         return f"{value} {unit}" if value is not None else "not said"
@@ -148,12 +151,27 @@ def print_report(report: dict[str, Any]) -> None:
         print_speed(report["speed"])
 
 
+def print_labelled(label: str, text: str) -> None:
+    """Print text beside its label, or below it where the terminal is too narrow."""
+    print("\n".join(labelled(label, text, LABEL, terminal_width())))
+
+
+def print_figure(title: str, figure: str) -> None:
+    """Print a figure of those that a labelled line sums up."""
+    line, width = f"{'':<{LABEL + 2}}{title:<24}{figure}", terminal_width()
+    if width is None or len(line) <= width:
+        print(line)
+    else:
+        print("\n".join(labelled(f"  {title}", figure.strip(), len(title) + 4, width)))
+
+
 def print_memory(memory: dict[str, Any], backend: str) -> None:
     """What running takes, part by part."""
     from sporelm.cli.gguf_text import bytes_text
 
     sequences = f"{memory['batch']} x " if memory["batch"] > 1 else ""
-    print(f"{'memory':<15}{bytes_text(memory['total'])} for {sequences}{memory['context']} positions on {backend}")
+    positions = f"{sequences}{memory['context']} positions on {backend}"
+    print_labelled("memory", f"{bytes_text(memory['total'])} for {positions}")
     titles = {
         "weights": "weights",
         "kv": f"keys and values, {memory['kv_type']}",
@@ -164,10 +182,10 @@ def print_memory(memory: dict[str, Any], backend: str) -> None:
     }
     for key, title in titles.items():
         if memory[key] or key not in ("kv", "states", "tables"):
-            print(f"{'':<17}{title:<24}{bytes_text(memory[key]):>10}")
+            print_figure(title, f"{bytes_text(memory[key]):>10}")
     if memory["fits"] is not None:
         answer = "yes" if memory["fits"] else "no: a smaller --context, or a more strongly quantized model, needs less"
-        print(f"{'fits':<15}{answer} ({bytes_text(memory['available'])} are available)")
+        print_labelled("fits", f"{answer} ({bytes_text(memory['available'])} are available)")
 
 
 def print_speed(speed: dict[str, Any]) -> None:
@@ -175,18 +193,21 @@ def print_speed(speed: dict[str, Any]) -> None:
     from sporelm.cli.gguf_text import bytes_text
 
     best, middle = speed["stream_bytes_s"], speed["stream_median_bytes_s"]
-    print(f"{'speed':<15}memory is read at {best / 1e9:.1f} GB/s, the best of several reads now; at most, tokens/s:")
+    print_labelled(
+        "speed", f"memory is read at {best / 1e9:.1f} GB/s, the best of several reads now; at most, tokens/s:"
+    )
     if middle < AGREEING * best:
-        print(
-            f"{'':<17}(the reads disagree: half of them reach {middle / 1e9:.1f} GB/s or less. Other programs use the "
-            "machine, and the true bandwidth may be higher: measure again when it is idle)"
+        print_labelled(
+            "",
+            f"  (the reads disagree: half of them reach {middle / 1e9:.1f} GB/s or less. Other programs use the "
+            "machine, and the true bandwidth may be higher: measure again when it is idle)",
         )
     if experts := speed["experts"]:
         read = bytes_text(experts["read_bytes"])
-        print(
-            f"{'':<17}(a token reads {read} of the weights: {experts['used']} of a layer's {experts['count']} experts)"
+        print_labelled(
+            "", f"  (a token reads {read} of the weights: {experts['used']} of a layer's {experts['count']} experts)"
         )
     for row in speed["decode"]:
         together = f"batch {row['batch']}, " if row["batch"] > 1 else ""
         note = " (multiplying takes longer than reading)" if row["limit"] == "compute" else ""
-        print(f"{'':<17}{together + 'after ' + str(row['depth']) + ' tokens':<24}{row['tok_s']:>10.1f}{note}")
+        print_figure(f"{together}after {row['depth']} tokens", f"{row['tok_s']:>10.1f}{note}")

@@ -58,23 +58,24 @@ def row_of(entry: "Entry") -> dict[str, Any]:
 def print_rows(rows: list[dict[str, Any]], parts: list[dict[str, Any]]) -> None:
     """A table, and a line for each model that was not fetched to its end."""
     from sporelm.cli.gguf_text import bytes_text, count_text, plain
+    from sporelm.cli.terminal_layout import print_folded, table, terminal_width
 
-    table = [HEADS]
+    lines: list[tuple[str, ...]] = [HEADS]
     for row in rows:
         facts = [row.get("quantization"), row.get("architecture"), count_text(row.get("parameters", 0)),
                  row.get("context_length")]  # fmt: skip
         if "error" in row:
             facts = ["cannot be read", None, None, None]
         shown = [plain(str(fact)) if fact is not None else "-" for fact in facts]
-        table.append((plain(row["name"]), bytes_text(row["bytes"]), *shown, row["modified"][:16].replace("T", " ")))
+        lines.append((plain(row["name"]), bytes_text(row["bytes"]), *shown, row["modified"][:16].replace("T", " ")))
     if rows:
-        widths = [max(len(line[column]) for line in table) for column in range(len(HEADS))]
-        for line in table:
-            print("  ".join(f"{text:<{width}}" for text, width in zip(line, widths, strict=True)).rstrip())
+        print("\n".join(table(lines, terminal_width())))
     else:
-        print("no models are stored; 'spore pull' fetches one: spore pull smollm2")
+        print_folded("no models are stored; 'spore pull' fetches one: spore pull smollm2")
     for row in rows:
         if "error" in row:
-            print(f"{plain(row['name'])}: {plain(row['error'])}")
+            print_folded(f"{plain(row['name'])}: {plain(row['error'])}")
     for part in parts:
-        print(f"{part['name']}: {bytes_text(part['bytes'])} fetched so far; 'spore pull' goes on, 'spore rm' frees it")
+        print_folded(
+            f"{part['name']}: {bytes_text(part['bytes'])} fetched so far; 'spore pull' goes on, 'spore rm' frees it"
+        )

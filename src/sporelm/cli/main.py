@@ -10,7 +10,8 @@ try:
     import os
     import signal
     import sys
-    from errno import ENOMEM, ENOSPC
+    from contextlib import suppress
+    from errno import ENOSPC
     from importlib import import_module
     from types import FrameType
     from typing import Protocol, cast
@@ -18,7 +19,9 @@ try:
     from sporelm import __version__
     from sporelm.cli import interrupt, standard_streams
     from sporelm.cli.full_output import is_full_output
+    from sporelm.cli.memory_errors import address_space_limit, is_memory_shortage, out_of_memory
     from sporelm.cli.parser import Parser
+    from sporelm.cli.terminal_layout import fold, labelled, terminal_width
     from sporelm.errors import SporeError, UsageError, thread_shortage
 except KeyboardInterrupt:  # of the program, which has begun nothing yet
     raise SystemExit(130) from None
@@ -57,7 +60,6 @@ COMMANDS = {
     "gguf imatrix": "find out which columns of a model's weights matter, from a text",
 }
 
-OUT_OF_MEMORY = "out of memory: try a smaller --max-context or a smaller model"
 PRINT_NOTHING = (["serve"],)  # commands that leave standard output alone: it may be closed
 
 
@@ -135,19 +137,17 @@ def finished(words: list[str]) -> int:
         fail(str(error), words)
         return 2
     except SporeError as error:
-        return fail(str(error), words)
+        return fail_without_memory(words) if is_memory_shortage(error) else fail(str(error), words)
     except MemoryError:
-        return fail(OUT_OF_MEMORY, words)
+        return fail_without_memory(words)
     except OSError as error:
-        if error.errno == ENOMEM:
-            return fail(OUT_OF_MEMORY, words)
+        if is_memory_shortage(error):
+            return fail_without_memory(words)
         if interrupt.is_ending():  # the terminal has gone, and with it whoever reads
             return 130
         if is_full_output(error):
             leave_closed_pipe()
             return fail(f"standard output cannot be written: {error.strerror}; make room, or write elsewhere", words)
-        if error.errno == ENOMEM:
-            return fail(OUT_OF_MEMORY, words)
         where = f" {error.filename!r:.200}:" if error.filename else ""
         remedy = " (free some, or move the caches and the store: docs/settings.md)" if error.errno == ENOSPC else ""
         return fail(f"{where} {error.strerror or error}{remedy}".strip(), words)
@@ -158,6 +158,8 @@ def finished(words: list[str]) -> int:
             return 130
         if shortage := thread_shortage(error):
             return fail(str(shortage), words)
+        if is_memory_shortage(error):
+            return fail_without_memory(words)
         reason = (str(error).splitlines() or [""])[0]
         return fail(f"unexpected {type(error).__name__}: {reason} (--debug shows the traceback)", words)
 
@@ -169,12 +171,12 @@ def dispatch(words: list[str]) -> int:
             # A terminal that lacks a character must not end the answer.
             stream.reconfigure(errors="backslashreplace")
     if not words:
-        sys.stderr.write(overview())
+        sys.stderr.write(overview(terminal_width(sys.stderr)))
         return 2
     length = 2 if " ".join(words[:2]) in COMMANDS else 1
     name, rest = " ".join(words[:length]), words[length:]
     if name in ("-h", "--help", "help"):
-        sys.stdout.write(overview())
+        sys.stdout.write(overview(terminal_width()))
         return 0
     if name in ("-V", "--version"):
         print(f"spore {__version__}")
@@ -203,14 +205,16 @@ def load(name: str) -> Command:
     return cast(Command, import_module(f"sporelm.cli.{name.replace(' ', '_').replace('-', '_')}"))
 
 
-def overview() -> str:
-    """What `spore --help` prints."""
+def overview(width: int | None = None) -> str:
+    """What `spore --help` prints, laid out for a terminal of `width` columns; None for a page."""
     lines = ["usage: spore COMMAND ...", "", "Runs language models on whatever hardware is there.", "", "commands:"]
     # `spore gguf` lists its tools itself: they would be half of this page.
-    lines += [f"  {name:<12}{summary}" for name, summary in COMMANDS.items() if not name.startswith("gguf ")]
+    for name, summary in COMMANDS.items():
+        if not name.startswith("gguf "):
+            lines += labelled(f"  {name}", summary, 14, width)
     lines += ["", "options:", "  -h, --help  show this text and exit", "  --version   show the version and exit"]
     lines += ["", "'spore COMMAND --help' says more about each.", "", "example:", "  spore chat"]
-    return "\n".join(lines) + "\n"
+    return "\n".join(line for each in lines for line in fold(each, width)) + "\n"
 
 
 def fail(message: str, words: list[str]) -> int:
@@ -223,6 +227,17 @@ def fail(message: str, words: list[str]) -> int:
 
     sys.stderr.write(f"spore: {plain(' '.join(message.split()))}\n")
     return 1
+
+
+def fail_without_memory(words: list[str]) -> int:
+    """Print that memory is short. Afterwards nothing goes to stderr: the interpreter, which still frees objects, would
+    complain of each for which it has no memory."""
+    code = fail(out_of_memory(), words)
+    if address_space_limit() is not None:
+        with suppress(OSError, ValueError):
+            sys.stderr.flush()
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+    return code
 
 
 def flush_or_drop() -> None:

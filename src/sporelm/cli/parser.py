@@ -1,7 +1,7 @@
 """An argument parser whose help is laid out here, so that it reads the same under every Python version.
 
-`docs/commands.md` holds this help and a test compares the two; argparse's own layout changes between releases and
-with the width of the terminal.
+`docs/commands.md` holds this help and a test compares the two; argparse's own layout changes between releases. Only a
+terminal that is narrower than the page gets another layout.
 """
 
 import argparse
@@ -10,6 +10,8 @@ import sys
 import textwrap
 from collections.abc import Callable
 from typing import Any, NoReturn
+
+from sporelm.cli.terminal_layout import MIN_BESIDE, fold, terminal_width
 
 WIDTH = 100
 COLUMN = 30
@@ -25,10 +27,16 @@ class Parser(argparse.ArgumentParser):
         self.words: list[str] = []
         self.takes_options_between = False  # positional arguments, the first of which may be left out
 
-    def format_help(self) -> str:
-        """Usage, summary, arguments, options, then those of groups with titles, and examples, at a fixed width."""
+    def format_help(self, width: int = WIDTH) -> str:
+        """Usage, summary, arguments, options, then those of groups with titles, and examples, at a width of 100.
+
+        A narrower terminal gives its own width: usage and examples are folded there, and what an option does stands
+        below its names.
+        """
         actions = [action for action in self._actions if action.help is not argparse.SUPPRESS]
-        lines = [f"usage: {self.usage_line}", "", *textwrap.wrap(self.description or "", WIDTH)]
+        summary = textwrap.wrap(self.description or "", width, break_long_words=False)
+        is_narrow = width < WIDTH  # else usage and examples are lines that can be copied
+        lines = [*fold(f"usage: {self.usage_line}", width if is_narrow else None, 2), "", *summary]
         grouped = {id(action) for group in self.titled for action in group._group_actions}
         plain = [action for action in actions if id(action) not in grouped]
         parts = [
@@ -38,9 +46,15 @@ class Parser(argparse.ArgumentParser):
         ]
         for title, members in parts:
             if members:
-                lines += ["", f"{title}:", *(line for action in members for line in row(action))]
-        lines += ["", "example:" if len(self.examples) == 1 else "examples:", *(f"  {line}" for line in self.examples)]
+                lines += ["", *fold(f"{title}:", width), *(line for action in members for line in row(action, width))]
+        examples = [line for each in self.examples for line in fold(f"  {each}", width if is_narrow else None)]
+        lines += ["", "example:" if len(self.examples) == 1 else "examples:", *examples]
         return "\n".join(lines) + "\n"
+
+    def print_help(self, file: Any = None) -> None:
+        """Print the help at the terminal's width, 100 at most."""
+        stream = sys.stdout if file is None else file
+        stream.write(self.format_help(min(terminal_width(stream) or WIDTH, WIDTH)))
 
     @property
     def titled(self) -> list[Any]:
@@ -81,14 +95,18 @@ class Parser(argparse.ArgumentParser):
         raise SystemExit(2)
 
 
-def row(action: argparse.Action) -> list[str]:
+def row(action: argparse.Action, width: int = WIDTH) -> list[str]:
     """The lines of help for one argument: its names, then what it does."""
     if action.option_strings:
         value = "" if action.nargs == 0 else f" {action.metavar or action.dest.upper()}"
         head = f"  {', '.join(action.option_strings)}{value}"
     else:
         head = f"  {action.metavar or action.dest.upper()}"
-    words = textwrap.wrap(action.help or "", WIDTH - COLUMN)
+    if width < COLUMN + MIN_BESIDE:
+        indent = " " * min(6, width // 4)
+        text = textwrap.wrap(action.help or "", width - len(indent), break_long_words=False, break_on_hyphens=False)
+        return [*fold(head, width), *(indent + line for line in text)]
+    words = textwrap.wrap(action.help or "", width - COLUMN)
     if len(head) >= COLUMN - 1:
         return [head, *(" " * COLUMN + line for line in words)]
     return [f"{head:<{COLUMN}}{words[0] if words else ''}".rstrip(), *(" " * COLUMN + line for line in words[1:])]

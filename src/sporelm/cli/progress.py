@@ -4,6 +4,8 @@ import sys
 import time
 from types import TracebackType
 
+from sporelm.cli.terminal_layout import terminal_width
+
 BAR = 24
 SECONDS_BETWEEN = 0.05
 
@@ -38,6 +40,9 @@ class ProgressLine:
         share = min(1.0, done / total) if total > 0 else 1.0
         filled = round(share * BAR)
         line = f"{stage} [{'#' * filled}{' ' * (BAR - filled)}] {share:4.0%}"
+        columns = terminal_width(sys.stderr)
+        if columns is not None and len(line) >= columns:  # a line that wraps could not be drawn over
+            line = f"{stage} {share:4.0%}"[-(columns - 1) :]
         sys.stderr.write("\r" + line.ljust(self.width))
         sys.stderr.flush()
         self.width = len(line)

@@ -7,7 +7,9 @@ from pathlib import Path
 from sporelm.cli import options
 from sporelm.cli.parser import Parser
 from sporelm.cli.run import LONGEST_PROMPT, read_text
+from sporelm.cli.terminal_layout import terminal_width
 
+WIDE = 40  # columns of a terminal on which ids are indented
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model")
 
 
@@ -44,5 +46,6 @@ def run(args: argparse.Namespace) -> None:
     if args.json:
         print(json.dumps({"ids": ids, "pieces": pieces}, ensure_ascii=False))
         return
+    digits = 8 if (terminal_width() or WIDE) >= WIDE else len(str(max(ids, default=0)))
     for token, piece in zip(ids, pieces, strict=True):
-        print(f"{token:>8}  {piece!r}")
+        print(f"{token:>{digits}}  {piece!r}")

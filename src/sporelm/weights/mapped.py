@@ -1,6 +1,7 @@
 """A file's bytes, mapped into memory and read-only."""
 
 import mmap
+from errno import ENOMEM
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -8,14 +9,14 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from sporelm.errors import ModelFileError, ModelNotFound
+from sporelm.errors import MemoryShortage, ModelFileError, ModelNotFound
 
 
 def map_file(path: Path) -> memoryview:
     """All bytes of a file without reading them: pages come from the disk when they are touched.
 
     The mapping lives as long as anything looks at it. Raises ModelNotFound if there is no such file, ModelFileError
-    if it is no regular file, is empty, or cannot be read.
+    if it is no regular file, is empty, or cannot be read, MemoryShortage if it does not fit the address space.
     """
     try:
         if not path.exists():
@@ -29,6 +30,12 @@ def map_file(path: Path) -> memoryview:
         with path.open("rb") as file:
             return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
     except (OSError, ValueError) as reason:
+        if isinstance(reason, OSError) and reason.errno == ENOMEM:
+            size = path.stat().st_size / 1e6
+            raise MemoryShortage(
+                f"{path}: out of memory for the file (got {size:.1f} MB to map). Raise the limit of memory "
+                "(ulimit -v), or use a smaller model."
+            ) from None
         raise ModelFileError(f"{path} cannot be read: {reason}") from None
 
 

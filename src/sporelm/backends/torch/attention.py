@@ -88,8 +88,9 @@ def attention(
             falls = None if slopes is None else slopes.view(-1, 1, 1) * (place - rows)
         queries = q[start:stop].unflatten(1, (-1, cache.shape[4])).transpose(0, 1)  # [heads, rows, head_dim]
         if sinks is None and softcap is None and falls is None:
+            keys, values = held.unsqueeze(1)
             mixed = scaled_dot_product_attention(
-                queries.unsqueeze(0), *held.unsqueeze(1), attn_mask=seen, scale=scale, enable_gqa=True
+                queries.unsqueeze(0), keys, values, attn_mask=seen, scale=scale, enable_gqa=True
             )[0]
         else:
             mixed = _mixed(queries, held, seen, sinks, falls, scale, softcap)
