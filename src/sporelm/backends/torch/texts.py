@@ -43,8 +43,10 @@ def text_attention(
         if reach is not None:
             near = apart <= reach
             seen = near if seen is None else seen.masked_fill(~near, -torch.inf)
-        parts = (x[:, start:stop] for x in (queries, keys, values))
-        mixed = scaled_dot_product_attention(*parts, attn_mask=seen, scale=scale)
+        text = slice(start, stop)
+        mixed = scaled_dot_product_attention(
+            queries[:, text], keys[:, text], values[:, text], attn_mask=seen, scale=scale
+        )
         out[start:stop] = mixed.transpose(0, 1).flatten(1)
     return out
 
@@ -73,10 +75,10 @@ def apart_attention(
         columns = torch.from_numpy(columns_of(place[:, None] - place, buckets, farthest)).to(q.device)
         columns = columns.expand(len(queries), -1, -1)
         added = by_row[:, text].gather(2, columns) + by_key[:, text].gather(2, columns.mT).mT
-        parts = (x[:, text] for x in (queries, keys, values))
-        out[text] = (
-            scaled_dot_product_attention(*parts, attn_mask=added * scale, scale=scale).transpose(0, 1).flatten(1)
+        mixed = scaled_dot_product_attention(
+            queries[:, text], keys[:, text], values[:, text], attn_mask=added * scale, scale=scale
         )
+        out[text] = mixed.transpose(0, 1).flatten(1)
     return out
 
 
