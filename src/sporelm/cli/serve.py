@@ -56,7 +56,7 @@ def parser() -> Parser:
     made.add_argument("--config", metavar="FILE", help="a TOML file with any of these (SPORE_SERVE_CONFIG)")
     made.add_argument("--host", metavar="H", help="address to listen on; default: 127.0.0.1 (SPORE_HOST)")
     made.add_argument("--port", type=int, metavar="P", help="0: any that is free; default: 8000 (SPORE_PORT)")
-    options.add_chat_template(made, f"{options.TEMPLATE_HELP}; of every model")
+    options.add_chat_template(made, f"{options.TEMPLATE_HELP}; for every model")
     made.add_argument(
         "--session-dir",
         metavar="DIR",
@@ -80,8 +80,8 @@ def parser() -> Parser:
     options.add_engine(made)
     lora.add_lora(
         made,
-        "an adapter (LoRA) of the first model, a PEFT folder or a .gguf file, as [NAME=]PATH[@SCALE]; may be repeated: "
-        "answers have the first, or the one that a request names in its field adapter",
+        "a LoRA adapter of the first model, a PEFT folder or a .gguf file, as [NAME=]PATH[@SCALE]; may be repeated: "
+        "answers use the first one, or the one that a request's field adapter names",
     )
     options.add_help(made)
     return made

@@ -11,7 +11,7 @@ from sporelm.serve.keys import ApiKey, Keys
 from sporelm.serve.webui import FOLDER, KINDS, unmarked
 
 HEALTH = "/health"
-KEYLESS = (HEALTH, f"/v1{HEALTH}")  # need no key: who watches over a server has none
+KEYLESS = (HEALTH, f"/v1{HEALTH}")  # need no key: health checks have none
 # The files of the web chat's page, each by its path: they are the same for everybody and hold no secret.
 PAGE = frozenset(
     ("/", *(f"/webui/{each.relative_to(FOLDER).as_posix()}" for each in FOLDER.rglob("*") if each.suffix in KINDS))

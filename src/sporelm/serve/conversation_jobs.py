@@ -260,7 +260,7 @@ class AnswerJobs:
     def _check_free(self, owner: str, channel: _Channel) -> None:
         """Raise AnswerRefused where no further answer can be begun."""
         if channel.is_busy:
-            raise AnswerRefused(409, "answer_running", "another answer of this conversation is being written: wait")
+            raise AnswerRefused(409, "answer_running", "another answer of this conversation is being written")
         if self.is_ending:
             raise AnswerRefused(503, "ending", "the server is ending: it takes no new requests")
         count = sum(each.is_busy for (whose, _), each in self._channels.items() if whose == owner)
@@ -525,7 +525,7 @@ class _Placing:
 
     def __call__(self, conversation: Json) -> Json:
         if conversation["kind"] != "chat":
-            raise BadConversation("a conversation of kind completion has no answers: it is one text")
+            raise BadConversation("a conversation of kind completion is a single text and has no answers")
         known = {message["id"]: message for message in conversation["messages"]}
         there = known.get(self.wish["id"])
         settings = sampling_settings(conversation["settings"])
@@ -545,9 +545,9 @@ class _Placing:
     def _new(self, conversation: Json, there: Json | None, parent: Json | None, settings: Json) -> AnswerJob:
         """An answer to a stored question."""
         if there is not None:
-            raise AnswerRefused(409, "answer_exists", "there is a message of this id already")
+            raise AnswerRefused(409, "answer_exists", "a message with this id already exists")
         if parent is None or parent["role"] != "user":
-            raise AnswerRefused(409, "no_question", "the message to be answered is not there: save it first")
+            raise AnswerRefused(409, "no_question", "the message to answer is not stored. Save it first")
         message = {
             "id": self.wish["id"],
             "parent": parent["id"],
@@ -565,7 +565,7 @@ class _Placing:
         if there is None or there["role"] != "assistant" or not there["content"].strip() or not is_last:
             raise AnswerRefused(409, "not_resumable", "only the last answer of a branch, with text, can be continued")
         if there.get("finish") not in RESUMABLE:
-            raise AnswerRefused(409, "not_resumable", "the answer is whole: there is nothing to continue")
+            raise AnswerRefused(409, "not_resumable", "the answer is complete: there is nothing to continue")
         stats = there.get("stats", {})
         if "max_tokens" not in settings:
             was_cut, count = there.get("finish") == "length", stats.get("completion_tokens")

@@ -294,7 +294,8 @@ def decoded(data: bytes, kind: type[T], request: Request) -> T:
             400, f"the body is not as it must be: {reason}", code="invalid_body", param=_field(reason)
         ) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as reason:
-        raise Refusal(400, f"the body is no JSON: {invalid_text(data) or reason}", code="invalid_json") from None
+        what = f"request body is not valid JSON: {invalid_text(data) or reason}"
+        raise Refusal(400, what, code="invalid_json") from None
     finally:
         if collects:
             gc.enable()

@@ -220,7 +220,7 @@ def bound(config: ServeConfig) -> socket.socket:
 
 
 def _bad_host(host: str, reason: OSError) -> RequestError:
-    """Return the error of an address that no port could make right."""
+    """Return the error for a host that cannot be bound on any port."""
     why = "it is not an address of this machine" if reason.errno == errno.EADDRNOTAVAIL else reason.strerror
     return RequestError(f"cannot listen on {shown(host, 200)}: {why}; choose another address with --host")
 

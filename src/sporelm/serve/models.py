@@ -138,8 +138,8 @@ class Models:
         first, most = self.config.models[0], self.config.model_memory
         if most is not None and (needed := _file_bytes(first)) > most:
             raise RequestError(
-                f"its weights take {in_units(needed)}, and model_memory is {in_units(most)}. Give more --model-memory, "
-                "or a smaller model."
+                f"its weights take {in_units(needed)}, and model_memory is {in_units(most)}. Raise --model-memory, or "
+                "choose a smaller model."
             )
 
     async def _make_room(self, needed: int) -> None:

@@ -18,18 +18,18 @@ _VALUES = {"{role}": "message.role", "{content}": "message.content", "{trimmed}"
 
 
 def _written(form: str) -> str:
-    """Return a form, in which {role}, {content} and {trimmed} stand for those of a message, in jinja."""
+    """Return a form as Jinja; {role}, {content} and {trimmed} in it stand for those of a message."""
     pieces = (_VALUES.get(piece) or json.dumps(piece, ensure_ascii=False) for piece in _PLACE.split(form) if piece)
     return "".join(f"{{{{ {piece} }}}}" for piece in pieces)
 
 
 def _same(turn: str, end: str, start: str = "") -> str:
-    """Return the template that writes every message alike, then what begins the answer."""
+    """Return a template that writes every message in the same form, then the beginning of the answer."""
     return _by_role(end, start, other=turn)
 
 
 def _by_role(end: str, start: str = "", **turns: str) -> str:
-    """Return the template that writes messages of each role in a form of its own, `other` of all other roles."""
+    """Return a template with a form for each role, and `other` for all remaining roles."""
     turn = _written(turns.pop("other", ""))
     if turns:
         cases = "{% elif ".join(f'message.role == "{role}" %}}{_written(form)}' for role, form in turns.items())
@@ -39,7 +39,7 @@ def _by_role(end: str, start: str = "", **turns: str) -> str:
 
 
 def _mistral(before: str, after: str, said: str) -> str:
-    """Return Mistral's first formats: a turn begins with [INST] and holds the system's message too."""
+    """Return one of Mistral's first formats: a turn begins with [INST] and includes the system message."""
     return (
         "{% set turn = namespace(open=false) %}{% for message in messages %}"
         f"{{% if not turn.open %}}{_written(f'{before}[INST]{after}')}{{% set turn.open = true %}}{{% endif %}}"
@@ -61,7 +61,7 @@ def _llama2(system: str, again: str, content: str = "{content}") -> str:
 
 
 def _merged_system(turn: Callable[[str], str], content: str, end: str) -> str:
-    """Return a format without a system's message: its text stands before the next message of the user."""
+    """Return a format without system messages: their text is put before the next user message."""
     system = "{{ system.text }}" + _written("\n\n")
     return (
         '{% set system = namespace(text="") %}{% for message in messages %}{% if message.role == "system" %}'
@@ -239,8 +239,8 @@ BUILTIN_TEMPLATES = {
 
 
 def find_template(given: str) -> tuple[str, str] | None:
-    """Return the source of a template and what messages call it: one of BUILTIN_TEMPLATES by its name, or a file; None
-    for OWN, the model's own. Raises RequestError for a name that is neither."""
+    """Return the source of a template and its label in errors. `given` is a name of BUILTIN_TEMPLATES or a file. Return
+    None for OWN, the model's own. Raises RequestError if it is neither."""
     from sporelm.text.template import MAX_TEMPLATE_CHARACTERS
     from sporelm.weights.text_file import read_text_file
 
@@ -251,15 +251,15 @@ def find_template(given: str) -> tuple[str, str] | None:
     path = path_of(given)
     if path is None:
         raise RequestError(
-            f"the chat template {shown(given, 200)} is neither a file nor a name: names are {OWN} (the model's own), "
-            f"{', '.join(BUILTIN_TEMPLATES)}"
+            f"the chat template is neither a file nor a name (got {shown(given, 200)}; names: {OWN} (the model's own), "
+            f"{', '.join(BUILTIN_TEMPLATES)})"
         )
     source = read_text_file(path, "the chat template", 4 * MAX_TEMPLATE_CHARACTERS)
     return source, f"the chat template {shown(path.name, 100)}"
 
 
 def path_of(given: str) -> Path | None:
-    """Return the path of a file, or of what else is there under this name; None if nothing is."""
+    """Return the path if anything exists there, else None."""
     try:
         path = Path(given).expanduser()
         return path if given and path.exists() else None
@@ -268,7 +268,7 @@ def path_of(given: str) -> Path | None:
 
 
 def use_template(tokenizer: Tokenizer, given: str) -> None:
-    """Give a tokenizer another chat template, which `find_template` finds.
+    """Replace a tokenizer's chat template by one that `find_template` accepts.
 
     Raises RequestError for a name that is neither a built-in template nor a file, ModelFileError for a template that
     cannot be compiled.

@@ -25,7 +25,7 @@ _ESCAPES = {"t": "\t", "r": "\r", "n": "\n", "\\": "\\", '"': '"', "[": "[", "]"
 
 @dataclass(frozen=True)
 class Chars:
-    """One character of these ranges of code points, ascending and apart."""
+    """A character class: sorted, disjoint ranges of code points."""
 
     ranges: tuple[tuple[int, int], ...]
 
@@ -40,21 +40,21 @@ class Rule:
 
 @dataclass(frozen=True)
 class Sequence:
-    """One after the other; without any, the empty text."""
+    """A concatenation; without nodes, the empty text."""
 
     nodes: "tuple[Node, ...]"
 
 
 @dataclass(frozen=True)
 class Choice:
-    """One of several."""
+    """An alternation."""
 
     nodes: "tuple[Node, ...]"
 
 
 @dataclass(frozen=True)
 class Repeat:
-    """From `low` to `high` times; None: without a limit."""
+    """A repetition, `low` to `high` times; high None is unbounded."""
 
     node: "Node"
     low: int
@@ -63,7 +63,7 @@ class Repeat:
 
 @dataclass(frozen=True)
 class Terminal:
-    """A node without rules in it as one lexeme: of what it matches all but the empty text. The parser makes none."""
+    """A regular node as one lexeme, which matches all its texts but the empty one. The parser creates none."""
 
     node: "Node"
 
@@ -80,11 +80,11 @@ def parse_gbnf(given: object) -> dict[str, Node]:
     text = checked_text("grammar", given)
     rules = _Parser(text).rules()
     if "root" not in rules:
-        raise RequestError("grammar: no rule is called root; the answer is what the rule root matches")
+        raise RequestError("grammar: the rule root is missing. Define it as the start rule.")
     for node in rules.values():
         for each in inside(node):
             if isinstance(each, Rule) and each.name not in rules:
-                raise RequestError(f"grammar, line {each.line}: there is no rule {shown(each.name)}; define it")
+                raise RequestError(f"grammar, line {each.line}: undefined rule {shown(each.name)}")
     return rules
 
 
@@ -131,11 +131,11 @@ class _Parser:
         found: dict[str, Node] = {}
         self._space(newlines=True)
         while self.at < len(self.text):
-            name = self._name("the name of a rule")
+            name = self._name("a rule name")
             if name in found:
                 self._fail(f"the rule {shown(name)} is defined twice")
             if len(found) == MAX_RULES:
-                raise RequestError(f"grammar: it has more than {MAX_RULES} rules, which is the limit")
+                raise RequestError(f"grammar: too many rules (allowed: {MAX_RULES})")
             self._space()
             if not self.text.startswith("::=", self.at):
                 self._fail(f"::= is missing after {shown(name)}")
@@ -143,7 +143,7 @@ class _Parser:
             self._space(newlines=True)
             found[name] = self._choice(0)
             if self._peek() not in ("", "\r", "\n"):
-                self._fail(f"{shown(self._peek())} is not expected here")
+                self._fail(f"unexpected {shown(self._peek())}")
             self._space(newlines=True)
         return found
 
@@ -163,7 +163,7 @@ class _Parser:
                 node = Repeat(node, *counts)
                 self._space(newlines=depth > 0)
                 if self._peek() in ("*", "+", "?", "{"):
-                    self._fail(f"{shown(self._peek())} repeats a repetition; put that into parentheses")
+                    self._fail(f"{shown(self._peek())} follows another repetition. Put the first one in parentheses")
             nodes.append(node)
         return nodes[0] if len(nodes) == 1 else Sequence(tuple(nodes))
 
@@ -187,9 +187,9 @@ class _Parser:
             self.at += 1
             return Chars(((0, MAX_CHARACTER),))
         if sign in ("<", "!") and (token := _TOKEN.match(self.text, self.at)):
-            self._fail(f"{shown(token[0])} is not supported: it names a token; write its characters")
+            self._fail(f"token references are not supported (got {shown(token[0])}). Write the characters")
         if sign in ("*", "+", "?", "{"):
-            self._fail(f"{shown(sign)} repeats nothing")
+            self._fail(f"nothing to repeat before {shown(sign)}")
         name = _NAME.match(self.text, self.at)
         if name is None:
             return None
@@ -207,13 +207,13 @@ class _Parser:
             return None
         found = _COUNTS.match(self.text, self.at)
         if found is None:
-            self._fail("a repetition must be {n}, {n,} or {n,m}")
+            self._fail("malformed repetition (allowed: {n}, {n,}, {n,m})")
         low = int(found[1])
         high = low if found[2] is None else None if found[3] is None else int(found[3])
         if max(low, high or 0) > MAX_REPETITIONS:
-            self._fail(f"{found[0]} repeats more than {MAX_REPETITIONS} times, which is the limit")
+            self._fail(f"too many repetitions (got {found[0]}; allowed: {MAX_REPETITIONS})")
         if high is not None and high < low:
-            self._fail(f"{found[0]} has more at least than at most")
+            self._fail(f"the minimum of {found[0]} is above its maximum")
         self.at = found.end()
         return low, high
 
@@ -237,12 +237,12 @@ class _Parser:
                 self.at += 1
                 high = self._character("]")
             if high < low:
-                self._fail(f"the range {chr(low)!r} to {chr(high)!r} is empty")
+                self._fail(f"the range {chr(low)!r} to {chr(high)!r} is in reverse order")
             ranges.append((low, high))
         self.at += 1
         found = complement(merged(ranges)) if negated else merged(ranges)
         if not found:
-            self._fail("a set of characters is empty")
+            self._fail("empty character class")
         return Chars(found)
 
     def _character(self, end: str) -> int:
@@ -265,13 +265,13 @@ class _Parser:
             self.at += _HEX[kind]
             return code
         if kind not in _ESCAPES or not kind:
-            self._fail(f"\\{kind} is not a known escape")
+            self._fail(f"unknown escape \\{kind}")
         return ord(_ESCAPES[kind])
 
     def _name(self, what: str) -> str:
         found = _NAME.match(self.text, self.at)
         if found is None:
-            self._fail(f"{what} is expected, got {shown(self.text[self.at : self.at + 20])}")
+            self._fail(f"expected {what} (got {shown(self.text[self.at : self.at + 20])})")
         self.at = found.end()
         return found[0]
 

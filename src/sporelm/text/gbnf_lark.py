@@ -1,10 +1,9 @@
-"""GBNF written as llguidance's Lark, so that both match the same texts.
+"""Translate GBNF into an equivalent grammar in llguidance's Lark.
 
-GBNF is a grammar over characters. llguidance cuts a text into lexemes first, each as long as it can be, so that
-`[a-z]+ "b"`, written with a terminal for each part, would match nothing: the first terminal takes every "b". Parts
-without recursion become one terminal where that loses no text: where after a text of terminal x, no terminal y could go
-on with a character that may also follow x. Where it could, y is taken apart, in the end into single characters, which
-are never ambiguous in this way.
+GBNF is a grammar over characters. llguidance first splits a text into lexemes by longest match, so `[a-z]+ "b"` with a
+terminal for each part would match nothing: the first terminal consumes the "b". So a part without recursion becomes one
+terminal only where longest match loses no text: after a text of terminal x, no terminal y may be able to continue with
+a character that can also follow x. Otherwise y is split, if necessary into single characters, which never conflict.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -48,7 +47,7 @@ def gbnf_as_lark(given: object) -> str:
             parts = {name: _without(part, taken_apart) for name, part in parts.items()}
         return _lark(parts)
     except RecursionError:
-        raise RequestError("grammar: it is nested too deeply; make it flatter") from None
+        raise RequestError("grammar: nested too deeply") from None
 
 
 # ---- terminals: parts without recursion, with the rules in them written out
@@ -210,14 +209,14 @@ def _inside(part: Node) -> list[Node]:
     return found
 
 
-# ---- conflicts: terminals that would take characters that belong to what follows
+# ---- conflicts: terminals that would consume characters of the following terminal
 
 
 @dataclass
 class _Positions:
     """The position automaton of a terminal (Glushkov 1961): its characters in order, and which may follow which.
 
-    Repetitions that are counted are taken for ones without an end: that finds conflicts too many, never too few.
+    Counted repetitions are treated as unbounded: that can only report too many conflicts, never too few.
     """
 
     chars: list[Ranges]
@@ -322,7 +321,7 @@ class _Comparison:
     def _count(self, pairs: int) -> None:
         self._compared += 1 + pairs
         if self._compared > MAX_COMPARED:
-            raise RequestError("grammar: it is too large and ambiguous; make it smaller, or give it as Lark")
+            raise RequestError("grammar: too large and ambiguous to translate. Simplify it, or write it in Lark")
 
 
 def _lead_bytes(ranges: Ranges) -> int:

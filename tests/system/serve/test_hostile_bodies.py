@@ -452,7 +452,7 @@ def test_no_word_of_what_was_asked_or_answered_is_in_the_log(serve: Serve, caplo
 def test_a_byte_that_is_not_utf8_is_told_by_its_place(served: Running) -> None:
     body = b'{"prompt": "Lily", "model": "st\xffory"}'
     said = post(served.client(), "/v1/completions", body).json()["error"]["message"]
-    assert said == "the body is no JSON: model holds the byte 0xFF at position 2, which is not UTF-8"
+    assert said == "request body is not valid JSON: model holds the byte 0xFF at position 2, which is not UTF-8"
 
 
 def test_what_curl_sends_to_ollamas_paths_is_json_and_what_a_form_of_a_page_sends_is_refused(served: Running) -> None:

@@ -69,7 +69,7 @@ def test_wrong_options_are_one_line(capsys: pytest.CaptureFixture[str], words: t
 
 @pytest.mark.parametrize(
     ("limit", "said"),
-    [("1M", r"its weights take 2\.6 MB, and model_memory is 1\.0 MB\. Give more --model-memory"),
+    [("1M", r"its weights take 2\.6 MB, and model_memory is 1\.0 MB\. Raise --model-memory"),
      ("3M", r"story takes \d+\.\d MB, of which .* for keys and values: model_memory is 3\.0 MB; give a smaller --kv-")],
 )  # fmt: skip
 def test_a_limit_below_the_first_model_is_refused(spore: Spore, chatty: Path, limit: str, said: str) -> None:

@@ -247,4 +247,4 @@ async def _body(request: Request, most: int) -> object:
     try:
         return await run_in_threadpool(json.loads, bytes(data))
     except (ValueError, RecursionError) as error:
-        raise BadConversation(f"the body is no JSON: {shown(str(error), 100)}") from None
+        raise BadConversation(f"request body is not valid JSON: {shown(str(error), 100)}") from None
