@@ -11,6 +11,7 @@ from typing import NoReturn
 from sporelm.errors import RequestError, shown
 from sporelm.text.grammar_text import checked_text
 
+MAX_LENGTH = 1 << 16  # characters of a grammar
 MAX_RULES = 256
 MAX_NESTING = 32  # groups inside each other
 MAX_REPETITIONS = 2000  # as llama.cpp has it
@@ -78,6 +79,8 @@ def parse_gbnf(given: object) -> dict[str, Node]:
     Raises RequestError, which names the line, for what is malformed or not supported.
     """
     text = checked_text("grammar", given)
+    if len(text) > MAX_LENGTH:
+        raise RequestError(f"grammar: too long (got {len(text)} characters; allowed: {MAX_LENGTH}). Simplify it, or write it in Lark")
     rules = _Parser(text).rules()
     if "root" not in rules:
         raise RequestError("grammar: the rule root is missing. Define it as the start rule.")
@@ -126,6 +129,7 @@ class _Parser:
 
     def __init__(self, text: str) -> None:
         self.text, self.at = text, 0
+        self._counted, self._newlines = 0, 0  # up to where the ends of lines are counted, and how many there are
 
     def rules(self) -> dict[str, Node]:
         found: dict[str, Node] = {}
@@ -288,7 +292,9 @@ class _Parser:
     @property
     def line(self) -> int:
         """The number of the line that is being read."""
-        return self.text.count("\n", 0, min(self.at, len(self.text))) + 1
+        self._newlines += self.text.count("\n", self._counted, self.at)
+        self._counted = max(self._counted, self.at)
+        return self._newlines + 1
 
     def _fail(self, what: str) -> NoReturn:
         raise RequestError(f"grammar, line {self.line}: {what}")

@@ -25,25 +25,33 @@ from sporelm.text.gbnf import (
     merged,
     parse_gbnf,
 )
+from sporelm.text.grammar_text import checked_text
 
 MAX_TERMINAL = 2000  # nodes of a terminal, the rules in it written out
 MAX_TERMINAL_DEPTH = 100
+MAX_WRITTEN_OUT = 50_000  # nodes of all rules that are written out in place of their names; others stay rules
 MAX_COMPARED = 200_000  # pairs of positions of terminals, which takes some tenths of a second
+MAX_VISITED = 200_000  # nodes on the way to the characters that may follow terminals; that takes as long
 MAX_NAMED_RANGES = 400  # ranges of a set of characters that is written as it is; more are usually written as the rest
+TOO_LARGE = "grammar: too large and ambiguous to translate. Simplify it, or write it in Lark"
 ANYTHING = "(?s:.)"  # one character, the end of a line too
 
 Ranges = tuple[tuple[int, int], ...]
 
 
-@lru_cache(maxsize=16)
 def gbnf_as_lark(given: object) -> str:
     """Return a GBNF grammar as Lark. Raises RequestError, which names the line, for what is not supported."""
-    rules = parse_gbnf(given)
+    return _translated(checked_text("grammar", given))
+
+
+@lru_cache(maxsize=16)
+def _translated(text: str) -> str:
+    rules = parse_gbnf(text)
     try:
         expansions = _Expansions(rules)
         parts = _used({name: _parts(_expanded(node, expansions)) for name, node in rules.items()})
         comparison = _Comparison()
-        while taken_apart := comparison.conflicts(_following(parts, comparison.positions)):
+        while taken_apart := comparison.conflicts(_following(parts, comparison)):
             parts = {name: _without(part, taken_apart) for name, part in parts.items()}
         return _lark(parts)
     except RecursionError:
@@ -61,11 +69,14 @@ class _Expansions:
         self.nodes: dict[str, Node] = {}
         self.sizes: dict[str, tuple[int, int] | None] = {}  # nodes and depth, or None for those that cannot be
         self._under_way: set[str] = set()
+        self._written_out = 0
 
     def of(self, name: str) -> Node | None:
         """Return the rule written out, or None."""
-        if self.size(name) is None:
+        size = self.size(name)
+        if size is None or self._written_out + size[0] > MAX_WRITTEN_OUT:
             return None
+        self._written_out += size[0]
         if name not in self.nodes:
             self.nodes[name] = _expanded(self.rules[name], self)
         return self.nodes[name]
@@ -282,7 +293,7 @@ class _Comparison:
 
     def __init__(self) -> None:
         self._automata: dict[Terminal, _Positions] = {}
-        self._compared = 0
+        self._compared = self._visited = 0
 
     def conflicts(self, follows: Mapping[Terminal, Ranges]) -> set[Terminal]:
         """Return these terminals, given the characters that may follow each. Raises RequestError for too many pairs."""
@@ -304,9 +315,9 @@ class _Comparison:
 
     def _goes_on(self, ended: _Positions, other: _Positions, after: int) -> bool:
         """Whether after some text of the one the other could go on with one of these first bytes of a character."""
+        self._count(len(ended.first) * len(other.first))
         waiting = [(p, q) for p in ended.first for q in other.first if _overlap(ended.chars[p], other.chars[q])]
         seen = set(waiting)
-        self._count(len(ended.first) * len(other.first))
         while waiting:
             p, q = waiting.pop()
             if p in ended.last and any(other.leads[each] & after for each in other.follow[q]):
@@ -318,10 +329,16 @@ class _Comparison:
                     waiting.append(pair)
         return False
 
+    def count_visit(self) -> None:
+        """Count a node on the way to the characters that may follow terminals. Raises RequestError for too many."""
+        self._visited += 1
+        if self._visited > MAX_VISITED:
+            raise RequestError(TOO_LARGE)
+
     def _count(self, pairs: int) -> None:
         self._compared += 1 + pairs
         if self._compared > MAX_COMPARED:
-            raise RequestError("grammar: too large and ambiguous to translate. Simplify it, or write it in Lark")
+            raise RequestError(TOO_LARGE)
 
 
 def _lead_bytes(ranges: Ranges) -> int:
@@ -348,16 +365,24 @@ def _union(*several: Ranges) -> Ranges:
     return merged([each for ranges in several for each in ranges])
 
 
-def _following(parts: Mapping[str, Node], positions: Callable[[Terminal], _Positions]) -> dict[Terminal, Ranges]:
+def _following(parts: Mapping[str, Node], comparison: _Comparison) -> dict[Terminal, Ranges]:
     """Return the characters that may follow each terminal, wherever it stands: FIRST and FOLLOW, to a fixed point."""
     begins: dict[str, tuple[Ranges, bool]] = dict.fromkeys(
         parts, ((), False)
     )  # characters, and whether it may be empty
     terminals = {each for part in parts.values() for each in _inside(part) if isinstance(each, Terminal)}
-    automata = {each: positions(each) for each in terminals}
+    automata = {each: comparison.positions(each) for each in terminals}
     starts = {each: _union(*(found.chars[at] for at in found.first)) for each, found in automata.items()}
 
+    known: dict[int, tuple[Ranges, bool]] = {}  # by the ids of parts, in one pass
+
     def first(part: Node) -> tuple[Ranges, bool]:
+        if id(part) not in known:
+            comparison.count_visit()
+            known[id(part)] = first_of(part)
+        return known[id(part)]
+
+    def first_of(part: Node) -> tuple[Ranges, bool]:
         if isinstance(part, Terminal):
             return starts[part], False
         if isinstance(part, Rule):
@@ -380,13 +405,16 @@ def _following(parts: Mapping[str, Node], positions: Callable[[Terminal], _Posit
     while changed:
         changed = False
         for name, part in parts.items():
+            known.clear()
             if (found := first(part)) != begins[name]:
                 begins[name], changed = found, True
 
+    known.clear()
     after: dict[str, Ranges] = dict.fromkeys(parts, ())
     found_after: dict[Terminal, Ranges] = dict.fromkeys(starts, ())
 
     def visit(part: Node, following: Ranges) -> None:
+        comparison.count_visit()
         if isinstance(part, Terminal):
             found_after[part] = _union(found_after[part], following)
         elif isinstance(part, Rule):
