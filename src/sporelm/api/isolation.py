@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from sporelm.errors import BackendError
 from sporelm.text.budget import GRAMMAR_SECONDS, RENDER_SECONDS
-from sporelm.text.grammar import Grammar, GrammarTrials
+from sporelm.text.grammar import Grammar, GrammarTrials, raise_failure
 from sporelm.text.isolated_process import IsolatedProcess
 from sporelm.text.template import NeedsIsolation, at_once
 from sporelm.text.tokenizer import Tokenizer
@@ -54,7 +54,7 @@ class Isolation:
         """Wait until a grammar, if there is one, has passed its trial. Raises RequestError, QueueFull, BackendError."""
         if grammar is not None:
             trial = await asyncio.to_thread(self._trials.submit, grammar)
-            await asyncio.wrap_future(trial)
+            raise_failure(await asyncio.wrap_future(trial))
 
     def check_grammar(self, grammar: Grammar | None) -> None:
         """`try_grammar` for a thread that may wait. Raises likewise."""

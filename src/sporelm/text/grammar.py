@@ -10,8 +10,10 @@ import itertools
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
+from copy import copy
 from dataclasses import dataclass
 from functools import cache
+from hashlib import sha256
 from queue import SimpleQueue
 from threading import Lock, Thread, stack_size
 from typing import TYPE_CHECKING, Any
@@ -209,38 +211,39 @@ class GrammarTrials:
 
         self._process, self.seconds = process, seconds
         self._subject = Subject(next(_keys), "vocabulary", lambda: _plain(tokenizer))
-        self._tried: OrderedDict[str, Future[None]] = OrderedDict()
+        self._tried: OrderedDict[bytes, Future[Exception | None]] = OrderedDict()  # by digests of sources
         self._changing = Lock()
 
-    def submit(self, grammar: Grammar) -> "Future[None]":
-        """Begin the trial of a grammar, or find it again; the result raises RequestError for one that cannot be used,
-        and QueueFull or BackendError where it could not be tried.
+    def submit(self, grammar: Grammar) -> "Future[Exception | None]":
+        """Begin the trial of a grammar, or find it again. The result is None or an error for `raise_failure`:
+        RequestError for a grammar that cannot be used, QueueFull or BackendError where it could not be tried.
 
         Raises RequestError for what is too long, too deep or of a wrong type.
         """
         source = grammar.source()
+        key = sha256(source.encode("utf-8", "surrogatepass")).digest()
         with self._changing:
-            if (found := self._tried.get(source)) is not None:
-                self._tried.move_to_end(source)
+            if (found := self._tried.get(key)) is not None:
+                self._tried.move_to_end(key)
                 return found
-            done: Future[None] = Future()
+            done: Future[Exception | None] = Future()
             done.set_running_or_notify_cancel()  # others may wait for it too
-            self._tried[source] = done
+            self._tried[key] = done
             while len(self._tried) > MAX_TRIED:
                 self._tried.popitem(last=False)
         try:
             trial = self._process.submit(self._subject, (source,), self.seconds)
-        except BaseException as error:
-            self._settle(source, done, error)
+        except Exception as error:
+            self._settle(key, done, error)
         else:
-            trial.add_done_callback(lambda trial: self._settle(source, done, trial.exception()))
+            trial.add_done_callback(lambda trial: self._settle(key, done, trial.exception()))
         return done
 
     def check(self, grammar: Grammar) -> None:
-        """Try a grammar, and wait for the result. Raises as `submit` and its result do."""
-        self.submit(grammar).result()
+        """Try a grammar, and wait for the result. Raises as `submit` does, and the result."""
+        raise_failure(self.submit(grammar).result())
 
-    def _settle(self, source: str, done: "Future[None]", error: BaseException | None) -> None:
+    def _settle(self, key: bytes, done: "Future[Exception | None]", error: BaseException | None) -> None:
         from sporelm.text.isolated_process import OverBudget, ProcessDied
 
         if isinstance(error, OverBudget):
@@ -250,11 +253,20 @@ class GrammarTrials:
             error = RequestError("the grammar cannot be used: to compile it takes too much memory. Make it simpler.")
         elif error is not None and type(error) is not RequestError:  # nothing is known of the grammar
             with self._changing:
-                self._tried.pop(source, None)
-        if error is None:
-            done.set_result(None)
-        else:
+                self._tried.pop(key, None)
+        if isinstance(error, Exception):
+            done.set_result(error.with_traceback(None))
+        elif error is not None:
             done.set_exception(error)
+        else:
+            done.set_result(None)
+
+
+def raise_failure(error: Exception | None) -> None:
+    """Raise a copy of the error of a trial, if there is one. An error that is kept and raised again and again would
+    hold the frames of every request that met it."""
+    if error is not None:
+        raise copy(error)
 
 
 class _LargeStack:

@@ -265,6 +265,17 @@ def test_a_grammar_bomb_is_stopped_and_remembered(process: IsolatedProcess, stor
     assert time.process_time() - began < 5
 
 
+def test_a_remembered_refusal_keeps_no_frames(process: IsolatedProcess, story: Path) -> None:
+    trials = GrammarTrials(load_tokenizer(story), process)
+    bad = Grammar(regex="[b-a]")
+    for _ in range(3):
+        with pytest.raises(RequestError, match="cannot be used"):
+            trials.check(bad)
+    remembered = trials.submit(bad).result()
+    assert isinstance(remembered, RequestError)
+    assert remembered.__traceback__ is None
+
+
 def test_trials_at_once_of_one_grammar_are_one(process: IsolatedProcess, story: Path) -> None:
     trials = GrammarTrials(load_tokenizer(story), process)
     grammar = Grammar(choice=["yes", "no"])
