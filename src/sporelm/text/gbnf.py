@@ -80,7 +80,8 @@ def parse_gbnf(given: object) -> dict[str, Node]:
     """
     text = checked_text("grammar", given)
     if len(text) > MAX_LENGTH:
-        raise RequestError(f"grammar: too long (got {len(text)} characters; allowed: {MAX_LENGTH}). Simplify it, or write it in Lark")
+        length = f"got {len(text)} characters; allowed: {MAX_LENGTH}"
+        raise RequestError(f"grammar: too long ({length}). Simplify it, or write it in Lark")
     rules = _Parser(text).rules()
     if "root" not in rules:
         raise RequestError("grammar: the rule root is missing. Define it as the start rule.")
