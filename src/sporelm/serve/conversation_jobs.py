@@ -311,9 +311,24 @@ class AnswerJobs:
                 channel.notify()
 
     async def _supervise(self, owner: str, identity: str, channel: _Channel, job: AnswerJob) -> None:
-        """Store an answer while it is written and when it has ended, however it ends."""
+        """Store an answer until it has ended; then let others begin in its conversation, whatever went wrong."""
         assert job.work is not None
-        work, stored, error = job.work, job.placed, None
+        try:
+            await self._store_until_end(owner, identity, job, job.work)
+        except Exception as error:
+            log.exception("unexpected %s while an answer of the web chat was stored", type(error).__name__)
+            job.message |= {"finish": "error", "error": {"code": "internal_error"}}
+        finally:
+            job.work.cancel()
+            job.ended.set()
+            channel.version = max(channel.version, job.version)
+            channel.job = None
+            channel.notify()
+            self._release(owner, identity)
+
+    async def _store_until_end(self, owner: str, identity: str, job: AnswerJob, work: "asyncio.Future[None]") -> None:
+        """Store an answer while it is written and when it has ended, however it ends."""
+        stored, error = job.placed, None
         while not (await asyncio.wait({work}, timeout=STORE_SECONDS))[0]:
             if job.lengths != stored and error is None:
                 stored = job.lengths
@@ -325,11 +340,6 @@ class AnswerJobs:
             failed = await self._store(owner, identity, job, is_new_version=True)
             if failed is not None:
                 job.message |= {"finish": "error", "error": failed}
-        job.ended.set()
-        channel.version = max(channel.version, job.version)
-        channel.job = None
-        channel.notify()
-        self._release(owner, identity)
 
     def _settle(self, job: AnswerJob, work: "asyncio.Future[None]", error: Json | None) -> None:
         """Note in the message how it ended."""

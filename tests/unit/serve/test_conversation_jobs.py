@@ -357,6 +357,33 @@ def test_an_answer_that_outgrows_the_store_ends(tmp_path: Path, monkeypatch: pyt
     run(work)
 
 
+def test_an_unexpected_error_of_the_store_ends_the_answer(
+    jobs: AnswerJobs, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(conversation_jobs, "STORE_SECONDS", 0.01)
+
+    async def work() -> None:
+        source = Source(held=True)
+        job = await jobs.start("me", C, ASK, source)
+
+        def fail(*words: object, **more: object) -> None:
+            raise ArithmeticError("of nobody's making")
+
+        with monkeypatch.context() as broken:
+            broken.setattr(jobs.store, "revise", fail)
+            source.go.release()
+            await job.ended.wait()
+        assert job.message["error"] == {"code": "internal_error"}
+        await jobs.finished()
+        assert source.was_cut
+        assert "unexpected ArithmeticError" in caplog.text
+        following = await jobs.start("me", C, ASK | {"id": D}, Source())
+        await following.ended.wait()
+        assert stored(jobs)["finish"] == "stop"
+
+    run(work)
+
+
 @pytest.mark.parametrize(
     "wish",
     [
