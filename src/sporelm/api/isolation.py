@@ -1,4 +1,4 @@
-"""Work on a model's texts that is kept away from its engine and its event loop: slow templates, and new grammars."""
+"""Slow chat templates and new grammars, processed outside the engine's thread and the event loop."""
 
 import asyncio
 from collections.abc import Callable
@@ -12,22 +12,22 @@ from sporelm.text.isolated_process import IsolatedProcess
 from sporelm.text.template import NeedsIsolation, at_once
 from sporelm.text.tokenizer import Tokenizer
 
-MAX_THREADS = 4  # that wait for renderings: threads of their own, so that nothing else waits for a slow template
+MAX_THREADS = 4  # that wait for renderings; a pool of their own, so that slow templates delay nothing else
 T = TypeVar("T")
 
 
 class Isolation:
-    """The processes of one open model: one that renders what takes long, one that tries grammars.
+    """The child processes of one open model: one for slow renderings, one that tries grammars.
 
-    A process starts when it is first needed, which an ordinary chat never does.
+    A process starts when it is first needed; ordinary chats never need one.
     """
 
     def __init__(
         self, tokenizer: Tokenizer, render_seconds: float = RENDER_SECONDS, grammar_seconds: float = GRAMMAR_SECONDS
     ) -> None:
         """
-        render_seconds    of CPU that rendering a chat may take
-        grammar_seconds   of CPU that compiling a grammar may take
+        render_seconds    CPU time for rendering a chat
+        grammar_seconds   CPU time for compiling a grammar
         """
         self.render_seconds = render_seconds
         self.renderer = IsolatedProcess("render")
@@ -37,8 +37,8 @@ class Isolation:
         self._closed = False
 
     async def render(self, render: Callable[[], T], *, large: bool) -> T:
-        """The result of a call that renders a chat: at once if that is brief, else in a thread that may wait for the
-        other process. What is `large` goes to the thread at once. The call may be repeated. It raises what that raises.
+        """Return the result of a call that renders a chat: run here if that is fast, else in a thread that may wait for
+        the child process. A `large` chat goes there directly. The call may be repeated; its errors are passed on.
         """
         if not large:
             try:
@@ -62,7 +62,7 @@ class Isolation:
             self._trials.check(grammar)
 
     def close(self) -> None:
-        """Kill the processes; who waits for them gets BackendError. Closing again does nothing."""
+        """Kill the processes; pending jobs raise BackendError. Closing again does nothing."""
         self._closed = True
         self.renderer.close()
         self._compiler.close()

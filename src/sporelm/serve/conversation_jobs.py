@@ -1,8 +1,8 @@
-"""Answers of the web chat as jobs of the server: they go on when every page has gone, and all pages can follow them.
+"""Answers of the web chat as background jobs of the server: they continue without a page, and any page can follow.
 
-A job writes one message, the answer, of a stored conversation. What has come of it is stored every few seconds as
-interrupted, so that a server that is killed leaves exactly that. Pages follow a conversation by server-sent events; an
-event's id says how much of the answer its reader has, so that a reader who comes back is sent only the rest.
+A job generates one message, the answer, of a stored conversation. Its text so far is stored every few seconds as an
+interrupted answer, which is what a killed server leaves. Pages follow a conversation by server-sent events; an event's
+id encodes how much of the answer was sent, so a client that reconnects gets only the rest.
 """
 
 import asyncio
@@ -24,12 +24,12 @@ from sporelm.serve.unbroken import begin, unbroken
 
 Json = dict[str, Any]
 
-MAX_RUNNING_PER_KEY = 16  # answers that are written at a time
+MAX_RUNNING_PER_KEY = 16  # answers generated at a time
 MAX_FOLLOWERS_PER_KEY = 64  # open streams of events
-STORE_SECONDS = 2.5  # between two writes of what has come of an answer
-SEND_SECONDS = 0.03  # between two events for one follower: what comes meanwhile goes together
-PING_SECONDS = 15.0  # of silence, after which a follower is sent a comment, so that both ends see a dead connection
-MORE_TOKENS = 1024  # for which a stopped answer goes on, unless the settings or its own limit say otherwise
+STORE_SECONDS = 2.5  # between two saves of a partial answer
+SEND_SECONDS = 0.03  # between two events to one follower; text in between is batched
+PING_SECONDS = 15.0  # of silence before a comment is sent, so that both ends detect a dead connection
+MORE_TOKENS = 1024  # that a continued answer may add, unless the settings or its own limit say otherwise
 RESUMABLE = ("length", "cancelled", "error", "interrupted")
 WAITING = {"status": "waiting", "others": 0, "retry": 0}
 PLACE = re.compile(r"([0-9a-f]{32})\.(\d{1,9})\.(\d{1,9})")
@@ -37,7 +37,7 @@ log = logging.getLogger("sporelm.serve")
 
 
 class AnswerRefused(RequestError):
-    """An answer cannot be begun; `status` and `code` are what a client is told."""
+    """An answer cannot be started; `status` and `code` are those of the HTTP response."""
 
     def __init__(self, status: int, code: str, message: str) -> None:
         super().__init__(message)
@@ -54,10 +54,10 @@ class AnswerFailed(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class AnswerRequest:
-    """What a model is asked for.
+    """A request for an answer.
 
-    messages    {"role", "content"}; where `continues`, the last one is the assistant's and is gone on with
-    settings    fields of a request that say how tokens are chosen, `max_tokens` among them
+    messages    {"role", "content"}; with `continues`, the last one is the assistant's message to continue
+    settings    sampling fields of a request, including `max_tokens`
     """
 
     model: str
@@ -67,11 +67,11 @@ class AnswerRequest:
 
 
 class Progress(NamedTuple):
-    """Something new of an answer. Counts are those of the whole request so far.
+    """An increment of an answer. Counts are those of the whole request so far.
 
-    status      before the first word: "loading", "busy" or "waiting"; `others` is the number of requests that wait
-    retry       seconds until a busy model is asked again
-    finish      why it ended, with its last piece
+    status      before the first token: "loading", "busy" or "waiting"; `others` is the number of queued requests
+    retry       seconds until a busy model is tried again
+    finish      the finish reason, in the last increment
     """
 
     content: str = ""
@@ -90,7 +90,7 @@ AnswerSource = Callable[[AnswerRequest], AsyncGenerator[Progress, None]]
 
 
 class Speed:
-    """Figures of an answer for its reader; of one that goes on, `before` has those of its first part."""
+    """Statistics of an answer; for a continued one, `before` has those of its first part."""
 
     def __init__(self, before: Mapping[str, Any]) -> None:
         self.before = {name: value for name, value in before.items() if type(value) in (int, float)}
@@ -180,7 +180,7 @@ class AnswerJob:
 
 @dataclass(eq=False)
 class _Channel:
-    """What those who follow a conversation hear of."""
+    """The state of a conversation that its followers share."""
 
     version: int = 0  # of the conversation, as far as this server has changed it; 0: not at all
     job: AnswerJob | None = None
@@ -455,7 +455,7 @@ class AnswerJobs:
 
 
 class _Reader:
-    """How much one follower has heard."""
+    """The state of one follower: what it has been sent."""
 
     def __init__(self, channel: _Channel, version: int) -> None:
         self.channel, self.version = channel, version

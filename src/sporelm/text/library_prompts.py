@@ -1,9 +1,9 @@
-"""Rendered prompts through the `tokenizers` library, which knows texts alone, not where they come from.
+"""Encode rendered prompts with the `tokenizers` library, which sees only a text, not the origin of its parts.
 
-The library encodes the whole text as ever. Where its control tokens are those of the template's own text, that is the
-result: so honest content has the ids that it always had. Otherwise content holds the text of control tokens. Then each
-control token of the template is replaced by a token that nobody else can write, and the library encodes the text with
-special tokens left as letters.
+The library encodes the whole text as usual. If its control tokens are exactly those of the template's own text, that is
+the result, so ordinary content keeps its ids. Otherwise content contains the text of a control token. Then each control
+token of the template is replaced by a placeholder that no content can guess, and the library encodes the text with its
+special tokens disabled.
 """
 
 import json
@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 from sporelm.errors import ModelFileError
 from sporelm.text.rendered_prompt import Origins, RenderedPrompt
 
-LARGE = 8192  # characters of a text that takes long enough for other threads to feel it
+LARGE = 8192  # characters; encoding a longer text would noticeably block other threads
 
 
-class Place(NamedTuple):
-    """A control token in a text, without the spaces that it takes with it."""
+class TokenSpan(NamedTuple):
+    """The position of a control token in a text, without the spaces that it strips."""
 
     token: int
     start: int
@@ -32,8 +32,8 @@ class LibraryPrompts:
     def __init__(self, parsing: Any, control: Collection[int], unknown: int | None) -> None:
         """
         parsing    a `tokenizers.Tokenizer`
-        control    the tokens that no content may become
-        unknown    the one that stands for letters that are no tokens, which may be one of them
+        control    the ids of the tokens that content may not become
+        unknown    the id of the unknown token, which may be one of them
         """
         self._parsing, self._unknown = parsing, unknown
         self._added: dict[int, Any] = parsing.get_added_tokens_decoder()
@@ -45,7 +45,7 @@ class LibraryPrompts:
         # A token of one letter is that letter, whatever else it is for.
         self._forbidden = frozenset(t for t, text in self._texts.items() if t != unknown and len(text) > 1)
         self._finder: _Finder | None = None
-        self._twin: _Twin | None = None
+        self._substitute: _PlaceholderTokenizer | None = None
 
     def encode_content(self, text: str) -> list[int]:
         """Return the ids of a text in which nothing is a control token."""
@@ -67,42 +67,42 @@ class LibraryPrompts:
             found = []
         else:
             found = [
-                self._place(token, start, end, text)
+                self._span(token, start, end, text)
                 for token, (start, end) in zip(ids, encoding.offsets, strict=True)
                 if token in self._control
             ]
-        found = [place for place in found if self._counts(place, prompt.origins, text)]
+        found = [place for place in found if self._is_written(place, prompt.origins, text)]
         return ids if found == wanted else self._without_control(text, wanted)
 
-    def _place(self, token: int, start: int, end: int, text: str) -> Place:
-        return place_of(token, start, end, text, self._texts[token])
+    def _span(self, token: int, start: int, end: int, text: str) -> TokenSpan:
+        return token_span(token, start, end, text, self._texts[token])
 
-    def _counts(self, place: Place, origins: Origins, text: str) -> bool:
-        """Whether a control token was written: not put for an unknown letter, and not the model's own reading of the
-        template's letters."""
+    def _is_written(self, place: TokenSpan, origins: Origins, text: str) -> bool:
+        """Whether a control token was written as such: it neither replaces an unknown letter nor did the model merge it
+        from the template's letters."""
         if place.token == self._unknown and text[place.start : place.end] != self._texts[place.token]:
             return False
         return place.token in self._added or not origins.is_template(place.start, place.end)
 
-    def _without_control(self, text: str, places: list[Place]) -> list[int]:
+    def _without_control(self, text: str, places: list[TokenSpan]) -> list[int]:
         """Return the ids of a text with control tokens at these places and nowhere else."""
         for hardened in (False, True):
-            twin = self._twin  # which other threads replace
-            if twin is None or twin.is_in(text) or twin.hardened < hardened:
-                hardened = hardened or (twin is not None and twin.hardened)
+            substitute = self._substitute  # which other threads replace
+            if substitute is None or substitute.is_in(text) or substitute.hardened < hardened:
+                hardened = hardened or (substitute is not None and substitute.hardened)
                 model = hardened_model(self._parsing.model, self._texts) if hardened else None
-                twin = self._twin = _Twin(self._parsing, self._added, self._control, model)
-            found, rest = twin.encode(text, places)
+                substitute = self._substitute = _PlaceholderTokenizer(self._parsing, self._added, self._control, model)
+            found, rest = substitute.encode(text, places)
             if self._forbidden.isdisjoint(rest):
                 return found
         token = min(self._forbidden.intersection(rest))
         raise ModelFileError(
-            f"the tokenizer makes the control token {self._texts[token]!r:.60} from letters of the text; remove them"
+            f"tokenizer: cannot keep the text from becoming the control token {self._texts[token]!r:.60}. Remove it"
         )
 
 
 class _Finder:
-    """Finds the added tokens in the template's own text, by the library's rules, whatever content stands beside."""
+    """Finds the added tokens in the template's own text by the library's rules, whatever the content around it is."""
 
     def __init__(self, parsing: Any, added: dict[int, Any]) -> None:
         from tokenizers import Tokenizer as LibraryTokenizer
@@ -114,13 +114,13 @@ class _Finder:
         self._library.add_tokens([token for _, token in sorted(added.items())])
         self._tokens = {self._library.token_to_id(token.content): (i, token.content) for i, token in added.items()}
 
-    def places(self, prompt: RenderedPrompt) -> list[Place]:
-        """Return where added tokens stand wholly in the template's own text."""
+    def places(self, prompt: RenderedPrompt) -> list[TokenSpan]:
+        """Return the added tokens that lie entirely in the template's own text."""
         spans: list[tuple[str, bool]] = []
         moved: list[tuple[int, int]] = []  # where each span begins: here, and in the prompt
         here = there = 0
         for text, is_template in prompt.spans:
-            short = text if is_template else _like(text)
+            short = text if is_template else _stand_in_for(text)
             spans.append((short, is_template))
             moved.append((here, there))
             here, there = here + len(short), there + len(text)
@@ -131,13 +131,13 @@ class _Finder:
         for token, (start, end) in zip(encoding.ids, encoding.offsets, strict=True):
             if token not in self._tokens:
                 continue
-            place = place_of(self._tokens[token][0], start, end, text, self._tokens[token][1])
+            place = token_span(self._tokens[token][0], start, end, text, self._tokens[token][1])
             if not origins.is_template(place.start, place.end):
                 continue
             while at + 1 < len(moved) and moved[at + 1][0] <= place.start:
                 at += 1
             shift = moved[at][1] - moved[at][0]
-            found.append(Place(place.token, place.start + shift, place.end + shift))
+            found.append(TokenSpan(place.token, place.start + shift, place.end + shift))
         return found
 
 
@@ -145,8 +145,8 @@ _ANY, _LETTER = "\ue000", "\u2c6f"  # a sign and a letter that no token begins o
 _JOINERS = "\u200c\u200d"
 
 
-def _like(content: str) -> str:
-    """Return a short text in place of a content: with letters, spaces or signs at its ends as there."""
+def _stand_in_for(content: str) -> str:
+    """Return a short substitute for content that keeps the class of its end characters: letter, space or other."""
     ends = content if len(content) < 3 else content[0] + content[-1]
     return "".join(_LETTER if _is_letter(each) else " " if each.isspace() else _ANY for each in ends)
 
@@ -157,8 +157,8 @@ def _is_letter(character: str) -> bool:
     return kind[0] in "LM" or kind in ("Nd", "Nl", "Pc") or character in _JOINERS
 
 
-class _Twin:
-    """A tokenizer over the same model that takes control tokens for letters, but for those put at given places."""
+class _PlaceholderTokenizer:
+    """A tokenizer with the same model that reads control tokens as plain text, except at given positions."""
 
     def __init__(self, parsing: Any, added: dict[int, Any], control: Collection[int], model: Any) -> None:
         """`model` is one that gives no control tokens; None: the tokenizer's own."""
@@ -180,14 +180,14 @@ class _Twin:
             [AddedToken(text, lstrip=left, rstrip=right, normalized=False) for (left, right), text in names.items()]
         )
         library.encode_special_tokens = True
-        self._stands_in = {library.token_to_id(text) for text in names.values()}
+        self._placeholders = {library.token_to_id(text) for text in names.values()}
         self._text = {i: names[token.lstrip, token.rstrip] for i, token in added.items()}
 
     def is_in(self, text: str) -> bool:
         """Whether a text holds what stands for control tokens."""
         return self._nonce in text
 
-    def encode(self, text: str, places: list[Place]) -> tuple[list[int], set[int]]:
+    def encode(self, text: str, places: list[TokenSpan]) -> tuple[list[int], set[int]]:
         """Return the ids of `text` with these tokens in it, and the set of the others."""
         parts = []
         end = 0
@@ -196,8 +196,8 @@ class _Twin:
             end = place.end
         ids: list[int] = encode(self._library, "".join([*parts, text[end:]])).ids
         tokens = iter(places)
-        rest = {self._ids.get(token, token) for token in set(ids) - self._stands_in}
-        found = [next(tokens).token if i in self._stands_in else self._ids.get(i, i) for i in ids]
+        rest = {self._ids.get(token, token) for token in set(ids) - self._placeholders}
+        found = [next(tokens).token if i in self._placeholders else self._ids.get(i, i) for i in ids]
         return found, rest
 
 
@@ -211,21 +211,21 @@ def _as_special(token: Any) -> Any:
     return AddedToken(token.content, **flags, special=True)
 
 
-def place_of(token: int, start: int, end: int, text: str, content: str) -> Place:
-    """Return where a token's own text stands in what the library says it took: `text[start:end]`, with spaces."""
+def token_span(token: int, start: int, end: int, text: str, content: str) -> TokenSpan:
+    """Return the span of a token's own text in `text[start:end]`, which the library reports with stripped spaces."""
     at = text.find(content, start, end)
     if at >= 0:
-        return Place(token, at, at + len(content))
+        return TokenSpan(token, at, at + len(content))
     inner = text[start:end].strip()  # a normalizer made it of other letters
     at = text.find(inner, start)
-    return Place(token, at, at + len(inner))
+    return TokenSpan(token, at, at + len(inner))
 
 
 def encode(library: Any, text: str) -> Any:
     """Return the encoding of the library, or of an engine of ours.
 
-    The library keeps all other threads waiting while it encodes one text, a second for a million characters, but not
-    while it encodes a list of them.
+    The library holds the GIL while it encodes one text, a second for a million characters, but not while it encodes a
+    batch.
     """
     if len(text) > LARGE and hasattr(library, "encode_batch"):
         (encoding,) = library.encode_batch([text], add_special_tokens=False)
@@ -234,7 +234,7 @@ def encode(library: Any, text: str) -> Any:
 
 
 def hardened_model(model: Any, texts: dict[int, str]) -> Any:
-    """Return the library's model without the control tokens `texts`, id -> text, so that no letters become one."""
+    """Return the library's model without the control tokens `texts`, id -> text, so that merges cannot produce one."""
     from tokenizers import Tokenizer as LibraryTokenizer
 
     spec = json.loads(model.__getstate__())

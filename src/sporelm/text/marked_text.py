@@ -1,8 +1,8 @@
-"""Text inside a chat template whose characters carry their origin through every operation.
+"""Text in a chat template whose characters keep their origin through every operation.
 
-In a rendering, a plain `str` is content. What the template wrote itself is `MarkedText`, and so is what it puts
-together from both. Every operation that gives text either keeps the mark of each character or gives content: a mark may
-be lost, never won. So content can be split, trimmed, replaced and joined without becoming the template's own text.
+During rendering a plain `str` is content. Text that the template wrote is `MarkedText`, and so is any combination of
+the two. Every text operation either keeps the mark of each character or returns content: a mark can be lost but never
+gained. So content can be split, trimmed, replaced and joined without becoming the template's own text.
 """
 
 import itertools

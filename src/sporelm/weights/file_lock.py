@@ -8,9 +8,9 @@ from typing import BinaryIO
 
 
 def try_lock(file: BinaryIO) -> bool | None:
-    """Lock an open file until it is closed, without waiting: True, or False where another one holds the lock.
+    """Lock an open file until it is closed, without waiting. Return False if another process holds the lock.
 
-    None where the file system does not support locks.
+    Return None where the file system does not support locks.
     """
     try:
         if sys.platform == "win32":
@@ -28,7 +28,7 @@ def try_lock(file: BinaryIO) -> bool | None:
 
 
 def take(file: BinaryIO) -> bool:
-    """Lock an open file as `try_lock` does; a file system without locks refuses nobody."""
+    """Lock an open file as `try_lock` does; return True as well where the file system does not support locks."""
     return try_lock(file) is not False
 
 

@@ -1,7 +1,6 @@
-"""Second names of config.json's keys: the `attribute_map` of transformers' configuration classes.
+"""Aliases of config.json's keys: the `attribute_map` of transformers' configuration classes.
 
-transformers takes a value by either name. Where a file has both, the name that is not a field of the class counts: it
-is set last.
+transformers accepts either name. If a file has both, the alias wins, because it is set last.
 """
 
 from collections.abc import Mapping
@@ -90,8 +89,8 @@ ALIASES: Mapping[str, Mapping[str, str]] = {
 
 
 def with_both_names(values: Mapping[str, Any], model_type: str) -> dict[str, Any]:
-    """Return a config.json, and its text model's part, with each value that has a second name under both; a null second
-    name says nothing."""
+    """Return a config.json, including its `text_config`, with each aliased value under both names; a null alias is
+    ignored."""
     found = dict(values)
     for alias, key in ALIASES.get(model_type, {}).items():
         if values.get(alias) is not None:

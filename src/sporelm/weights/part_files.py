@@ -1,8 +1,8 @@
-"""Unfinished files beside the places they are written for, and the removal of those whose process was killed.
+"""Partial files for atomic writes, and the removal of those whose process was killed.
 
-A file `NAME` is written as `.NAME.PID-RANDOM.N.part`. Beside it, while it is written, `.sporelm-PID-RANDOM.lock` is
-locked. The system releases that lock when the process ends, whatever ends it; a process number alone would not tell, as
-numbers are used again, and containers that share a disk do not share them. So a lock file that can be locked belongs
+A file `NAME` is written as `.NAME.PID-RANDOM.N.part` in the same folder, while the process locks
+`.sporelm-PID-RANDOM.lock` there. The system releases that lock however the process ends. A process id alone would not
+do: ids are reused, and containers that share a disk do not share them. So a lock file that can be locked belongs
 to a writer that is gone: its parts are removed, and files that it had moved aside go back to their places. Where the
 file system does not support locks nothing is removed.
 """

@@ -1,4 +1,4 @@
-"""Tensors that a folder holds cut at other rows than the model's weights."""
+"""Tensors that a checkpoint stores split at other rows than the model's weights."""
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -9,16 +9,16 @@ from sporelm.weights.safetensors import SafetensorInfo, SafetensorsFiles, with_b
 
 
 class RowCut(NamedTuple):
-    """Tensors that together are one, by name, and how many rows of it each weight has."""
+    """The names of tensors that together form one, and the number of its rows that belong to each weight."""
 
     names: Sequence[str]
     rows: Sequence[int]
 
 
 def recut(files: SafetensorsFiles, cuts: Iterable[RowCut]) -> SafetensorsFiles:
-    """Return the files with the rows of each cut's tensors where its weights have them.
+    """Return the files with each cut's tensors concatenated and split again at its weights' rows.
 
-    Tensors whose rows are as wanted already, and those that do not add up to the weights, stay as they are.
+    Tensors that are already split there, or whose rows do not add up to the weights', stay as they are.
     """
     found: dict[str, tuple[SafetensorInfo, np.ndarray]] = {}
     for names, rows in cuts:

@@ -128,8 +128,8 @@ def _with_calls_as_text(message: dict[str, Any], dialect: Dialect) -> dict[str, 
 
 
 def written_calls(dialect: Dialect, functions: Sequence[Mapping[str, Any]]) -> str:
-    """Calls {"name", "arguments"} as the dialect writes them: its own marks are the template's own text, names and
-    arguments are content. All is content where the one cannot be told from the other."""
+    """Return calls {"name", "arguments"} in the dialect's format: its delimiters are template text, names and arguments
+    are content. Everything is content if the two cannot be separated."""
     text = dialect.written([_call(each["name"], each["arguments"]) for each in functions])
     texts: list[str] = []
     nonce = token_hex(8)
@@ -165,7 +165,7 @@ def _call(name: str, arguments: Mapping[str, Any]) -> Call:
 
 
 def _ways(text: str) -> set[str]:
-    """The ways in which dialects write a text."""
+    """Return the spellings that dialects use for a string: raw, or quoted as JSON or Python."""
     quoted = [json.dumps(text), json.dumps(text, ensure_ascii=False), repr(text)]
     return {text, *quoted, *(each[1:-1] for each in quoted)}
 

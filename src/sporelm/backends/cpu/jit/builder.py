@@ -280,7 +280,7 @@ class Builder:
         return Val(self, self.ir.load_atomic(self.at(base, offset).raw, order, 8, typ=i64))
 
     def atomic_store(self, value: Val, base: Val, offset: Offset = 0) -> None:
-        """Store an i64; who loads it sees what was stored before."""
+        """Store an i64 with release ordering: a thread that loads it with acquire sees all earlier stores."""
         place = self.ir.inttoptr(
             self.address_of(self.at(base, offset)).raw, i64.as_pointer()
         )  # llvmlite wants a typed one

@@ -1,13 +1,13 @@
 """The native loops of the thread team: work on a list of kernels, wait for each other, wait for the next step.
 
-A step is a table of entries, each a kernel over a number of items. The team works on one entry at a time, which is
-posted in the team's memory under a number that only grows, its epoch. Every thread has an equal run of neighbouring
-items, which it claims in chunks; one that is done claims chunks of the others. An entry ends when its items are done,
-whoever did them: the thread that finishes the last one posts the next entry. So a thread whose core is busy elsewhere
-delays the others only while it holds a chunk. Chained entries run over the same chunk, one after the other.
+A step is a table of entries, each a kernel over a number of items. The team works on one entry at a time. It is posted
+in the team's memory under an epoch, a number that only grows. Every thread has an equal run of neighbouring items,
+which it claims in chunks; a thread without work left claims chunks of other runs. An entry ends when all its items are
+done; the thread that finishes the last one posts the next entry. So a preempted thread delays the others only while it
+holds a chunk. Chained entries run over the same chunk, one after the other.
 
-Claims carry the epoch. A thread that comes late, perhaps steps later, reads the team's memory alone until a claim
-succeeds, and a claim succeeds only while its entry is posted.
+Claims carry the epoch. A late thread, perhaps by several steps, reads only the team's memory until a claim succeeds,
+and a claim succeeds only while its entry is posted.
 """
 
 from collections.abc import Callable
@@ -29,34 +29,34 @@ EPOCH, DONE, JOB, SLEEP, SYSTEM, RATE = range(0, 6 * LINE, LINE)
 JOB_TABLE, JOB_ENTRIES, JOB_THREADS, JOB_TIMES = range(JOB, JOB + 32, 8)
 STOP, SLEEPERS = SLEEP, SLEEP + 8
 YIELD, ACQUIRE, RELEASE = range(SYSTEM, SYSTEM + 24, 8)  # functions of the system and of Python
-# two posts in turns, beside the epoch; that of an epoch lasts until the epoch after the next one
+# two alternating posts, in the epoch's cache line; a post stays valid until its slot is used again two epochs later
 POSTS, POST = EPOCH + 8, 24
 POST_ENTRY, POST_ITEMS, POST_GRAIN = range(0, POST, 8)
-# and three lines a thread: its sleep, its claims, its own notes
+# and three cache lines for each thread: its sleep flag and lock, its claims, its timings
 THREAD_LINES = 6 * LINE
 PARKED, LOCK = 0, 8
 CLAIMED = LINE
 WORKED, LEFT = 2 * LINE, 2 * LINE + 8
 THREAD = 3 * LINE
 
-CLAIM_BITS = 20  # of a claim: chunks of a thread's run that are taken; above them the epoch
-FEW_TURNS = 16  # of a loop that waits, before it looks at the clock
-MAX_EPOCH = 1 << (62 - CLAIM_BITS)  # with which a step begins; the rest is for its entries
-MAX_CHUNKS = 1 << (CLAIM_BITS - 1)  # of a run
+CLAIM_BITS = 20  # the low bits of a claim count the taken chunks of a thread's run; the others are the epoch
+FEW_TURNS = 16  # turns of a waiting loop before it reads the clock
+MAX_EPOCH = 1 << (62 - CLAIM_BITS)  # the highest at which a step may begin; the rest is for its entries
+MAX_CHUNKS = 1 << (CLAIM_BITS - 1)  # of a thread's run
 
-# Parking is Dekker's pattern: a thread sets its flag and looks at the epoch, whoever posts raises the epoch and looks
-# for flags. One of the two must see the other, which only sequential consistency promises.
+# Parking is Dekker's pattern: a thread sets its flag, then reads the epoch; a posting thread raises the epoch, then
+# reads the flags. One of the two must see the other's write, which only sequential consistency guarantees.
 TOTAL = "seq_cst"
 
 
 class Waiting(NamedTuple):
-    """When threads that wait give their core away.
+    """When waiting threads yield their core, and when they sleep.
 
-    spins      turns of an idle worker's loop before it yields its core again and again
+    spins      turns of an idle worker's loop before it begins to yield its core
     patience   turns before it sleeps
-    overdue    microseconds that a thread which has done its part of an entry waits for the others before it yields its
-               core again and again; where the CPU has no counter, `spins` and `patience` hold here too
-    parts, cap it sleeps after that time and another one: `parts` times what its own part took, or `cap` microseconds
+    overdue    microseconds for which a thread that has finished its share of an entry spins before it begins to yield;
+               without a CPU counter, `spins` and `patience` apply instead
+    parts, cap it sleeps after yielding for `parts` times what its own share took, at most `cap` microseconds
     """
 
     spins: int = 4000
@@ -101,7 +101,7 @@ class StepLoops:
     # ---- entries
 
     def _post(self, k: Builder) -> None:
-        """Post the first entry from `index` on that has items, or the end of the step, and wake who sleeps."""
+        """Post the first entry from `index` on that has items, or the end of the step, and wake sleeping threads."""
         team, first = k.arguments["team"], k.arguments["index"]
         table, entries = k.load_pointer(team, JOB_TABLE), k.load(i64, team, JOB_ENTRIES)
         index, items, searching = k.var(first), k.zero(i64), k.var(k.select(first < entries, k.index(1), k.index(0)))
