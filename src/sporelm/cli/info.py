@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     from sporelm.bench.estimate import Estimate
 
 LABEL = 15  # columns before the text of a line
-AGREEING = 0.8  # of the best read is what the median reaches on a machine that is otherwise idle
+MIN_MEDIAN_SHARE = 0.8  # of the best read; on an idle machine the median is above it
 
 
 def parser() -> Parser:
     made = Parser(
         "info",
         "Show what a model is (architecture, parameters, size, number format, context, vocabulary, chat template), the "
-        "memory that it needs at a context and a batch, whether that fits this machine, and how fast it can generate: "
-        "the memory's bandwidth, the best of several reads now, by the bytes that a token reads. Nothing is loaded or "
-        "fetched.",
+        "memory that it needs at a context and a batch, whether that fits this machine, and the limit of its speed: "
+        "memory bandwidth, the best of several reads now, divided by the bytes read for a token. The model is neither "
+        "loaded nor downloaded.",
         "[MODEL] [options]",
         [
             "spore info",
@@ -196,7 +196,7 @@ def print_speed(speed: dict[str, Any]) -> None:
     print_labelled(
         "speed", f"memory is read at {best / 1e9:.1f} GB/s, the best of several reads now; at most, tokens/s:"
     )
-    if middle < AGREEING * best:
+    if middle < MIN_MEDIAN_SHARE * best:
         print_labelled(
             "",
             f"  (the reads disagree: half of them reach {middle / 1e9:.1f} GB/s or less. Other programs use the "

@@ -77,5 +77,5 @@ def print_rows(rows: list[dict[str, Any]], parts: list[dict[str, Any]]) -> None:
             print_folded(f"{plain(row['name'])}: {plain(row['error'])}")
     for part in parts:
         print_folded(
-            f"{part['name']}: {bytes_text(part['bytes'])} fetched so far; 'spore pull' goes on, 'spore rm' frees it"
+            f"{part['name']}: {bytes_text(part['bytes'])} fetched so far; 'spore pull' resumes, 'spore rm' deletes it"
         )

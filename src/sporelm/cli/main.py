@@ -230,8 +230,8 @@ def fail(message: str, words: list[str]) -> int:
 
 
 def fail_without_memory(words: list[str]) -> int:
-    """Print that memory is short. Afterwards nothing goes to stderr: the interpreter, which still frees objects, would
-    complain of each for which it has no memory."""
+    """Report a shortage of memory. Silence stderr afterwards: while the interpreter frees objects it would print an
+    error for each one that needs memory for that."""
     code = fail(out_of_memory(), words)
     if address_space_limit() is not None:
         with suppress(OSError, ValueError):

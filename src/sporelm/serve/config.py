@@ -209,7 +209,7 @@ RANGES: dict[str, tuple[float, float]] = {
 
 _TEXTS = ("host", "log")
 _PATHS = ("session_dir", "tls_cert", "tls_key")
-_TRUTHS = ("any_model_name",)
+_BOOLEANS = ("any_model_name",)
 _LISTS = ("cors_origins", "allowed_hosts", "keep_alive_keys", "adapters")
 _SIZES = ("model_memory", "max_body", "max_bodies")
 
@@ -287,7 +287,7 @@ def checked(name: str, value: Any) -> Any:
         return tuple(_typed(f"each of {name}", each, str) for each in _typed(name, value, list))
     if name in (*_TEXTS, "api_keys_file"):
         return _typed(name, value, str)
-    if name in _TRUTHS:
+    if name in _BOOLEANS:
         return _typed(name, value, bool)
     if name in _PATHS:
         return Path(_typed(name, value, str)).expanduser()

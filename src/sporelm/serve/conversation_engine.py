@@ -1,4 +1,4 @@
-"""Answers of the web chat from this server's models: a job's request as the chat API would take it."""
+"""Generate answers of the web chat with this server's models, through the chat API's own code."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -33,13 +33,13 @@ class AnswerSettings(SamplingBody, kw_only=True):
 
 
 class EngineAnswers:
-    """Has the models of a server write answers, for the API key of a request."""
+    """Generates answers with a server's models, on behalf of a request's API key."""
 
     def __init__(self, server: "Server", key: ApiKey) -> None:
         self.server, self.key = server, key
 
     async def __call__(self, asked: AnswerRequest) -> AsyncGenerator[Progress, None]:
-        """Yield an answer as it comes, and before its first word what it waits for; ends within `request_seconds`.
+        """Yield an answer as it is generated, and its queue status before the first token, within `request_seconds`.
 
         Raises AnswerFailed.
         """
@@ -74,7 +74,7 @@ class EngineAnswers:
 
 
 def check_template(model: ServedModel) -> None:
-    """Raise AnswerFailed for a model that has no chat template, or continues no text."""
+    """Raise AnswerFailed for a model that has no chat template or does not generate text."""
     try:
         _ = model.llm.llm.template
     except RequestError as reason:
@@ -82,7 +82,7 @@ def check_template(model: ServedModel) -> None:
 
 
 def chat_ask(asked: AnswerRequest) -> ChatAsk:
-    """Return what is asked for in the terms of the chat API. Raises RequestError for settings that it refuses."""
+    """Return the request as one of the chat API. Raises RequestError for settings that the API refuses."""
     try:
         settings = msgspec.convert(asked.settings, AnswerSettings)
     except msgspec.ValidationError as reason:
@@ -96,7 +96,7 @@ def chat_ask(asked: AnswerRequest) -> ChatAsk:
 
 
 async def _progress(model: ServedModel, chat: Chat) -> AsyncGenerator[Progress, None]:
-    """Yield a chat's one answer; while its first word is awaited, how many requests wait for the model."""
+    """Yield a chat's answer, and until its first token the number of requests that wait for the model."""
     queue = model.llm.llm.engine.scheduler.waiting
     async with aclosing(chat.said()) as pieces:
         first = asyncio.ensure_future(anext(pieces))

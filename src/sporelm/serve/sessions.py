@@ -1,9 +1,9 @@
 """Sessions of /infer: conversations that the server keeps, each the property of the key that made it.
 
 A session is known by its key's owner, its model and its id. So many stay awake; those unused longest sleep in files, or
-go where there is no folder for that. One that is awake is written too once it is idle, so that a server that is killed
-loses what was said last at most. A file's name is a hash: no name comes from a request. It is written whole or not at
-all, and stays until the session is written again or is dropped.
+go where there is no folder for that. Awake sessions are also saved when they are idle, so that a killed server loses
+only the latest answers. A file's name is a hash: no name comes from a request. It is written completely or not at all,
+and stays until the session is saved again or is dropped.
 """
 
 import asyncio
@@ -26,9 +26,9 @@ from sporelm.serve.served_model import ServedModel
 from sporelm.serve.unbroken import begin, unbroken
 
 MOST_ASLEEP = 64  # times as many files as sessions that may be awake
-IDLE_SECONDS = 2.0  # after its last answer, until a session is written
-LONGEST_SECONDS = 30.0  # after the first answer that is not in the file; then it is written between two requests
-SHARE = 10  # times as long as the last writing took must pass before the next one, but not more than LONGEST_SECONDS
+IDLE_SECONDS = 2.0  # after its last answer, until a session is saved
+MAX_UNSAVED_SECONDS = 30.0  # after the oldest unsaved answer; then the session is saved between two requests
+SAVE_INTERVAL_RATIO = 10  # least time between two saves, in durations of the last one, within MAX_UNSAVED_SECONDS
 log = logging.getLogger("sporelm.serve")
 
 
@@ -51,9 +51,9 @@ class SessionName(NamedTuple):
 class Session:
     """A session that is awake; `taken` while a request has it, `new` until the first one has been answered.
 
-    written          the state that its file holds; None if there is no file
-    unwritten_since  the time of the first answer that the file lacks; None if it lacks none
-    write_seconds    how long the last writing took
+    written          the `state` in its file; None if there is no file
+    unwritten_since  the time of the oldest unsaved answer; None if all are saved
+    write_seconds    the duration of the last save
     """
 
     name: SessionName
@@ -69,7 +69,7 @@ class Session:
 
     @property
     def state(self) -> int:
-        """A number that differs, but for an accident, where the messages do."""
+        """A hash of the messages."""
         return hash(tuple((each["role"], each["content"]) for each in self.conversation.messages))
 
 
@@ -134,7 +134,7 @@ class Sessions:
             self._write_when_idle(session)
 
     def _write_when_idle(self, session: Session) -> None:
-        """Have a session written once it was not used for a while, or too long after its file was last complete."""
+        """Schedule a save for when the session has been idle for a while, or unsaved for too long."""
         if session.timer is not None:
             session.timer.cancel()
         if self.folder is None or not session.conversation.messages or session.state == session.written:
@@ -142,12 +142,12 @@ class Sessions:
         now = monotonic()
         if session.unwritten_since is None:
             session.unwritten_since = now
-        idle = max(IDLE_SECONDS, SHARE * session.write_seconds)
-        delay = max(0.0, min(idle, session.unwritten_since + LONGEST_SECONDS - now))
+        idle = max(IDLE_SECONDS, SAVE_INTERVAL_RATIO * session.write_seconds)
+        delay = max(0.0, min(idle, session.unwritten_since + MAX_UNSAVED_SECONDS - now))
         session.timer = asyncio.get_running_loop().call_later(delay, lambda: begin(self._write_idle(session)))
 
     async def _write_idle(self, session: Session) -> None:
-        """Write a session to its file, unless a request uses it: that one will give it back. It stays awake."""
+        """Save a session unless a request uses it, which schedules a save when it ends. The session stays awake."""
         async with self._lock(session.name):  # nobody takes it meanwhile
             if not session.taken and self.is_kept(session):
                 try:

@@ -152,7 +152,7 @@ def test_a_session_is_written_once_when_it_is_idle(tmp_path: Path, monkeypatch: 
 
 def test_a_session_in_use_all_the_time_is_written_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sporelm.serve.sessions.IDLE_SECONDS", 1000.0)
-    monkeypatch.setattr("sporelm.serve.sessions.LONGEST_SECONDS", 0.1)
+    monkeypatch.setattr("sporelm.serve.sessions.MAX_UNSAVED_SECONDS", 0.1)
 
     async def main() -> None:
         model, sessions = Model(), Sessions(4, tmp_path)
