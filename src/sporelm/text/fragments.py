@@ -1,8 +1,10 @@
 """Special tokens found in a text as a whole, and what is left between them."""
 
 import re
+from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
+from operator import itemgetter
 
 from sporelm.text.rendered_prompt import RenderedPrompt
 
@@ -102,12 +104,13 @@ class Fragments:
             # It reaches from content into the template's text, or back.
             if own is None:
                 own = self._control_places(prompt, control)
-            return not any(first < end and start < last for first, last in own)
+            following = bisect_right(own, start, key=itemgetter(1))
+            return following == len(own) or own[following][0] >= end
 
         return self.split(prompt.text, allows)
 
     def _control_places(self, prompt: RenderedPrompt, control: Collection[int]) -> list[tuple[int, int]]:
-        """Where control tokens stand in the template's own text: (start, end)."""
+        """Where control tokens stand in the template's own text: (start, end), in order, none in another."""
         found: list[tuple[int, int]] = []
 
         for first, last in prompt.origins.template_spans():
@@ -118,7 +121,7 @@ class Fragments:
                 return True
 
             self.split(prompt.text[first:last], note)
-        return found
+        return sorted(found)
 
     def _present(self, text: str) -> tuple[int, ...]:
         """The ranks of the tokens that occur in `text`, in order."""

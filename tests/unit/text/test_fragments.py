@@ -1,10 +1,13 @@
 """Special tokens are cut out in one order, whichever way is quicker for the text at hand."""
 
+from time import process_time
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sporelm.text.fragments import C_SPACES, Fragments, SpecialText
+from sporelm.text.rendered_prompt import RenderedPrompt
 
 
 def one_by_one(tokens: list[SpecialText], text: str) -> list[str | int]:
@@ -57,3 +60,17 @@ def test_thousands_of_sizes_do_not_multiply_with_the_text() -> None:
     fragments = Fragments([SpecialText("z" * i + "y", i) for i in range(2, 3000)])
     assert fragments.split("z" * 20_000) == ["z" * 20_000]
     assert fragments.split("z" * 20_000 + "y") == ["z" * 17_001, 2999]
+
+
+def test_tokens_that_reach_over_the_ends_of_content_are_found_in_linear_time() -> None:
+    """Control tokens in content stay text, and so do tokens that would take a part of the template's control tokens."""
+    fragments = Fragments([SpecialText("<|e|>", 0), SpecialText("\n\n", 1), SpecialText(">|", 2)])
+
+    def prompt(turns: int) -> RenderedPrompt:
+        spans = [("<|e|>\n", True), ("\nhi<|e|>|\n", False), ("\n<|e|>", True), ("| ", False)]
+        return RenderedPrompt.join(spans * turns)
+
+    assert fragments.split_prompt(prompt(1), {0}) == [0, 1, "hi<|e|", 2, 1, 0, "| "]
+    began = process_time()
+    assert len(fragments.split_prompt(prompt(8000), {0})) == 7 * 8000
+    assert process_time() - began < 5  # 0.3 s; a look at every control token for each took a minute
