@@ -56,10 +56,11 @@ def place(story: Path, tmp_path_factory: pytest.TempPathFactory) -> Place:
 
 @pytest.fixture(scope="module")
 def address(place: Place) -> Iterator[str]:
-    """The address of a server with a model that chats and one that ranks."""
+    """The address of a server with a chat model, which answers for any name and has two adapters, and a reranker."""
     folder, variables = place
-    models = ("--model", "smollm2=model.gguf", "--model", "bge-reranker-v2-m3=reranker.gguf")
-    with serving(command("serve", *models, "--port", 0), folder, variables) as url:
+    models = ("--model", "smollm2=model.gguf", "--model", "bge-reranker-v2-m3=reranker.gguf", "--any-model-name")
+    adapters = ("--lora", "sql=sql-adapter", "--lora", "tone=tone.gguf@0.5")
+    with serving(command("serve", *models, *adapters, "--port", 0), folder, variables) as url:
         yield url
 
 
