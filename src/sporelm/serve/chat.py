@@ -13,7 +13,7 @@ from sporelm.api.isolation import render_apart
 from sporelm.api.params import SamplingParams
 from sporelm.errors import ModelFileError, RequestError
 from sporelm.serve.answering import AnswerStream, in_thread_if, merged
-from sporelm.serve.endpoint import Call
+from sporelm.serve.endpoint import LARGE, Call
 from sporelm.serve.reading import CallBegun, Delta, Reading, Reasoning, Reply, check_variables, text_of
 from sporelm.serve.served_model import ServedModel
 from sporelm.serve.usage import Usage, check_finished, usage_of
@@ -162,6 +162,8 @@ async def rendered(
         return reading.render(given, add_generation_prompt=add_generation_prompt, goes_on=goes_on, **known)
 
     try:
-        return await render_apart(reading.llm.isolation, render, large=call.large)
+        prompt = await render_apart(reading.llm.isolation, render, large=call.large)
     except ModelFileError as reason:  # the template is the model's, but what it fails at is the caller's
         raise RequestError(str(reason)) from None
+    call.large = call.large or len(prompt) > LARGE  # a template can make much of little
+    return prompt

@@ -47,7 +47,7 @@ class Call:
         """A call of a server's own, without an HTTP request; closing `opened` ends all work for it."""
         self.server, self.key, self.opened, self.request_id = server, key, opened, request_id
         self.places: dict[str, str] = {}  # of the files of the models in use, by which errors may name them
-        self.large = False  # whether its body is
+        self.large = False  # whether its body is, or the chat that was rendered of it
         self.rolling = False  # whether it can have the field `roll`
         self.deadline = asyncio.get_running_loop().time() + self.server.config.request_seconds
 

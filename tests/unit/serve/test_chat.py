@@ -2,14 +2,16 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from sporelm.api.completion import Completion, Piece, Timings
-from sporelm.serve.chat import Chat
+from sporelm.serve.chat import Chat, rendered
 from sporelm.serve.endpoint import encoded
 from sporelm.serve.routes.openai_chat import Message
+from sporelm.text import ChatTemplate, RenderedPrompt
 from sporelm.text.dialects import DIALECTS
 
 
@@ -58,3 +60,18 @@ def test_tokens_of_reasoning_are_counted(name: str, prompt: str, tokens: list[st
 def test_an_answer_of_nothing_has_a_content() -> None:
     assert encoded(Message("assistant", "")) == b'{"role":"assistant","content":""}'
     assert encoded(Message("assistant", None)) == b'{"role":"assistant","content":null}'
+
+
+@pytest.mark.parametrize(("source", "is_large"), [("{{ 'x' }}", False), ("{{ 'x ' * 10000 }}", True)])
+def test_a_long_prompt_of_a_short_chat_is_large(source: str, is_large: bool) -> None:
+    """So that it is tokenized beside the event loop."""
+
+    class Rendering:
+        llm = SimpleNamespace(isolation=None)
+
+        def render(self, messages: Any, **variables: Any) -> RenderedPrompt:
+            return ChatTemplate(source).render(messages)
+
+    call = SimpleNamespace(large=False)
+    asyncio.run(rendered(call, Rendering(), [{"role": "user", "content": "a"}]))  # type: ignore[arg-type]
+    assert call.large == is_large

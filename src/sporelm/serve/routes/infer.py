@@ -106,7 +106,7 @@ class Turn:
             )
             return llm.answer(self.ids, chosen, conversation.sequence, continues=False)
 
-        answer = await in_thread_if(large, prepare)
+        answer = await in_thread_if(large or len(self.rendered) > LARGE, prepare)
         (self.stream,) = await self.call.begin(self.model, [answer])
         self.messages = messages
         if self.session is not None:
