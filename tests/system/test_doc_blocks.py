@@ -178,7 +178,7 @@ def check_words(words: list[str]) -> None:
         words = words[1:]
     program, rest = words[0], words[1:]
     if program in ("python", ".venv/bin/python"):
-        check_script(ROOT / rest[0], rest[1:])
+        check_script(rest)
     elif program == "bench/peer.sh":
         script = (ROOT / program).read_text(encoding="utf-8")
         assert all(word in script for word in rest if word.startswith("--"))
@@ -190,13 +190,19 @@ def check_words(words: list[str]) -> None:
         load(" ".join(rest[:length])).parser().parse_args(rest[length:])
 
 
-def check_script(script: Path, rest: list[str]) -> None:
-    assert script.is_file()
+def check_script(rest: list[str]) -> None:
+    """A script, or a module below tests/ as `-m NAME`, exists and takes these options."""
+    if rest[0] == "-m":
+        assert (ROOT / "tests" / rest[1] / "__main__.py").is_file()
+        program, rest = rest[:2], rest[2:]
+    else:
+        assert (ROOT / rest[0]).is_file()
+        program, rest = [str(ROOT / rest[0])], rest[1:]
     wanted = [word for word in rest if word.startswith("--")]
     if wanted:
         variables = environment(PYTHONPATH=f"{ROOT / 'src'}{os.pathsep}{ROOT / 'tests'}")
         ran = subprocess.run(
-            [sys.executable, str(script), "--help"], env=variables, capture_output=True, text=True, timeout=SECONDS,
+            [sys.executable, *program, "--help"], env=variables, capture_output=True, text=True, timeout=SECONDS,
             check=True,
         )  # fmt: skip
         assert [word for word in wanted if word not in ran.stdout] == []
