@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sporelm import LLM, settings
-from sporelm.api.machine import choose_threads, quotas, usable_cores
+from sporelm.api.machine import choose_threads, last_level_cache_bytes, quotas, usable_cores
 from sporelm.cli.main import main
 from sporelm.errors import RequestError
 
@@ -61,6 +61,15 @@ def test_cores_are_at_least_one_and_at_most_the_quota(tmp_path: Path) -> None:
     assert usable_cores(tmp_path / "nothing") >= 1
 
 
+def test_the_largest_cache_counts(tmp_path: Path) -> None:
+    assert last_level_cache_bytes(tmp_path) == 0
+    for number, size in enumerate(["32K", "2M", "266240K", "nonsense"]):
+        file = tmp_path / f"sys/devices/system/cpu/cpu0/cache/index{number}/size"
+        file.parent.mkdir(parents=True)
+        file.write_text(f"{size}\n")
+    assert last_level_cache_bytes(tmp_path) == 266240 << 10
+
+
 def test_what_was_asked_for_counts() -> None:
     most = 2 * usable_cores()
     for fine in (1, most):
@@ -68,6 +77,17 @@ def test_what_was_asked_for_counts() -> None:
     for wrong in (0, -1, most + 1, 10**6):
         with pytest.raises(RequestError, match=f"threads is {wrong}: .* 1 to {most}, twice the usable cores. Leave it"):
             choose_threads(wrong)
+
+
+@pytest.mark.parametrize("wrong", ["0", "-1", "1000000"])
+def test_the_environment_is_refused_as_an_option_is(monkeypatch: pytest.MonkeyPatch, wrong: str) -> None:
+    monkeypatch.setattr(settings, "THREADS", replace(settings.THREADS, default=lambda: wrong))
+    monkeypatch.delenv("SPORE_THREADS", raising=False)
+    with pytest.raises(RequestError, match=r"^SPORE_THREADS is ") as of_environment:
+        choose_threads()
+    with pytest.raises(RequestError, match=r"^threads is ") as of_option:
+        choose_threads(int(wrong))
+    assert str(of_environment.value) == f"SPORE_{str(of_option.value)[0:7].upper()}{str(of_option.value)[7:]}"
 
 
 def test_the_environment_asks_for_too_many(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -278,18 +278,32 @@ def test_info(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "for 256 positions on reference" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("middle", [9.5e9, 4e9])
-def test_info_says_when_reads_of_the_memory_disagree(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, middle: float
+@pytest.mark.parametrize(
+    ("middle", "load", "cache"), [(9.5e9, 0.0, 0), (4e9, 0.0, 0), (9.5e9, 1e6, 0), (4e9, 1e6, 1 << 40)]
+)
+def test_info_says_why_its_speed_may_be_too_low(
+    folder: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    middle: float,
+    load: float,
+    cache: int,
 ) -> None:
+    from sporelm.api import machine as computer
     from sporelm.backends.reference.backend import ReferenceBackend
 
     machine = {"stream_bytes_s": 1e10, "stream_median_bytes_s": middle, "int8_dot_ops_s": 1e12, "f32_ops_s": 1e11}
     monkeypatch.setattr(ReferenceBackend, "limits", lambda self: machine)
+    monkeypatch.setattr(computer, "load_average", lambda: load)
+    monkeypatch.setattr(computer, "last_level_cache_bytes", lambda: cache)
     assert main(["info", "little", "--backend", "reference"]) == 0
-    told = capsys.readouterr().out
-    assert "10.0 GB/s, the best of several reads" in told
-    assert ("the reads disagree: half of them reach 4.0 GB/s or less" in told) == (middle == 4e9)
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "about so many tokens/s, if every weight is read from memory at 10.0 GB/s (the best of several" in printed
+    assert "at most" not in printed
+    assert ("half of the reads reach 4.0 GB/s or less" in printed) == (middle == 4e9)
+    assert ("the load average is 1000000.0 on " in printed) == (load > 0)
+    assert ("the figures are low, because other programs use the machine" in printed) == (middle == 4e9 or load > 0)
+    assert ("it can be faster: the weights, " in printed) == (cache > 0)
 
 
 def test_the_bandwidth_is_that_of_the_best_read() -> None:

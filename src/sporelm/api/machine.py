@@ -1,6 +1,8 @@
-"""How many threads this process may use."""
+"""How many threads this process may use, how busy the machine is, and the size of its last cache."""
 
 import os
+import re
+from contextlib import suppress
 from math import ceil
 from pathlib import Path
 
@@ -18,15 +20,20 @@ def choose_threads(asked: int | None = None, *, name: str = "threads") -> int:
 
     Raises RequestError outside 1 to twice the usable cores.
     """
-    if asked is None:
-        name, asked = settings.THREADS.name, settings.THREADS.integer
     cores = usable_cores()
-    if asked is None:
-        return cores
     most = MAX_THREADS_PER_CORE * cores
-    if not 1 <= whole_number(name, asked) <= most:
+    given: object = asked
+    if asked is None:
+        name, given = settings.THREADS.name, settings.THREADS.value
+        if not given:
+            return cores
+        with suppress(RequestError):  # this function's error knows the true limit
+            given = asked = settings.THREADS.integer
+        if asked is None and re.fullmatch(r"-?[0-9]{1,30}", str(given)):
+            given = int(str(given))
+    if asked is None or not 1 <= whole_number(name, asked) <= most:
         raise RequestError(
-            f"{name} is {shown(asked)}: it must be a whole number from 1 to {most}, twice the usable cores. "
+            f"{name} is {shown(given)}: it must be a whole number from 1 to {most}, twice the usable cores. "
             f"Leave it out to use {'every core' if cores > 1 else 'the core'}"
         )
     return int(asked)
@@ -39,6 +46,25 @@ def usable_cores(root: Path = Path("/")) -> int:
     else:
         cores = os.cpu_count() or 1
     return max(1, min([cores, *quotas(root)]))
+
+
+def load_average() -> float:
+    """Return the average number of running processes in the last minute; 0 where the system does not count them."""
+    try:
+        return os.getloadavg()[0]
+    except (AttributeError, OSError):
+        return 0.0
+
+
+def last_level_cache_bytes(root: Path = Path("/")) -> int:
+    """Return the bytes of the largest cache of the first processor; 0 where that is unknown (Linux only)."""
+    sizes = [0]
+    for cache in (root / "sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
+        size = _text(cache).strip()
+        number, unit = size[:-1], {"K": 1 << 10, "M": 1 << 20}.get(size[-1:], 0)
+        if number.isascii() and number.isdecimal():
+            sizes.append(int(number) * unit)
+    return max(sizes)
 
 
 def quotas(root: Path = Path("/")) -> list[int]:

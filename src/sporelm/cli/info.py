@@ -22,7 +22,7 @@ def parser() -> Parser:
     made = Parser(
         "info",
         "Show what a model is (architecture, parameters, size, number format, context, vocabulary, chat template), the "
-        "memory that it needs at a context and a batch, whether that fits this machine, and the limit of its speed: "
+        "memory that it needs at a context and a batch, whether that fits this machine, and an estimate of its speed: "
         "memory bandwidth, the best of several reads now, divided by the bytes read for a token. The model is neither "
         "loaded nor downloaded.",
         "[MODEL] [options]",
@@ -104,9 +104,12 @@ def estimates(path: "Path", args: argparse.Namespace) -> dict[str, Any]:
 
 def speeds(estimate: "Estimate", context: int, batch: int) -> dict[str, Any]:
     """Bandwidth measured now, and the tokens a second that it allows: alone, at the end of the context, together."""
+    from sporelm.api.machine import last_level_cache_bytes, load_average, usable_cores
+
     if sys.stderr.isatty():
         message = "spore: measuring the memory's bandwidth"[: (terminal_width(sys.stderr) or 80) - 1]
         sys.stderr.write(f"{message}\r")
+    load = load_average()  # before the reads, which add to it
     machine = estimate.backend.limits()
     if sys.stderr.isatty():
         sys.stderr.write(" " * len(message) + "\r")
@@ -120,6 +123,9 @@ def speeds(estimate: "Estimate", context: int, batch: int) -> dict[str, Any]:
     return {
         "stream_bytes_s": machine["stream_bytes_s"],
         "stream_median_bytes_s": machine["stream_median_bytes_s"],
+        "load_average": round(load, 2),
+        "cores": usable_cores(),
+        "cache_bytes": last_level_cache_bytes(),
         "experts": chosen,
         "decode": [estimate.decode(machine, *case).as_json() for case in cases],
     }
@@ -148,7 +154,7 @@ def print_report(report: dict[str, Any]) -> None:
         return
     print_memory(report["memory"], report["backend"])
     if report["speed"] is not None:
-        print_speed(report["speed"])
+        print_speed(report["speed"], report["memory"]["weights"])
 
 
 def print_labelled(label: str, text: str) -> None:
@@ -188,19 +194,29 @@ def print_memory(memory: dict[str, Any], backend: str) -> None:
         print_labelled("fits", f"{answer} ({bytes_text(memory['available'])} are available)")
 
 
-def print_speed(speed: dict[str, Any]) -> None:
-    """What the bandwidth allows."""
+def print_speed(speed: dict[str, Any], weight_bytes: int) -> None:
+    """The tokens a second that reading the weights from memory allows, and why they may be more."""
     from sporelm.cli.gguf_text import bytes_text
 
     best, middle = speed["stream_bytes_s"], speed["stream_median_bytes_s"]
     print_labelled(
-        "speed", f"memory is read at {best / 1e9:.1f} GB/s, the best of several reads now; at most, tokens/s:"
+        "speed",
+        f"about so many tokens/s, if every weight is read from memory at {best / 1e9:.1f} GB/s (the best of several "
+        "reads now):",
     )
-    if middle < MIN_MEDIAN_SHARE * best:
+    disagree = f"half of the reads reach {middle / 1e9:.1f} GB/s or less" if middle < MIN_MEDIAN_SHARE * best else ""
+    load, cores = speed["load_average"], speed["cores"]
+    busy = f"the load average is {load:.1f} on {cores} core{'s' if cores > 1 else ''}" if load > cores else ""
+    if signs := " and ".join(filter(None, (disagree, busy))):
         print_labelled(
             "",
-            f"  (the reads disagree: half of them reach {middle / 1e9:.1f} GB/s or less. Other programs use the "
-            "machine, and the true bandwidth may be higher: measure again when it is idle)",
+            f"  (the figures are low, because other programs use the machine: {signs}. Measure again when it is idle)",
+        )
+    if (cache := speed["cache_bytes"]) and weight_bytes <= cache:
+        print_labelled(
+            "",
+            f"  (it can be faster: the weights, {bytes_text(weight_bytes)}, fit into the processor's cache of "
+            f"{bytes_text(cache)})",
         )
     if experts := speed["experts"]:
         read = bytes_text(experts["read_bytes"])
