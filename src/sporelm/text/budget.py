@@ -32,14 +32,17 @@ class Budget:
 
     input_size   characters in the messages
     seconds      of the thread's CPU time
+    allowance    seconds more, for the number of messages; errors name `seconds` alone, which is what an operator sets
     work         None: what messages of that size can explain
     """
 
-    def __init__(self, input_size: int = 0, seconds: float = RENDER_SECONDS, work: int | None = None) -> None:
+    def __init__(
+        self, input_size: int = 0, seconds: float = RENDER_SECONDS, work: int | None = None, allowance: float = 0.0
+    ) -> None:
         self.work = BASE_WORK + WORK_PER_INPUT * input_size if work is None else work
         self.output = BASE_OUTPUT + OUTPUT_PER_INPUT * input_size
         self.seconds = seconds
-        self.deadline = time.thread_time() + seconds
+        self.deadline = time.thread_time() + seconds + allowance
         self._ticks = 0
 
     def tick(self) -> None:

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
-from threading import Condition, Thread, Timer, current_thread
+from threading import Condition, Event, Thread, Timer, current_thread
 from typing import Any
 
 from sporelm.errors import BackendError, ModelFileError, QueueFull, RequestError
@@ -25,6 +25,7 @@ from sporelm.errors import BackendError, ModelFileError, QueueFull, RequestError
 MAX_WAITING = 256  # jobs of one process that wait; more are refused
 STALL_SECONDS = 60.0  # of the wall clock, after which a job is stopped that neither ends nor uses its CPU time
 OUT_OF_TIME = 75  # exit code of a child that stopped itself, where no signal does
+MAX_REPLY_BYTES = 256 << 20  # of a reply; a child that announces more has been taken over or is broken
 LENGTH = struct.Struct("<I")  # of the frame that follows; frames go over the child's standard input and output
 
 # The child sees what this process imports from, and no site directory is looked through again.
@@ -149,9 +150,15 @@ class IsolatedProcess:
 
     def _run(self, job: _Job) -> Any:
         process = self._started()
-        stalled = Timer(STALL_SECONDS, process.kill)
-        stalled.daemon = True
-        stalled.start()
+        stalled = Event()
+
+        def stop() -> None:
+            stalled.set()  # before the kill: the end of the child's output is seen at once
+            process.kill()
+
+        timer = Timer(STALL_SECONDS, stop)
+        timer.daemon = True
+        timer.start()
         try:
             if job.subject.key not in self._known:
                 self._send(process, ("load", job.subject.kind, job.subject.key, job.subject.data()))
@@ -159,12 +166,12 @@ class IsolatedProcess:
             self._send(process, ("run", job.subject.key, job.seconds, job.arguments))
             reply = _received(process)
         except (OSError, EOFError):
-            raise self._failure(stalled_out=stalled.finished.is_set()) from None
+            raise self._failure(stalled_out=stalled.is_set()) from None
         except BaseException:
             self._end()
             raise
         finally:
-            stalled.cancel()
+            timer.cancel()
         error, message, value = reply
         if not error:
             return value
@@ -216,7 +223,8 @@ class IsolatedProcess:
         self._end()
         if closed:
             return BackendError("the model was closed; open it again")
-        if code == OUT_OF_TIME or stalled_out or (os.name == "posix" and code == -signal.SIGPROF):
+        used_up = os.name == "posix" and code in (-signal.SIGPROF, -signal.SIGXCPU)  # of the job, of `ulimit -t`
+        if code == OUT_OF_TIME or stalled_out or used_up:
             return OverBudget()
         return ProcessDied(f"exit code {code}")
 
@@ -237,13 +245,16 @@ class IsolatedProcess:
 
 def _received(process: "subprocess.Popen[bytes]") -> tuple[str, str, Any]:
     """The child's next reply: the name of an error, or "", its message, and the value. It is JSON, which cannot do harm
-    even if a template or a grammar has taken over the child. Raises EOFError if the child has ended, or sends no reply.
+    even if a template or a grammar has taken over the child. Raises EOFError if the child has ended, or sends no reply,
+    or one longer than MAX_REPLY_BYTES.
     """
     assert process.stdout is not None
     head = process.stdout.read(LENGTH.size)
     if len(head) < LENGTH.size:
         raise EOFError
     (length,) = LENGTH.unpack(head)
+    if length > MAX_REPLY_BYTES:
+        raise EOFError
     data = process.stdout.read(length)
     try:
         error, message, value = json.loads(data)

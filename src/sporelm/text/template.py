@@ -334,8 +334,10 @@ class ChatTemplate:
             raise TemplateStopped(
                 f"{self.label} was stopped: it takes more than {self.seconds:g} s of CPU time"
             ) from None
-        except ProcessDied:
-            raise TemplateStopped(f"{self.label} was stopped: it needs more memory than is allowed") from None
+        except ProcessDied as reason:
+            raise TemplateStopped(
+                f"{self.label} was stopped: its process ended ({reason}), most likely for lack of memory"
+            ) from None
         if stopped:
             raise TemplateStopped(stopped)
         if used < BRIEF_SECONDS / 2:  # it was the moment that was slow, not the chat
@@ -345,7 +347,7 @@ class ChatTemplate:
     def render_here(self, chat: Chat, seconds: float) -> RenderedPrompt:
         """Render a chat in this process, in `seconds` of CPU and MESSAGE_SECONDS for each message at most."""
         size = size_of([*chat.messages, *chat.tools, chat.extra])
-        budget = Budget(size, seconds + MESSAGE_SECONDS * len(chat.messages))
+        budget = Budget(size, seconds, allowance=MESSAGE_SECONDS * len(chat.messages))
         try:
             return self._render(self._variables(chat), budget)
         except LimitReached as error:
@@ -367,11 +369,19 @@ class ChatTemplate:
             raise
         except RefusedByTemplate as error:
             raise RequestError(f"{self.label} refuses the messages: {one_line(error)}") from None
-        except (RecursionError, MemoryError):
+        except RecursionError:
             raise TemplateStopped(f"{self.label} was stopped: it calls itself too deeply") from None
+        except MemoryError:
+            raise TemplateStopped(f"{self.label} was stopped: it needs more memory than is allowed") from None
         except Exception as error:
-            raise ModelFileError(f"{self.label} fails: {type(error).__name__}: {one_line(error)}") from None
+            # Templates that are for tools alone loop over `tools`, which is None where a request has none.
+            without = "" if variables.get("tools") or not _loops_over_tools(self.source) else " without tools"
+            raise ModelFileError(f"{self.label} fails{without}: {type(error).__name__}: {one_line(error)}") from None
         return RenderedPrompt(tuple(spans_of("".join(pieces), b"".join(marks))))
+
+
+def _loops_over_tools(source: str) -> bool:
+    return re.search(r"\bin\s+tools\b|\btools\s*[|\[]", source) is not None
 
 
 def sendable(value: Any) -> Any:

@@ -88,6 +88,55 @@ def test_a_process_that_dies_fails_its_job_alone(process: IsolatedProcess) -> No
     assert process.run(TEMPLATE, (1.0, *CHAT), 5.0)[0][1] == ["Hi", False]
 
 
+def test_a_job_that_stalls_is_over_its_budget(process: IsolatedProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end of the child's output must not be seen before the reason for it is known."""
+    endless = Subject(-30, "template", lambda: (NESTED, {}, "a template"))
+    process.run(TEMPLATE, (1.0, *CHAT), 5.0)
+    monkeypatch.setattr(isolated_process, "STALL_SECONDS", 0.1)
+    for _ in range(3):
+        with pytest.raises(OverBudget):
+            process.run(endless, (60.0, *CHAT), 60.0)
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGXCPU"), reason="a signal of POSIX")
+def test_a_limit_of_the_shell_is_one_of_time(process: IsolatedProcess) -> None:
+    process.run(TEMPLATE, (1.0, *CHAT), 5.0)
+    running = process.submit(Subject(-31, "template", lambda: (NESTED, {}, "a template")), (60.0, *CHAT), 60.0)
+    while not running.running():
+        time.sleep(0.005)
+    assert process.pid is not None
+    os.kill(process.pid, signal.SIGXCPU)
+    with pytest.raises(OverBudget):
+        running.result(30)
+
+
+def test_a_reply_too_long_is_not_read(process: IsolatedProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    process.run(TEMPLATE, (1.0, *CHAT), 5.0)
+    with monkeypatch.context() as patch:
+        patch.setattr(isolated_process, "MAX_REPLY_BYTES", 4)
+        with pytest.raises(ProcessDied):
+            process.run(TEMPLATE, (1.0, *CHAT), 5.0)
+    assert process.run(TEMPLATE, (1.0, *CHAT), 5.0)[0][1] == ["Hi", False]
+
+
+def test_a_template_that_fails_for_lack_of_memory_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(template, "spans_of", lambda *_: ())
+    monkeypatch.setattr(template, "marks_of", fail)
+    with pytest.raises(TemplateStopped, match="was stopped: it needs more memory than is allowed"):
+        ChatTemplate(PLAIN).render(USER)
+
+
+def test_a_template_that_fails_without_tools_says_so() -> None:
+    looping = ChatTemplate("{% for tool in tools %}{{ tool }}{% endfor %}")
+    with pytest.raises(ModelFileError, match=r"fails without tools: TypeError: 'NoneType' object is not iterable"):
+        looping.render(USER)
+    with pytest.raises(ModelFileError, match="template fails: ZeroDivisionError"):
+        ChatTemplate("{{ 1 / 0 }}").render(USER)
+
+
 def test_errors_of_a_job_come_back(process: IsolatedProcess) -> None:
     refusing = Subject(-4, "template", lambda: ("{{ raise_exception('no!') }}", {}, "this template"))
     failing = Subject(-5, "template", lambda: ("{{ 1 / 0 }}", {}, "this template"))
@@ -176,7 +225,7 @@ def test_ctrl_c_of_a_terminal_does_not_reach_it(process: IsolatedProcess) -> Non
 def test_a_slow_template_is_stopped_in_the_other_process(process: IsolatedProcess) -> None:
     slow = ChatTemplate(NESTED).within(process, 0.05)
     for _ in range(2):
-        with pytest.raises(TemplateStopped, match=r"was stopped: it takes more than 0\.0502 s of CPU time"):
+        with pytest.raises(TemplateStopped, match=r"was stopped: it takes more than 0\.05 s of CPU time"):
             slow.render(USER)
     assert process.pid is not None, "it stops itself: no new process is needed"
     assert str(ChatTemplate(PLAIN).within(process).render(USER)) == "<user>Hi"
