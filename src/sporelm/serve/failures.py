@@ -134,8 +134,8 @@ def anthropic_shape(refusal: Refusal) -> dict[str, Any]:
 
 
 def ollama_shape(refusal: Refusal) -> dict[str, Any]:
-    """{"error": "..."}"""
-    return {"error": refusal.message}
+    """{"error": "..."}, and further fields beside it."""
+    return {"error": refusal.message, **refusal.more}
 
 
 def session_shape(refusal: Refusal) -> dict[str, Any]:

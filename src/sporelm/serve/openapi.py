@@ -42,6 +42,8 @@ class AnthropicError(msgspec.Struct):
 
 class OllamaError(msgspec.Struct):
     error: str
+    n_prompt_tokens: int | msgspec.UnsetType = msgspec.UNSET
+    n_ctx: int | msgspec.UnsetType = msgspec.UNSET
 
 
 class SessionError(msgspec.Struct):

@@ -68,7 +68,7 @@ PLAIN = (
 def fields_of(body: SamplingBody) -> dict[str, Any]:
     """The fields of `SamplingParams` that a request gives. Raises RequestError."""
     found = {name: value for name in PLAIN if (value := getattr(body, name)) is not None}
-    if body.stop:
+    if body.stop is not None:
         found["stop"] = stops_of(body.stop)
     if body.logit_bias:
         found["logit_bias"] = {_token(text): bias for text, bias in body.logit_bias.items()}

@@ -173,6 +173,26 @@ def test_the_numbers_of_an_overflow_are_fields(http: httpx.Client, path: str, bo
     assert f"{told['n_prompt_tokens']} tokens" in told["message"]
 
 
+def test_the_numbers_of_an_overflow_stand_beside_ollamas_error(http: httpx.Client) -> None:
+    body = {"model": "story", "messages": [{"role": "user", "content": "dog " * 3000}], "stream": False}
+    told = http.post("/api/chat", json=body).json()
+    assert told["n_ctx"] == http.get("/v1/models/story").json()["max_context"]
+    assert told["n_prompt_tokens"] >= 3000
+    assert f"{told['n_prompt_tokens']} tokens" in told["error"]
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions", "/api/generate"])
+@pytest.mark.parametrize("stop", ["", [""], ["a", ""]])
+def test_an_empty_stop_is_refused(http: httpx.Client, path: str, stop: str | list[str]) -> None:
+    body: dict[str, Any] = {"model": "story", "prompt": "Once"}
+    if "chat" in path:
+        body = {"model": "story", "messages": ASK}
+    body |= {"options": {"stop": stop}} if path.startswith("/api") else {"stop": stop}
+    reply = http.post(path, json=body)
+    assert reply.status_code == 400
+    assert "stop" in reply.text
+
+
 def test_openais_client_shows_the_numbers_of_an_overflow(unversioned: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError) as caught:
         unversioned.completions.create(prompt=[5] * 3000, model="story")
