@@ -89,6 +89,7 @@ def parser() -> Parser:
 
 def run(args: argparse.Namespace) -> int:
     config = configuration(args)  # first, so that what is wrong is told before a server is imported
+    check_models(config)
 
     from sporelm.cli.progress import ProgressLine
     from sporelm.serve.listening import serve
@@ -96,6 +97,20 @@ def run(args: argparse.Namespace) -> int:
     with ProgressLine() as progress:
         serve(config, progress, announce=lambda line: sys.stderr.write(f"spore: {line}\n"))
     return 0
+
+
+def check_models(config: "ServeConfig") -> None:
+    """Check that the models that are loaded on demand exist. Raises ModelNotFound.
+
+    Models of a hub and known models, which the first request for them may fetch, are not looked for. The first model
+    is loaded at the start, and reports its own errors.
+    """
+    from sporelm.weights import store
+    from sporelm.weights.store.address import HUB_MARK
+
+    for spec in config.models[1:]:
+        if spec.path is not None and spec.path not in store.KNOWN and not spec.path.startswith(HUB_MARK):
+            store.resolve(spec.path, fetch=False)
 
 
 def configuration(args: argparse.Namespace) -> "ServeConfig":

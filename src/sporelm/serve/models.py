@@ -36,6 +36,7 @@ class Models:
         self.sizes: dict[str, int] = {}  # bytes of those that were loaded once
         self.farewells: list[Farewell] = []  # told before a model goes
         self.progress: Progress | None = None
+        self.is_strict = False  # whether a model that alone exceeds `model_memory` is refused, not just warned about
         self._open = open_model or self._opened
         # One comes or goes at a time: what a second one finds free would be the first one's, and a model that comes
         # again must find the sessions that have gone with it.
@@ -115,6 +116,11 @@ class Models:
                     raise
         llm.llm.engine.scheduler.waiting.limit = self.config.max_waiting
         model = ServedModel(spec.name, llm, Bell(asyncio.get_running_loop()))
+        most = self.config.model_memory
+        if self.is_strict and most is not None and model.nbytes > most:
+            reason = too_large(model, model.nbytes, most)  # asks the model, so before it is closed
+            await llm.close()
+            raise RequestError(reason)
         llm.pump.told = model.bell.ring
         model.pinging = asyncio.ensure_future(_quietly(model.ping))
         self.loaded[spec.name], self.sizes[spec.name] = model, model.nbytes

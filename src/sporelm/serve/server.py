@@ -3,7 +3,7 @@
 import asyncio
 from time import time
 
-from sporelm.errors import RequestError, SporeError
+from sporelm.errors import SporeError
 from sporelm.serve.access import Access
 from sporelm.serve.answering import AnswerStream
 from sporelm.serve.config import ServeConfig
@@ -13,7 +13,6 @@ from sporelm.serve.endpoint import Endpoint
 from sporelm.serve.leftovers import clear_leftovers
 from sporelm.serve.metrics import Figures
 from sporelm.serve.models import Models, Opener
-from sporelm.serve.served_model import too_large
 from sporelm.serve.sessions import Sessions
 
 
@@ -43,10 +42,10 @@ class Server:
         await asyncio.to_thread(clear_leftovers, folders)
         try:
             self.models.check_limit()
-            async with self.models.use() as model:
-                most = self.config.model_memory
-                if most is not None and model.nbytes > most:
-                    raise RequestError(too_large(model, model.nbytes, most))
+            self.models.is_strict = True
+            async with self.models.use():
+                pass
+            self.models.is_strict = False
         except SporeError as reason:
             await self.models.close()
             raise type(reason)(f"the model {self.models.default} cannot be loaded: {reason}") from reason

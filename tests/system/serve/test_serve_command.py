@@ -13,8 +13,9 @@ import httpx
 import pytest
 
 from sporelm.cli.main import main
+from sporelm.cli.serve import check_models
 from sporelm.errors import RequestError
-from sporelm.serve.config import ServeConfig
+from sporelm.serve.config import ModelSpec, ServeConfig
 from sporelm.serve.listening import bound, check_tls
 from system.processes import Spore, command, environment, one_line
 
@@ -75,14 +76,30 @@ def test_wrong_options_are_one_line(capsys: pytest.CaptureFixture[str], words: t
 def test_a_limit_below_the_first_model_is_refused(spore: Spore, chatty: Path, limit: str, said: str) -> None:
     done = spore("serve", f"story={chatty}", "--port", "0", "--threads", "1", "--model-memory", limit)
     assert done.returncode == 1
-    assert re.search(said, done.stderr.splitlines()[-1]), done.stderr
-    assert "serving" not in done.stderr
+    assert re.search(said, one_line(done.stderr)), done.stderr
 
 
 def test_a_model_that_is_not_there_is_one_line(spore: Spore, tmp_path: Path) -> None:
     missing = spore("serve", tmp_path / "no.gguf", "--port", 0)
     assert missing.returncode == 1
     assert "no model at" in one_line(missing.stderr)
+
+
+@pytest.mark.parametrize("missing", ["nope", "nope.gguf", "folder/nope"])
+def test_a_further_model_that_is_not_there_is_refused_as_run_refuses_it(
+    capsys: pytest.CaptureFixture[str], chatty: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["run", missing, "-p", "Hi"]) == 1
+    of_run = one_line(capsys.readouterr().err)
+    assert "no model" in of_run
+    assert main(["serve", f"story={chatty}", "--model", f"a={missing}", "--port", "0"]) == 1
+    assert one_line(capsys.readouterr().err) == of_run
+
+
+def test_models_that_can_be_fetched_are_not_looked_for_at_the_start() -> None:
+    specs = ModelSpec("a", "no.gguf"), ModelSpec("b", "hf:nobody/nothing"), ModelSpec("c", "smollm2")
+    check_models(ServeConfig(models=specs))
 
 
 def test_addresses_and_certificates_that_cannot_be_had_are_refused(tmp_path: Path) -> None:
