@@ -26,6 +26,26 @@ def test_a_key_is_asked_for(serve: Serve, open_page: Open) -> None:
     assert "secret" not in page.evaluate("JSON.stringify({...localStorage})"), "it goes when the tab is closed"
 
 
+def test_a_key_that_no_request_can_carry_is_not_valid(serve: Serve, open_page: Open) -> None:
+    server = serve(key="secret")
+    page = open_page(server.url, expected="401", wait=False)
+    field = page.get_by_label("API key", exact=True)
+    field.fill("ключ")
+    page.keyboard.press("Enter")
+    page.locator("#ask [role=alert]", has_text="This key is not valid").wait_for()
+    assert "ключ" not in page.evaluate(STORES)
+    assert page.locator(".bar", has_text="unreachable").count() == 0
+    page.evaluate("localStorage['sporelm.key'] = 'ключ'")  # as older pages stored it
+    page.reload()
+    page.locator("#ask [role=alert]", has_text="This key is not valid").wait_for()
+    page.keyboard.press("Escape")
+    page.locator(".bar", has_text="An API key is needed").get_by_role("button").click()
+    field.fill("secret")
+    page.keyboard.press("Enter")
+    until(page, READY)
+    assert "ключ" not in page.evaluate(STORES)
+
+
 @pytest.mark.all
 def test_a_key_is_remembered_and_forgotten(serve: Serve, open_page: Open) -> None:
     server = serve(key="secret")

@@ -157,6 +157,108 @@ def test_a_deleted_question_ends_its_answer(serve: Serve, open_page: Open) -> No
     assert len(stored(first, server.url, place)["messages"]) == 2
 
 
+BAR = "This conversation was deleted elsewhere"
+
+
+def delete_elsewhere(page: Any, url: str) -> str:
+    """Delete the conversation that a page shows, as another device would; its path in the API."""
+    place = f"{url}api/ui/conversations/{page.url.rpartition('/')[2]}"
+    assert page.request.delete(place).ok
+    return place
+
+
+def test_a_chat_deleted_elsewhere_is_not_created_again_unasked(serve: Serve, open_page: Open) -> None:
+    server = serve()
+    page = open_page(server.url, expected="404")
+    say(page, "hello")
+    place = delete_elsewhere(page, server.url)
+    bar = page.locator(".bar", has_text=BAR)
+    bar.wait_for()
+    page.wait_for_selector("#list .none")
+    page.fill("#composer-text", "more")
+    page.press("#composer-text", "Enter")
+    page.locator(".notice", has_text="Not sent").wait_for()
+    assert page.input_value("#composer-text") == "more", "what was typed stays"
+    assert page.request.get(f"{server.url}api/ui/conversations").json()["total"] == 0
+    assert bar.is_visible()
+    bar.get_by_role("button", name="Keep a copy as a new chat").click()
+    bar.wait_for(state="detached")
+    page.locator("#list li").wait_for()
+    page.press("#composer-text", "Enter")
+    page.wait_for_selector(f"{DONE}:nth-child(4)")
+    wait_for_quiet(page)
+    assert texts(page) == ["hello", "You said: hello.", "more", "You said: more."]
+    assert page.url.rpartition("/")[2] != place.rpartition("/")[2]
+    assert len(stored(page, server.url, page.url)["messages"]) == 4
+
+
+def test_an_answer_whose_chat_is_deleted_elsewhere_says_so(serve: Serve, open_page: Open) -> None:
+    server = serve()
+    page = open_page(server.url, expected="404", locale="zh-CN")
+    say(page, "slow words", wait=False)
+    until(page, f"{WORDS}.length > 3")
+    delete_elsewhere(page, server.url)
+    bar = page.locator(".bar", has_text="这个对话已在别处删除")
+    bar.wait_for()
+    page.wait_for_selector(DONE)
+    assert "服务器" not in page.inner_text(NOTE), "the server was not stopped"
+    page.get_by_role("button", name="继续").click()
+    page.locator(".notice", has_text="未发送").wait_for()
+    assert page.request.get(f"{server.url}api/ui/conversations").json()["total"] == 0
+    bar.get_by_role("button").click()
+    bar.wait_for(state="detached")
+    page.locator("#list li").wait_for()
+    check_words(stored(page, server.url, page.url)["messages"][1]["content"].split())
+
+
+@pytest.mark.all
+def test_a_message_that_crosses_a_deletion_is_not_lost(serve: Serve, open_page: Open) -> None:
+    """The page hears of the deletion by its own save."""
+    server = serve()
+    page = open_page(server.url, expected="404")
+    say(page, "hello")
+    page.route("**/events", lambda route: route.abort())
+    hide = """(state) => { Object.defineProperty(document, 'visibilityState', { value: state, configurable: true });
+        document.dispatchEvent(new Event('visibilitychange')); }"""
+    page.evaluate(hide, "hidden")
+    delete_elsewhere(page, server.url)
+    page.fill("#composer-text", "more")
+    page.press("#composer-text", "Enter")
+    bar = page.locator(".bar", has_text=BAR)
+    bar.wait_for()
+    until(page, "!document.querySelector('.live')")
+    assert texts(page) == ["hello", "You said: hello.", "more"]
+    assert page.request.get(f"{server.url}api/ui/conversations").json()["total"] == 0
+    bar.get_by_role("button").click()
+    bar.wait_for(state="detached")
+    page.locator("#list li").wait_for()
+    assert len(stored(page, server.url, page.url)["messages"]) == 3
+
+
+@pytest.mark.all
+def test_a_question_behind_another_tabs_answer_says_what_it_waits_for(serve: Serve, open_page: Open) -> None:
+    server = serve()
+    first = open_page(server.url, expected="409")
+    say(first, "hello")
+    second = open_page(first.url, beside=first, expected="409")
+    second.wait_for_selector(DONE)
+    held: list[Any] = []
+    holds = True  # so that the other question comes first
+    second.route("**/api/ui/conversations/*", lambda route: held.append(route) if holds else route.continue_())
+    second.fill("#composer-text", "me too")
+    second.press("#composer-text", "Enter")
+    say(first, "slow words", wait=False)
+    until(first, f"{WORDS}.length > 3")
+    holds = False
+    for route in held:
+        route.continue_()
+    note = second.get_by_text("Waits for the answer in another tab")
+    note.wait_for()
+    first.click("#stop")
+    note.wait_for(state="detached")
+    second.locator("article .body", has_text="You said: me too.").wait_for()
+
+
 @pytest.mark.all
 def test_a_server_that_was_killed_leaves_what_had_come(serve: Serve, open_page: Open) -> None:
     server = serve()

@@ -37,12 +37,12 @@ def test_enter_opens_the_match_and_highlights_it(serve: Serve, open_page: Open) 
     assert {each.lower() for each in page.evaluate(HIGHLIGHTED)} == {"the", "danube"}
     until(page, IN_VIEW)
     until(page, "/^#.c.[0-9a-f]{32}$/.test(location.hash)")
-    page.keyboard.press("Control+k")
+    page.focus("#composer-text")
     page.keyboard.press("Escape")
     assert page.input_value("#search") == ""
     assert page.evaluate(HIGHLIGHTED) == []
     until(page, "document.querySelectorAll('#list li').length === 2")
-    assert page.evaluate("document.activeElement.id") == "search"
+    assert page.evaluate("document.activeElement.id") == "composer-text"
 
 
 @pytest.mark.all

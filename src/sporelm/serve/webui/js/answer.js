@@ -93,7 +93,7 @@ function refused(conversation, error, before) {
 
 /** Ask for an answer to the message `parent`. The conversation shows its place from the first moment on. */
 export async function answer(conversation, parent) {
-  if (conversation.answering) return;
+  if (conversation.answering || conversation.refuses()) return;
   const fields = { id: randomId(), parent, model: state.model };
   await write(conversation, fields, fields);
 }
@@ -112,7 +112,7 @@ export const canContinue = (conversation, message) =>
 
 /** Go on with an answer where it ended. */
 export async function continueAnswer(conversation, message) {
-  if (conversation.answering || !canContinue(conversation, message)) return;
+  if (conversation.answering || !canContinue(conversation, message) || conversation.refuses()) return;
   await write(conversation, message, { id: message.id, model: state.model, continue: true }, { ...message });
 }
 

@@ -7,8 +7,11 @@ import { emit } from "./state.js";
 const SILENCE = 45_000; // ms without a word from a stream of events, whose server says something every 15 s
 const OUTLIVING = 60_000; // bytes on their way at a time that outlive the page: browsers refuse more than 64 KiB
 let outliving = 0;
+/** Whether a text can be a key: visible ASCII. */
+export const isKey = (text) => /^[!-~]+$/.test(text.trim());
 let key = kept("session", "key") ?? kept("local", "key") ?? "";
-let refused = false; // whether the last key was one that the server does not know
+let refused = Boolean(key) && !isKey(key); // whether the last key was one that the server does not know
+if (refused) key = "";
 export const apiKey = () => key;
 export const keyRefused = () => refused;
 

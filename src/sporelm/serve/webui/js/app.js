@@ -14,7 +14,7 @@ import { grow } from "./message.js";
 import { startMessages } from "./messages.js";
 import { selectMatch, showHit, startSearchMarks } from "./search.js";
 import { startShortcuts, stopAnswer } from "./shortcuts.js";
-import { narrow, refresh, showSidebar, sidebarShown, startSidebar } from "./sidebar.js";
+import { clearSearch, narrow, refresh, showSidebar, sidebarShown, startSidebar } from "./sidebar.js";
 import { emit, on, openOne, pickedModel, state, until } from "./state.js";
 
 const TITLE = 60; // characters of the first message
@@ -112,7 +112,7 @@ async function send() {
   const area = by("composer-text");
   const text = area.value.trim();
   const conversation = state.conversation;
-  if ((!text && !hasFiles()) || checking || conversation.answering || !state.model || isTooLong(text)) return;
+  if ((!text && !hasFiles()) || checking || conversation.answering || !state.model || isTooLong(text) || conversation.refuses()) return;
   checking = true;
   try {
     const overflow = await overflowOf(conversation, joined(takeFiles(true), text));
@@ -129,7 +129,7 @@ async function send() {
 
 /** Send what was written; `start` is the first message that the model is shown, null the new one, undefined as before. */
 function sendNow(conversation, text, start) {
-  if (conversation.answering) return;
+  if (conversation.answering || conversation.refuses()) return;
   const area = by("composer-text");
   const files = takeFiles();
   area.value = "";
@@ -269,7 +269,8 @@ async function rekeyed() {
     return;
   }
   await state.conversation.save(); // which may have been under way with the old key
-  if (state.conversation.unsaved) state.conversation.save();
+  if (state.conversation.isDeleted) state.conversation.keep(); // the new key does not have it
+  else if (state.conversation.unsaved) state.conversation.save();
 }
 
 function startEvents() {
@@ -299,6 +300,7 @@ function startEvents() {
       else open(fresh());
     }
   });
+  on("erased", ({ id }) => { held.delete(id); refresh(); });
   on("new", freshChat);
   on("refused", refused);
   on("set", (conversation) => { conversation.save(); showSettings(); }); // of this chat alone: a new one begins with the defaults
@@ -338,7 +340,7 @@ async function start() {
     toggleSidebar: () => showSidebar(!sidebarShown()),
     escape: () => {
       if (narrow() && sidebarShown()) { showSidebar(false); return true; }
-      return state.page === "complete" ? stopCompletion() : stopAnswer();
+      return (state.page === "complete" ? stopCompletion() : stopAnswer()) || clearSearch();
     },
   });
   ideas();

@@ -2,7 +2,7 @@
 import { ask } from "./api.js";
 import { by, el } from "./dom.js";
 import { t } from "./i18n.js";
-import { emit, on } from "./state.js";
+import { emit, on, openOne } from "./state.js";
 
 const FIRST = 1000; // ms until a server that is out of reach is looked for again
 const LONGEST = 8000;
@@ -21,6 +21,11 @@ function draw() {
   if (keyMissing) {
     bars.push(el("div", { class: "bar" }, el("span", {}, t("key_missing")),
       el("button", { type: "button", onclick: () => emit("ask-key") }, t("key_give"))));
+  }
+  const open = openOne();
+  if (open?.isDeleted) {
+    bars.push(el("div", { class: "bar" }, el("span", {}, t("deleted_elsewhere")),
+      el("button", { type: "button", onclick: () => open.keep() }, t("keep_copy"))));
   }
   by("bars").replaceChildren(...bars);
 }
@@ -53,6 +58,6 @@ export function startConnection() {
   });
   on("key-declined", () => { declined = true; });
   on("key", () => { keyMissing = declined = false; draw(); });
-  on("language", draw);
+  for (const name of ["language", "erased", "opened", "page"]) on(name, draw);
   addEventListener("online", () => { if (away) look(); });
 }

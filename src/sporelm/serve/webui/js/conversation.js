@@ -24,6 +24,7 @@ export class Conversation {
   #text = ""; // of kind completion: what it was when it was last kept, or read
   #saving = null;
   #flying = null; // what is being saved: {changed, fields, removed}
+  isDeleted = false; // elsewhere
   #again = false;
   #dropped = false;
   #toldOf = ""; // the last trouble, which is told once
@@ -169,6 +170,29 @@ export class Conversation {
     this.#dropped = true;
   }
 
+  /** It was deleted elsewhere: nothing is saved until the reader keeps a copy. */
+  lose() {
+    if (this.#dropped) return;
+    this.#dropped = this.isDeleted = true;
+    if (this.answering?.controller) this.answering.controller.abort();
+    else if (this.answering) this.settle({ finish: "cancelled" });
+    for (const name of ["changed", "settled", "erased"]) emit(name, this);
+  }
+
+  /** Save it as a new one. */
+  keep() {
+    this.#dropped = this.isDeleted = false;
+    this.#renew();
+    emit("erased", this);
+    this.save();
+  }
+
+  /** Whether nothing can be asked here; then says so. */
+  refuses() {
+    if (this.isDeleted) notice(t("keep_first"), "bad");
+    return this.isDeleted;
+  }
+
   /** It was not deleted after all. */
   revive() {
     this.#dropped = false;
@@ -218,6 +242,7 @@ export class Conversation {
         removed.forEach((id) => this.#removed.add(id));
         if (!(error instanceof ApiError)) throw error;
         this.trouble = error;
+        if (this.isDeleted) return;
         if (error.status === 401) emit("key-needed");
         else if (error.status && error.message !== this.#toldOf) notice(t("not_saved", { reason: error.message }), "bad");
         this.#toldOf = error.message;
@@ -256,7 +281,11 @@ export class Conversation {
       emit("saved", this, false);
     } catch (error) {
       if (this.#dropped) return;
-      if (error.status === 404) { // deleted on another device, while it was open here: keep what is here
+      if (error.status === 404) { // deleted elsewhere, while it was open here
+        if (this.data.kind === "chat") {
+          this.lose();
+          throw error;
+        }
         this.#renew();
       } else if (error.status === 409 && tries > 0) {
         const other = await ask("GET", `${PATH}/${this.id}`);

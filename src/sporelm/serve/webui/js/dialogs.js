@@ -1,5 +1,5 @@
 // Dialogs: the settings, the list of shortcuts, a question, and the API key.
-import { apiKey, keyRefused, setApiKey } from "./api.js";
+import { apiKey, isKey, keyRefused, setApiKey } from "./api.js";
 import { by, el, iconButton, kept } from "./dom.js";
 import { language, LANGUAGES, number, setLanguage, t } from "./i18n.js";
 import { SHORTCUTS } from "./shortcuts.js";
@@ -43,8 +43,14 @@ export function askKey() {
   dialog.removeAttribute("aria-describedby");
   const field = el("input", { type: "password", id: "key-field", autocomplete: "current-password", autofocus: true, required: true, maxLength: 600 });
   const remember = el("input", { type: "checkbox", id: "key-remember" });
-  const form = el("form", { method: "dialog", onsubmit: () => { setApiKey(field.value, remember.checked); emit("key"); } },
-    el("h1", { id: "ask-title" }, t("key_needed")), keyRefused() ? el("p", { class: "bad", role: "alert" }, t("key_refused")) : null,
+  const wrong = el("p", { class: "bad", role: "alert", hidden: !keyRefused() }, t("key_refused"));
+  const take = (event) => {
+    wrong.hidden = isKey(field.value);
+    if (!wrong.hidden) { event.preventDefault(); field.select(); return; }
+    setApiKey(field.value, remember.checked);
+    emit("key");
+  };
+  const form = el("form", { method: "dialog", onsubmit: take }, el("h1", { id: "ask-title" }, t("key_needed")), wrong,
     el("p", {}, t("key_text")),
     el("label", { class: "block-label" }, el("span", {}, t("api_key")), field),
     el("label", { class: "tick" }, remember, el("span", {}, t("key_remember"), el("small", {}, t("key_remember_about")))),

@@ -66,19 +66,19 @@ async function heard(conversation, name, data) {
 }
 
 async function listen(conversation, signal) {
+  const { id: its } = conversation;
+  const lose = () => { if (conversation.id === its) conversation.lose(); };
   let last = null;
   for (;;) {
     try {
       for await (const { name, id, data } of follow(`api/ui/conversations/${conversation.id}/events`, { signal, last })) {
-        if (name === "deleted") { // what is here stays, and is kept as a new one when something is added
-          if (conversation.answering && !conversation.answering.controller) ended(conversation, conversation.settle({ finish: "interrupted" }), false);
-          return;
-        }
+        if (name === "deleted") return lose();
         await heard(conversation, name, data);
         last = name === "end" ? null : id ?? last;
       }
     } catch (error) {
-      if (signal.aborted || error.status === 404) return;
+      if (signal.aborted) return;
+      if (error.status === 404) return lose();
       if (error.status === undefined) throw error;
       if (error.status === 401) emit("key-needed");
     }

@@ -93,14 +93,16 @@ export class View {
   }
 
   drawNote(conversation) {
-    const { finish, error } = this.message;
+    const { finish, error, role, content } = this.message;
+    const { answering } = conversation;
+    const waitsElsewhere = answering && answering.message !== this.message && role === "assistant" && !finish && !content;
     const told = {
       __proto__: null, // an imported file may give any reason
       error: () => t("failed", { reason: errorText(error) }),
       length: () => t(isFull(this.message) ? "full" : "cut"),
       cancelled: () => t("stopped"),
       interrupted: () => t("interrupted"),
-    }[finish]?.() ?? "";
+    }[finish]?.() ?? (waitsElsewhere ? t("waits_elsewhere") : "");
     this.note.hidden = !told;
     this.note.classList.toggle("bad", finish === "error");
     const offer = (name, act) => el("button", { type: "button", onclick: act }, t(name));
@@ -183,7 +185,7 @@ export class View {
 
   /** Change the text in place. A question's new text is a branch and is asked; an answer's is a branch alone. */
   edit(conversation) {
-    if (conversation.answering || this.node.classList.contains("editing")) return;
+    if (conversation.answering || this.node.classList.contains("editing") || conversation.refuses()) return;
     const asks = this.message.role === "user";
     const { files, text } = asks ? parted(this.message.content) : { files: [], text: this.message.content };
     const area = el("textarea", { value: text, dir: "auto", aria: { label: t("edit_text") } });

@@ -49,6 +49,14 @@ function search() {
   return searching;
 }
 
+/** Empty the search field; false if it was. */
+export function clearSearch() {
+  if (!by("search").value) return false;
+  by("search").value = "";
+  search();
+  return true;
+}
+
 /** Open the first conversation that was found, at the message that was. */
 async function openFirst() {
   await (searchTimer ? search() : searching);
@@ -258,8 +266,7 @@ export function startSidebar() {
     if (event.isComposing) return;
     if (event.key === "ArrowDown") by("list").querySelector("a")?.focus();
     else if (event.key === "Enter") openFirst();
-    else if (event.key === "Escape" && by("search").value) { by("search").value = ""; search(); }
-    else return;
+    else if (event.key !== "Escape" || !clearSearch()) return;
     event.preventDefault();
   });
   by("list").addEventListener("keydown", (event) => {
