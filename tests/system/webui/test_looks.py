@@ -190,7 +190,7 @@ def test_the_first_load_is_small_and_the_second_is_one_request(serve: Serve, ope
     sizes = """[...performance.getEntriesByType('navigation'), ...performance.getEntriesByType('resource')]
         .filter(entry => !/api|v1/.test(entry.name)).map(entry => [entry.transferSize, entry.name])"""
     first = page.evaluate(sizes)
-    assert sum(size for size, _ in first) < 116_000
+    assert sum(size for size, _ in first) < 120_000
     assert page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime") <= 1000
     page.reload()
     page.wait_for_selector("#model option", state="attached")
