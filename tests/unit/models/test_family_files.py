@@ -33,7 +33,7 @@ MOST_LINES = 120  # of a family's file: it reads like the paper's figure
         ("deberta2", {"embedding_size": 24}, UnsupportedModel, "embedding_size must be hidden_size"),
         ("deberta2", {"max_relative_positions": 9}, UnsupportedModel, "up to 9 have 16 buckets"),
         ("deberta2", {"position_buckets": -1}, ModelFileError, "position_buckets is -1"),
-        ("t5-encoder", {"feed_forward_proj": "gated-silu"}, UnsupportedModel, "feed_forward_proj 'gated-silu'. is not"),
+        ("t5-encoder", {"feed_forward_proj": "gated-silu"}, UnsupportedModel, "feed_forward_proj 'gated-silu' is not"),
         ("t5-encoder", {"relative_attention_num_buckets": 64}, UnsupportedModel, "num_buckets 64 is not supported"),
         ("t5-encoder", {"relative_attention_max_distance": 64}, UnsupportedModel, "max_distance 64 is not supported"),
         ("megatron-bert", {"is_decoder": True}, UnsupportedModel, "is_decoder True is not supported; False is"),
