@@ -99,5 +99,5 @@ def test_the_option_and_the_file_say_the_same(place: Path, tmp_path: Path) -> No
     assert load({}, file).adapters == flags
     assert [(each.title, each.scale) for each in flags] == [("red", 1.0), ("leaf", 0.5)]
     file.write_text('adapters = ["a@half"]\n')
-    with pytest.raises(RequestError, match="scale after @ is not a number .got 'half'"):
+    with pytest.raises(RequestError, match=r"scale after @ is not a number \(got 'half'\)"):
         load({}, file)
